@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import cramjam
 from crc32c import crc32c
 
+from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.compression import Codec
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
+from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, RECORD_COLUMNS
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, RECORD_COLUMNS
-from pyspark_kafka_meta.records.compression import Codec
-from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 
 FETCH_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = (16_384, 131_072, 1_000_000)

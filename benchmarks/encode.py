@@ -18,11 +18,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
+from pyspark_kafka_meta.kafka.records.encoder import Records, encode, record_sizes
+from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.model import ProducerEpoch
-from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema
-from pyspark_kafka_meta.records.compression import Codec, Compression
-from pyspark_kafka_meta.records.encoder import Records, encode, record_sizes
-from pyspark_kafka_meta.writing.partitioner import Partitioner, RowTopics
+from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics
 
 ROWS = 50_000
 PARTITIONS = 6

@@ -30,17 +30,17 @@ from benchmarks.stepped_sink import record_steps, taken_steps
 from benchmarks.topics import delete, new_topic, record_count, trickle
 from benchmarks.write_peers import JVM, OURS, Writer
 from benchmarks.write_throughput import CONFIG, PARTITIONS, cached_rows
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.origin import planner_origin
+from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.telemetry.event_origin import planner_origin
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
-from pyspark_kafka_meta.transactions.decision import STREAM, BatchId
-from pyspark_kafka_meta.transactions.plan import TransactionPlan
-from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
-from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId
+from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
+from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
+from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 
 EXACTLY_ONCE = Writer("kafkameta, exactly once", "kafkameta", {"kafka.transactional.id": "cost"})
 WRITERS = (OURS, EXACTLY_ONCE, JVM)

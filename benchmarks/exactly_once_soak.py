@@ -42,8 +42,8 @@ from benchmarks.processes import kill_executors, kill_workers
 from benchmarks.soak import FAULT_EVERY_S, Unwell, event_rows, fault, inflict, told
 from benchmarks.stepped_sink import Place, last_kill, taken_steps
 from benchmarks.topics import new_topic
-from pyspark_kafka_meta.demo.demo_query import root_cause
 from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.tools.demo.query import root_cause
 from tests.spark.standalone import standalone_spark
 
 PARTITIONS, KEYS = 6, 60

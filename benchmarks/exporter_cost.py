@@ -22,13 +22,13 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from benchmarks.harness import argument_parser, report
-from pyspark_kafka_meta.exporter.metrics_server import serve
-from pyspark_kafka_meta.exporter.poller import Poller, Watched
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
-from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.monitor.event_sources import FolderEvents
-from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
+from pyspark_kafka_meta.tools.exporter.metrics_server import serve
+from pyspark_kafka_meta.tools.exporter.poller import Poller, Watched
+from pyspark_kafka_meta.tools.shared.event_sources import FolderEvents
 
 BROKERS = 100
 TOPIC = "clicks"

@@ -21,16 +21,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.delays import Arrivals, Written
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.fetching import task_reader
-from pyspark_kafka_meta.fetching.cursor_instructions import EmptyResponses, Instruction, OutOfRange, Wait
-from pyspark_kafka_meta.fetching.lost_records import LostRecords
-from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
+from pyspark_kafka_meta.read.fetching import task_reader
+from pyspark_kafka_meta.read.fetching.cursor_instructions import EmptyResponses, Instruction, OutOfRange, Wait
+from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
+from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 
 RECORDS_PER_TICK, TICK_S = 4, 0.02
 """For each partition."""

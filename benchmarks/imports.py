@@ -115,7 +115,8 @@ def package_of(module: str) -> str | None:
     first, *rest = module.split(".")
     if first in sys.stdlib_module_names:
         return None
-    return f"{first}.{rest[0]}" if first == PACKAGE and rest else first
+    own = rest[: 2 if rest[:1] == ["kafka"] else 1]  # the rooms of the package
+    return ".".join([first, *own]) if first == PACKAGE else first
 
 
 def run(process: Process, folder: Path, bootstrap_servers: str, given: bytes) -> tuple[dict[str, Imported], bytes]:

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from benchmarks.ready_rows import CeilingSource, Range, ready_rows
 from pyspark_kafka_meta import KafkaMetaDataSource
-from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema
-from pyspark_kafka_meta.records.decoder import FetchedRecords
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
+from pyspark_kafka_meta.kafka.records.schema import RECORD_COLUMNS, records_arrow_schema
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import records_struct_type
 from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
@@ -186,7 +186,7 @@ class NotDecodedReader(DataSourceReader):
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with mock.patch("pyspark_kafka_meta.fetching.task_reader.decode", _ready_rows_for):
+        with mock.patch("pyspark_kafka_meta.read.fetching.task_reader.decode", _ready_rows_for):
             yield from self._reader.read(partition)
 
 

@@ -16,11 +16,11 @@ from kio.schema.produce.v9 import request as produce
 from kio.schema.types import TopicName
 from kio.static.primitive import Records, TZAwareMicros, i8, i16, i32, i64
 
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, milliseconds
 from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import Api, milliseconds
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 PRODUCE = Api("produce", 0, 9, 9)
 TIMEOUT_S = 20.0

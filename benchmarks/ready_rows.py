@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema
+from pyspark_kafka_meta.kafka.records.schema import RECORD_COLUMNS, records_arrow_schema
 from pyspark_kafka_meta.spark.records_table import records_struct_type
 from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
 

@@ -23,13 +23,13 @@ from typing import Any
 import typer.main
 
 from docs.series_bound import EXAMPLE, max_series
-from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.exporter.metric_table import METRICS
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
-from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS, Table
-from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
+from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from pyspark_kafka_meta.exporter.metric_table import Kind, Metric, Process, Request, Result, Source
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Metric, Process, Request, Result, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,7 @@ from pyspark.sql.types import StructType
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SinkOptions, SourceOptions, Table, choose_table
-from pyspark_kafka_meta.options.option_checks import STRATEGIES, batch_warnings
-from pyspark_kafka_meta.sink_schema import sink_columns
+from pyspark_kafka_meta.options.checks import STRATEGIES, batch_warnings
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import Columns, records_struct_type
 from pyspark_kafka_meta.spark.refused_stream_reader import RefusedStreamReader
@@ -67,7 +66,7 @@ class KafkaMetaDataSource(DataSource):
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
             return records_struct_type(options.include_headers)
-        from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
+        from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
 
         return struct_type(ROWS[table])
 
@@ -78,7 +77,7 @@ class KafkaMetaDataSource(DataSource):
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
             return KafkaMetaReader(options.for_batch(), columns)
-        from pyspark_kafka_meta.tables.table_readers import batch_reader
+        from pyspark_kafka_meta.tables.readers import batch_reader
 
         return batch_reader(table, options, columns)
 
@@ -94,6 +93,7 @@ class KafkaMetaDataSource(DataSource):
                 'Save mode Overwrite not allowed for Kafka, where records are only appended: use mode("append")'
             )
         from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
+        from pyspark_kafka_meta.write.input_columns import sink_columns
 
         options = SinkOptions.parse(self._own)
         return KafkaMetaWriter(options, sink_columns(schema, options.topic))
@@ -106,6 +106,7 @@ class KafkaMetaDataSource(DataSource):
                 "write batches"
             )
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
+        from pyspark_kafka_meta.write.input_columns import sink_columns
 
         options = SinkOptions.parse(self._own).for_stream()
         return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic), plans=self._plans_writes)

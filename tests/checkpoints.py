@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1800000000000,"conf":{}}'
 """The second line of an offsets file."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tests.unit.kafka.records.handmade import repair_crc
 from tests.unit.logs import batch
-from tests.unit.records.handmade import repair_crc
 
 
 class Sent(NamedTuple):

@@ -17,12 +17,12 @@ import pytest
 import typer.main
 
 from pyspark_kafka_meta import __all__ as exported
-from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS
 from pyspark_kafka_meta.options.unsupported_properties import REPLACEMENTS, UNSUPPORTED
-from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
+from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+from pyspark_kafka_meta.tools.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/README.md")]
@@ -31,6 +31,8 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^ {4}(?:\$ )?(?:\w+=\S+ )*((?:kafkameta|make|python|spark-submit) .+)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:kafkameta|make|python -m) [^`.]+)`")
 PARTS = {path.stem for path in (ROOT / "pyspark_kafka_meta").iterdir()}
+OPTIONS = {option.name for option in (*ALL_OPTIONS.values(), *SINK_OPTIONS.values())}
+OPTIONS |= {f"kafka.{name}" for name in (*UNSUPPORTED, *REPLACEMENTS)}
 QUALIFIED_NAMES = set(re.findall(r"`(\w+(?:\.\w+)+)`", (ROOT / "docs" / "internals.md").read_text()))
 for_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -98,9 +100,16 @@ def assert_parameters_exist(name: str, *arguments: str) -> None:
 
 @for_each_page
 def test_client_options_exist_or_are_refused(page: Path) -> None:
-    options = {option.name for option in (*ALL_OPTIONS.values(), *SINK_OPTIONS.values())}
-    refused = {f"kafka.{name}" for name in (*UNSUPPORTED, *REPLACEMENTS)}
-    assert set(re.findall(r"`(kafka\.[a-z.]+[a-z])`", page.read_text())) <= options | refused
+    names = set(re.findall(r"`(kafka\.[a-z.]+[a-z])`", page.read_text()))
+    assert [name for name in names - OPTIONS if not is_code(name)] == []
+
+
+def is_code(name: str) -> bool:
+    try:
+        resolve_name(f"pyspark_kafka_meta.{name}")
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_fields_in_tuning_exist() -> None:
@@ -111,6 +120,6 @@ def test_fields_in_tuning_exist() -> None:
     assert names <= columns | {*EventKind, *RefreshReason, "refresh_events"}
 
 
-@pytest.mark.parametrize("name", sorted(name for name in QUALIFIED_NAMES if name.split(".")[0] in PARTS))
+@pytest.mark.parametrize("name", sorted(name for name in QUALIFIED_NAMES - OPTIONS if name.split(".")[0] in PARTS))
 def test_names_in_internals_exist(name: str) -> None:
     resolve_name(f"pyspark_kafka_meta.{name}")

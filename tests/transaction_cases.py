@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum, auto
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
-from tests.unit.records.handmade import TRANSACTIONAL, Row, batch
+from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from tests.unit.kafka.records.handmade import TRANSACTIONAL, Row, batch
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 TIMEOUT_MS = 60_000

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark_kafka_meta.metadata.refresh_events import RefreshCause
-from pyspark_kafka_meta.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
-from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
 
 NOTHING = SnapshotChanges()

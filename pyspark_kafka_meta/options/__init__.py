@@ -1,15 +1,15 @@
-"""The options of a query: tables of options (`*_options`), their parsers and the checks of combinations."""
+"""The options of a query: tables of options, a module for each part, their parsers and the checks of combinations."""
 
-from pyspark_kafka_meta.options.client_options import ClientOptions
-from pyspark_kafka_meta.options.fetch_options import FetchOptions
-from pyspark_kafka_meta.options.metrics_options import MetricsOptions
-from pyspark_kafka_meta.options.producer_options import ProducerOptions
-from pyspark_kafka_meta.options.security_options import SecurityOptions
-from pyspark_kafka_meta.options.sink_options import SINK_OPTIONS, SinkOptions
-from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
+from pyspark_kafka_meta.options.client import ClientOptions
+from pyspark_kafka_meta.options.fetch import FetchOptions
+from pyspark_kafka_meta.options.metrics import MetricsOptions
+from pyspark_kafka_meta.options.producer import ProducerOptions
+from pyspark_kafka_meta.options.security import SecurityOptions
+from pyspark_kafka_meta.options.sink import SINK_OPTIONS, SinkOptions
+from pyspark_kafka_meta.options.source import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
-from pyspark_kafka_meta.options.table_options import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
-from pyspark_kafka_meta.options.transaction_options import TransactionOptions
+from pyspark_kafka_meta.options.tables import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
+from pyspark_kafka_meta.options.transactions import TransactionOptions
 
 __all__ = [
     "ALL_OPTIONS",

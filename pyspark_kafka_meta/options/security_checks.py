@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from pyspark_kafka_meta.options.definitions import table_of
 from pyspark_kafka_meta.options.jaas import JaasLogin, login_problem
-from pyspark_kafka_meta.options.option_definitions import table_of
-from pyspark_kafka_meta.options.security_options import (
+from pyspark_kafka_meta.options.security import (
     MECHANISMS,
     PASSWORD_MECHANISMS,
     SECURITY_OPTIONS,

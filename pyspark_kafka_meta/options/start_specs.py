@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_duration_ms, parse_id, parse_number
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_duration_ms, parse_id, parse_number
 from pyspark_kafka_meta.validators import INT64_MAX, json_by_topic, non_empty, partition_key, whole_number
 
 EARLIEST_OFFSET = -2

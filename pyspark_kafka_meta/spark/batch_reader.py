@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafka_meta.model import OffsetRange
-    from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
+    from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 
 
 COLLECT_AFTER_OBJECTS = 20_000
@@ -41,7 +41,7 @@ class Task(InputPartition):
     may cost a Metadata request for topics that are new to its worker.
 
     Attributes:
-        driver: see `telemetry.event_origin.driver_name`.
+        driver: see `events.origin.driver_name`.
     """
 
     def __init__(self, ranges: Sequence[OffsetRange], names: bytes, driver: str) -> None:
@@ -83,10 +83,10 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     """A planner with a client of its own, which the caller closes."""
     be_prompt()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)
-    from pyspark_kafka_meta.client.kafka_client import KafkaClient
-    from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
-    from pyspark_kafka_meta.telemetry.event_origin import planner_origin
-    from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
+    from pyspark_kafka_meta.events.origin import planner_origin
+    from pyspark_kafka_meta.events.publisher import new_publisher
+    from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+    from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 
     publisher = new_publisher(options.metrics, planner_origin())
     return OffsetPlanner(KafkaClient(client, publisher, options.topic_filter), options)
@@ -98,7 +98,7 @@ def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str])
     As many tasks carry the names of all topics as `TOPIC_NAMES_BYTES` allows: the first ones, which Spark starts first
     and in different workers.
     """
-    from pyspark_kafka_meta.telemetry.event_origin import driver_name
+    from pyspark_kafka_meta.events.origin import driver_name
 
     driver, names = driver_name(), _compressed(topics)
     with_names = TOPIC_NAMES_BYTES // len(names)
@@ -121,10 +121,10 @@ def read_partition(options: SourceOptions, partition: InputPartition, columns: C
 
 
 def _read_task(options: SourceOptions, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    from pyspark_kafka_meta.client.client_pool import worker_clients
-    from pyspark_kafka_meta.fetching.task_reader import TaskReader
-    from pyspark_kafka_meta.metadata.refresh_events import Role
-    from pyspark_kafka_meta.telemetry.event_origin import task_origin
+    from pyspark_kafka_meta.events.origin import task_origin
+    from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
+    from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+    from pyspark_kafka_meta.spark.client_pool import worker_clients
 
     with worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client:
         yield from TaskReader(client, options, columns).read(task.ranges, task.topics)

@@ -18,19 +18,19 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, is_written
-from pyspark_kafka_meta.transactions.plan import TransactionPlan
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
+from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
+from pyspark_kafka_meta.write.input_columns import SinkColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.metadata.refresh_events import Origin
+    from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
     from pyspark_kafka_meta.model import OpenTransaction
-    from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
+    from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def _batch_id(options: SinkOptions) -> BatchId:
 
 def with_driver(options: SinkOptions) -> SinkOptions:
     """Names the driver for the tasks. Call it in the driver's Python process that makes the writer."""
-    from pyspark_kafka_meta.telemetry.event_origin import driver_name
+    from pyspark_kafka_meta.events.origin import driver_name
 
     return replace(options, metrics=replace(options.metrics, driver=driver_name()))
 
@@ -93,12 +93,12 @@ def write_task(
     Args:
         batch: None for the micro-batch of the running task.
     """
-    from pyspark_kafka_meta.client.client_pool import worker_clients
-    from pyspark_kafka_meta.metadata.refresh_events import Role
-    from pyspark_kafka_meta.telemetry.event_origin import task_origin
-    from pyspark_kafka_meta.transactions.commit_protocol import require_owner
-    from pyspark_kafka_meta.writing.task_writer import TaskWriter
-    from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+    from pyspark_kafka_meta.events.origin import task_origin
+    from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
+    from pyspark_kafka_meta.spark.client_pool import worker_clients
+    from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
+    from pyspark_kafka_meta.write.task_writer import TaskWriter
+    from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 
     origin = task_origin(Role.WRITER)
     if plan is None and options.transaction.transactional_id is not None:
@@ -134,9 +134,9 @@ def _micro_batch(origin: Origin) -> BatchId:
 @contextmanager
 def transaction_driver(options: SinkOptions, batch: BatchId | None = None) -> Iterator[TransactionDriver]:
     """The sink's driver in this Python process beside Spark's driver. `batch` is for its events."""
-    from pyspark_kafka_meta.client.client_pool import worker_clients
-    from pyspark_kafka_meta.telemetry.event_origin import committer_origin
-    from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
+    from pyspark_kafka_meta.events.origin import committer_origin
+    from pyspark_kafka_meta.spark.client_pool import worker_clients
+    from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 
     origin = committer_origin(None, None)
     if batch is not None and batch.is_stream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, RECORD_COLUMNS
+from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, RECORD_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa

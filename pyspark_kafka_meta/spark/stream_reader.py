@@ -27,10 +27,10 @@ from pyspark_kafka_meta.spark.user_errors import entry_points
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
+    from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup
     from pyspark_kafka_meta.model import Positions, TopicPartition
-    from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
-    from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
+    from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
+    from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Sends no request: the end of batch 0 carries the start that it was planned from, for a replay."""
-        from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING
+        from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING
 
         return BEGINNING.as_dict()
 
@@ -74,7 +74,7 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
             planner.flush_events()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+        from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 
         limited = not isinstance(limit, ReadAllAvailable)
         planner, begin = self._planner(), SourceOffset.parse(start)
@@ -91,7 +91,7 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
         return self._planner().last_seen_latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+        from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 
         planner, until = self._planner(), SourceOffset.parse(end)
         planned = planner.ranges(SourceOffset.parse(start), until)
@@ -119,7 +119,7 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
         is_known = offsets == self._committed and now < self._committed_at + COMMIT_AGAIN_S
         if not offsets or is_known or is_backing_off:
             return
-        from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
+        from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup
 
         self._group = self._group or ConsumerGroup(self._options.client, name)
         try:
@@ -132,7 +132,7 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
     def _planner(self) -> OffsetPlanner:
         """Created at first use: Spark pickles the reader, and executors do not plan."""
         if self._opened is None:
-            from pyspark_kafka_meta.planning.offset_planner import stream_planner_options
+            from pyspark_kafka_meta.read.planning.offset_planner import stream_planner_options
 
             self._opened = new_planner(self._options, stream_planner_options(self._options.client))
         return self._opened

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.batch_writer import (
     abort_batch,
     commit_transactions,
@@ -19,7 +18,8 @@ from pyspark_kafka_meta.spark.batch_writer import (
 from pyspark_kafka_meta.spark.task_commit import log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask, begin_promptly
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.transactions.decision import STREAM
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM
+from pyspark_kafka_meta.write.input_columns import SinkColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafka_meta.model import OpenTransaction
-from pyspark_kafka_meta.transactions.decision import BatchId
+from pyspark_kafka_meta.write.exactly_once.decision import BatchId
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.writing.written_range import Written
+    from pyspark_kafka_meta.write.written_range import Written
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tables.table_rows import CacheRow
+from pyspark_kafka_meta.tables.rows import CacheRow
 
 Event = Mapping[str, Any]
 """A `RefreshEvent.to_dict` after JSON."""

@@ -12,14 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from pyspark_kafka_meta.errors import ConnectError, ProtocolError
-from pyspark_kafka_meta.kafka_errors import describe
-from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
-from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, PartitionMetadata, TopicMetadata, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.table_rows import BrokerRow, PartitionRow
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.error_codes import describe
+from pyspark_kafka_meta.kafka.protocol.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     OffsetQuery,
@@ -28,6 +25,9 @@ from pyspark_kafka_meta.wire.messages import (
     PartitionOffset,
     Wire,
 )
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, PartitionMetadata, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.options import Table
-from pyspark_kafka_meta.tables.table_rows import LagRow
-from pyspark_kafka_meta.tables.table_schemas import struct_type
+from pyspark_kafka_meta.tables.rows import LagRow
+from pyspark_kafka_meta.tables.schemas import struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

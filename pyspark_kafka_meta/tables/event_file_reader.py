@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.errors import CheckpointError
-from pyspark_kafka_meta.telemetry.folder_sink import file_system
+from pyspark_kafka_meta.events.folder_sink import file_system
 from pyspark_kafka_meta.validators import INT64_MAX, whole_number
 
 if TYPE_CHECKING:

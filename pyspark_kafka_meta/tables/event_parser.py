@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_kafka_meta.record_schema import rows_without_columns
+from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
 
 logger = logging.getLogger(__name__)
 

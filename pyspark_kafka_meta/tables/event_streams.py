@@ -25,7 +25,7 @@ from pyspark_kafka_meta.tables.event_file_reader import (
     next_numbers,
     warn_of_deleted,
 )
-from pyspark_kafka_meta.tables.table_readers import (
+from pyspark_kafka_meta.tables.readers import (
     VALUE_COLUMN,
     event_batches,
     event_folder,

@@ -9,17 +9,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
+from pyspark_kafka_meta.events.origin import planner_origin
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES, DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import ClusterOptions
-from pyspark_kafka_meta.tables.table_rows import TransactionPartition, TransactionRow
-from pyspark_kafka_meta.telemetry.event_origin import planner_origin
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.transactions.decision import BatchId, Decision
-from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic, require_one_partition
-from pyspark_kafka_meta.transactions.plan import sink_of_task
-from pyspark_kafka_meta.wire.producer_messages import OPEN_STATES, DescribedTransaction
+from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow
+from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic, require_one_partition
+from pyspark_kafka_meta.write.exactly_once.plan import sink_of_task
 
 SinkDecisions = Mapping[tuple[str, str], Decision]
 """As `DecisionsTopic.read_all`."""

@@ -14,9 +14,9 @@ from uuid import UUID
 from pyspark_kafka_meta.errors import CheckpointError, KafkaMetaError
 from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import ClusterOptions, SourceOptions
-from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
-from pyspark_kafka_meta.tables.table_rows import LagRow, PartitionRow, by_partition
+from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, by_partition
 
 logger = logging.getLogger(__name__)
 
@@ -132,10 +132,10 @@ def next_record_timestamps(
 ) -> dict[TopicPartition, float]:
     """The timestamps of the next records of `partitions`, seconds since 1970 UTC; missing if that offset has no record,
     or its leader does not return the record in time."""
-    from pyspark_kafka_meta.client.kafka_client import KafkaClient
-    from pyspark_kafka_meta.fetching.task_reader import TaskReader
-    from pyspark_kafka_meta.telemetry.event_origin import planner_origin
-    from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+    from pyspark_kafka_meta.events.origin import planner_origin
+    from pyspark_kafka_meta.events.publisher import EventPublisher
+    from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+    from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 
     if not partitions:
         return {}

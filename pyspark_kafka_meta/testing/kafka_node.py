@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing.kafka_config import LOGGING, properties_text
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 LOG_TAIL_LINES = 20
 KILL_TIMEOUT_S = 30.0

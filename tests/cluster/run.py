@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark_kafka_meta.monitor.console import end_in_good_order
+from pyspark_kafka_meta.tools.shared.console import end_in_good_order
 
 TESTS = Path(__file__).parent / "several_hosts.py"
 NAMESPACES = [

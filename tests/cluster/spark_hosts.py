@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pyspark
 
-from pyspark_kafka_meta.wire.sockets import within
+from pyspark_kafka_meta.kafka.network.sockets import within
 from tests.cluster.hosts import EMPTY, Host
 from tests.kafka.cluster_tools import poll_until
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
-from pyspark_kafka_meta.tables.table_rows import by_partition
+from pyspark_kafka_meta.tables.rows import by_partition
 
 REFRESHES_PER_SECOND = 12
 """Limit of Metadata requests per cache: a round over all addresses and the requests between the first backoffs."""

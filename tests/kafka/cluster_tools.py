@@ -17,11 +17,11 @@ from kio.schema.update_features.v1 import request as features
 from kio.static.primitive import f64, i8, i16, i32
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
 from pyspark_kafka_meta.model import Address, TopicMetadata, TransactionVersion
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import Api
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 ALTER_CLIENT_QUOTAS = Api("alter_client_quotas", 49, 0, 0)
 ALTER_PARTITION_REASSIGNMENTS = Api("alter_partition_reassignments", 45, 0, 0)

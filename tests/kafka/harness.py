@@ -16,15 +16,15 @@ from typing import Any, Self
 
 from confluent_kafka import Message, Producer
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
+from pyspark_kafka_meta.events.sinks import BackgroundSink
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
-from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, ranges
-from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher, new_publisher
-from pyspark_kafka_meta.telemetry.event_sinks import BackgroundSink
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
+from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.checkpoints import parsed, text
 from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_events_complete

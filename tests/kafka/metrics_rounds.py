@@ -12,11 +12,11 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from tests.kafka.harness import Stream
 from tests.unit.written_events import events_in
 

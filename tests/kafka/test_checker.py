@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import MockCluster
 from tests.kafka.checker import (
@@ -24,7 +24,7 @@ from tests.kafka.checker import (
     skipped,
 )
 from tests.kafka.harness import SteadyProducer
-from tests.unit.metadata.cache_scene import Scene
+from tests.unit.kafka.metadata.cache_scene import Scene
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 A0, A1, A2 = (Record(A, offset, f"a{offset}") for offset in range(3))

@@ -13,16 +13,16 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from pyspark_kafka_meta.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
+from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TransactionVersion
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.transactions import step_runner
-from pyspark_kafka_meta.transactions.step_runner import StepRunner
-from pyspark_kafka_meta.transactions.steps import Step, WriteSettled
-from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
-from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.write.exactly_once import step_runner
+from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
+from pyspark_kafka_meta.write.exactly_once.steps import Step, WriteSettled
+from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.write.task_writer import TaskWriter
+from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.conftest import admin_client
 from tests.kafka.cluster_tools import create_topic, finalize_transaction_version, poll_until, topic_on_each_broker
 from tests.kafka.test_commit_steps import COLUMNS, ROW_AGE_S, Sink, decide_alone, micro_batch, rows, sink

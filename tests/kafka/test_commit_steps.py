@@ -14,24 +14,24 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Partition
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ChangedBatchError, ConnectError, DataLossError, FencedError, KafkaMetaError
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, RefreshEvent
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, RefreshEvent
+from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.transactions import decision_records
-from pyspark_kafka_meta.transactions.commit_protocol import commit
-from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, is_written
-from pyspark_kafka_meta.transactions.plan import TransactionPlan
-from pyspark_kafka_meta.transactions.step_runner import StepRunner
-from pyspark_kafka_meta.transactions.steps import Step, WriteDecision
-from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
-from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
-from pyspark_kafka_meta.writing.written_range import Written
+from pyspark_kafka_meta.write.exactly_once import decision_records
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import commit
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
+from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
+from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
+from pyspark_kafka_meta.write.exactly_once.steps import Step, WriteDecision
+from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
+from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.write.written_range import Written
 from tests.conftest import admin_client
 from tests.kafka.cluster_tools import create_topic, in_sync, poll_until
 from tests.spark.consumer import consume
@@ -374,7 +374,7 @@ def test_decisions_topic_with_several_partitions_is_refused(sink: Sink, make_top
 def test_transactions_have_the_longest_timeout_that_the_brokers_allow(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.transactions.transaction_driver.DEFAULT_MAX_TIMEOUT_MS", 1)
+    monkeypatch.setattr("pyspark_kafka_meta.write.exactly_once.transaction_driver.DEFAULT_MAX_TIMEOUT_MS", 1)
     default = sink.driver()
     assert (default.plan().timeout_ms, default.step_runner().timeout_ms) == (900_000, 900_000)
     short = sink.driver(**{"kafka.transaction.timeout.ms": "20000"})

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.demo.demo_clusters import TOPIC, LocalKafkaCluster
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.tools.demo.clusters import TOPIC, LocalKafkaCluster
 
 
 def leaders(cluster: LocalKafkaCluster) -> list[int | None]:

@@ -21,11 +21,11 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.free_ports import free_ports
+from pyspark_kafka_meta.tools.cli.main import app
 from tests.kafka.cluster_tools import poll_until
 
 pytestmark = pytest.mark.kafka

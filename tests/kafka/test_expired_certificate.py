@@ -11,15 +11,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import TlsError
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import HOST
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.kafka.cluster_tools import create_topic
 from tests.kafka.harness import Stream
 

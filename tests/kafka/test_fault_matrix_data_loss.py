@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException
 
 from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_TIMESTAMP
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP
 from tests.kafka.checker import duplicates, inconsistent_offsets, nonmonotonic
 from tests.kafka.cluster_tools import (
     all_brokers_know,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.planning import offset_planner
+from pyspark_kafka_meta.read.planning import offset_planner
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import leaders_learned
 from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected, reassign

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from tests.conftest import Cluster
 from tests.wire.scripted_broker import scripted_broker
 

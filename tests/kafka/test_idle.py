@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ReadTimeoutError
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.refresh_events import Origin, RefreshEvent, Role
+from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset
-from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
+from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 
 pytestmark = [
     pytest.mark.kafka,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from pyspark_kafka_meta.telemetry import topic_sink as topic_sink
+from pyspark_kafka_meta.events import topic_sink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.harness import Stream

@@ -7,12 +7,12 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import OtherClusterError
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.testing import LocalKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

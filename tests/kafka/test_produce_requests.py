@@ -9,10 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from pyspark_kafka_meta.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
@@ -20,6 +19,7 @@ from pyspark_kafka_meta.wire.producer_messages import (
     ProducerIdRequest,
     ProducerIdResponse,
 )
+from pyspark_kafka_meta.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
 from tests.conftest import Cluster
 from tests.kafka.cluster_tools import poll_until
 from tests.produce_cases import CASES, Sent, idempotent

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.client.producer_state import MAX_EPOCH
+from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.model import TopicPartition
 from tests.kafka.writing_harness import OpenWorker
 from tests.kafka.writing_wire import Fault

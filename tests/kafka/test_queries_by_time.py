@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.start_specs import TimestampsSpec
-from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic
 from tests.kafka.harness import PRODUCER_TIMEOUT_MS, Stream

@@ -14,15 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
+from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup
+from pyspark_kafka_meta.kafka.network import connection
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings
+from pyspark_kafka_meta.kafka.network.security.sasl_login import log_in
+from pyspark_kafka_meta.kafka.protocol.frame_codec import API_VERSIONS, request_schema
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.wire import connection
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, request_schema
-from pyspark_kafka_meta.wire.security.librdkafka_config import librdkafka_settings
-from pyspark_kafka_meta.wire.security.sasl_login import log_in
+from pyspark_kafka_meta.tools.cli.main import app
 from tests.kafka.secured_kafka import GROUP, MECHANISMS, RECORDS, SASL, SESSION_MS, TOPIC, SecuredKafka, produce
 
 pytestmark = pytest.mark.kafka

@@ -10,20 +10,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import FencedError, InvalidRowError
-from pyspark_kafka_meta.kafka_errors import NOT_OPEN
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_OPEN
+from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
-from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
-from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
+from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.kafka.cluster_tools import poll_until
 from tests.spark.consumer import consume
 from tests.unit.scene import RecordingPublisher
-from tests.unit.writing.batches import encoded_batch
+from tests.unit.write.batches import encoded_batch
 
 pytestmark = [pytest.mark.kafka]
 

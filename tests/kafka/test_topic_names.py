@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import BrokerError
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 
 
 @pytest.mark.parametrize("name", ["a b", "x" * 250, "x" * 40_000], ids=["space", "250", "40000"])

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
-from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.model import TransactionVersion
 from pyspark_kafka_meta.options import ClusterOptions, Table
-from pyspark_kafka_meta.tables.table_readers import batch_reader
+from pyspark_kafka_meta.tables.readers import batch_reader
+from pyspark_kafka_meta.tools.cli.main import app
 from tests.kafka.test_commit_steps import Sink, decide_alone, micro_batch, rows
 
 pytestmark = [pytest.mark.kafka]

@@ -14,15 +14,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
-from pyspark_kafka_meta.writing.written_range import WrittenRange
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
+from pyspark_kafka_meta.write.written_range import WrittenRange
 from tests.kafka.checker import assert_events_complete
 from tests.kafka.cluster_tools import poll_until
 from tests.kafka.harness import Background

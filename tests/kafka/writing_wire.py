@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.idle_connections import IdleConnections
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire, MetadataRequests
+from pyspark_kafka_meta.kafka.network.producer_requests import ProduceRequests
+from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import Broker, TopicPartition
-from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.idle_connections import IdleConnections
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire, MetadataRequests
-from pyspark_kafka_meta.wire.messages import RequestFailure
-from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
-from pyspark_kafka_meta.wire.producer_requests import ProduceRequests
 from tests.tcp_proxy import TcpProxy
 
 CRC_AT = 17

@@ -18,14 +18,14 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Partition
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.exporter.metric_table import Source
+from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.java_launcher import find_java
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.tools.exporter.metric_table import Source
 from tests.checkpoints import parsed, write_checkpoint
 from tests.exporter_process import running
 from tests.kafka.cluster_tools import admin, create_topic, delete_topic, leads_once_elected, poll_until, reassign

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from pyspark_kafka_meta.exporter.metric_table import METRICS, Kind
+from pyspark_kafka_meta.tools.exporter.metric_table import METRICS, Kind
 from tests.monitoring.shipped_files import DASHBOARD, MONITORING, ROOT, RULES, TARGETS
 from tests.test_docs_pages import anchors
 

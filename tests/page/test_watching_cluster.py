@@ -16,14 +16,14 @@ from axe_playwright_python.sync_playwright import Axe
 from confluent_kafka import Producer
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from pyspark_kafka_meta.metadata.refresh_events import BrokerProduces
+from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces
 from pyspark_kafka_meta.model import Position, TopicPartition, TransactionVersion
-from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.testing import MockCluster
 from tests.checkpoints import write_checkpoint
 from tests.kafka.test_commit_steps import Sink, decide_alone, micro_batch
 from tests.page.test_page import PHONE, section
-from tests.unit.monitor.states import WRITER
+from tests.unit.tools.shared.states import WRITER
 from tests.unit.written_events import learning, made, write
 
 CACHE = "a" * 32

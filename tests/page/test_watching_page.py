@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from tests.unit.written_events import learning, made, moving, write
 
 WEBSOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"

@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import AuthenticationError
-from pyspark_kafka_meta.options.producer_options import CODECS
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE
+from pyspark_kafka_meta.options.producer import CODECS
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE
 from tests.kafka.cluster_tools import all_brokers_know, in_sync, leads_once_elected
 from tests.kafka.harness import SteadyProducer, Stream, running
 from tests.kafka.test_commit_steps import PARTITIONS, Sink, decide_alone, micro_batch, rows

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.telemetry.default_folder import DefaultFolder
-from pyspark_kafka_meta.telemetry.event_origin import driver_name
-from pyspark_kafka_meta.telemetry.folder_sink import open_folder
+from pyspark_kafka_meta.events.default_folder import DefaultFolder
+from pyspark_kafka_meta.events.folder_sink import open_folder
+from pyspark_kafka_meta.events.origin import driver_name
 
 
 def hold(spark: SparkSession, files: int, held: ExitStack) -> None:

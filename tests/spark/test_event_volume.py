@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.planning.offset_planner import PLANNER_MAX_AGE_MS
+from pyspark_kafka_meta.read.planning.offset_planner import PLANNER_MAX_AGE_MS
 from pyspark_kafka_meta.testing import MockCluster
 from tests.unit.written_events import events_in
 

@@ -18,11 +18,11 @@ from confluent_kafka import Producer
 from pyspark.sql import Row, SparkSession
 
 import pyspark_kafka_meta as kafkameta
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.cluster_tools import create_topic, leads_once_elected

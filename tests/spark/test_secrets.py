@@ -22,9 +22,9 @@ from kio.schema.list_offsets.v7 import request as offsets_asked
 from kio.schema.list_offsets.v7 import response as offsets
 from kio.serial import entity_reader
 
+from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
-from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
 from tests.kafka.harness import Stream
 from tests.wire.answer_frames import fetch_frame, metadata_frame
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker
@@ -208,7 +208,7 @@ def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
     assert "refused the PLAIN login" in done.stdout
     assert events.rows
     assert not any("canary" in row.value for row in events.rows)
-    assert "pyspark_kafka_meta.wire.security.librdkafka_config" in done.stderr
+    assert "pyspark_kafka_meta.kafka.network.security.librdkafka_config" in done.stderr
     assert "DEBUG:pyspark_kafka_meta" in done.stderr or "INFO:pyspark_kafka_meta.events" in done.stderr
     assert {"checkpoint", "events", "local", "log"} <= {path.name for path in folder.iterdir()}
     assert "files with a secret: []" in done.stdout

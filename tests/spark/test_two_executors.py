@@ -17,7 +17,7 @@ import pytest
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
-from pyspark_kafka_meta.tables.table_rows import CacheRow
+from pyspark_kafka_meta.tables.rows import CacheRow
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.harness import SteadyProducer
 from tests.unit.written_events import events_in

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_kafka_meta.demo.demo_query import spark_session
+from pyspark_kafka_meta.tools.demo.query import spark_session
 
 
 def start(spark: SparkSession, options: dict[str, str], folder: Path) -> StreamingQuery:

@@ -15,6 +15,8 @@ from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
 
+from pyspark_kafka_meta.kafka.protocol.messages import DivergingEpoch, FetchPartition, OffsetQuery
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     NO_LEADER,
@@ -25,8 +27,6 @@ from pyspark_kafka_meta.model import (
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchPartition, OffsetQuery
-from pyspark_kafka_meta.wire.producer_messages import ProducePartition
 from tests.unit.fake_coordinators import FakeCoordinators
 
 REMEMBERED_BATCHES = 5

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.client.producer_state import MAX_EPOCH
+from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
-from tests.unit.records.handmade import marker
+from tests.unit.kafka.records.handmade import marker
 
 if TYPE_CHECKING:
     from tests.unit.fake_cluster import FakeCluster

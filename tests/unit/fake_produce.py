@@ -5,15 +5,15 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.kafka_errors import NOT_LEADER_OR_FOLLOWER
-from pyspark_kafka_meta.model import Broker, ProducerEpoch
-from pyspark_kafka_meta.wire.messages import RequestFailure
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_LEADER_OR_FOLLOWER
+from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
+from pyspark_kafka_meta.model import Broker, ProducerEpoch
 from tests.unit.fake_cluster import ProducerBatch
 from tests.unit.fake_requests import FakeRequests
 

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
 from pyspark_kafka_meta.model import Broker
-from pyspark_kafka_meta.wire.messages import RequestFailure
 
 if TYPE_CHECKING:
     from tests.unit.fake_wire import FakeWire

@@ -5,9 +5,8 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch
-from pyspark_kafka_meta.wire.messages import RequestFailure
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     AddPartitionsRequest,
     AddPartitionsResponse,
     Coordinator,
@@ -27,6 +26,7 @@ from pyspark_kafka_meta.wire.producer_messages import (
     TransactionVersionRequest,
     TransactionVersionResponse,
 )
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch
 from tests.unit.fake_coordinators import ONGOING
 from tests.unit.fake_requests import FakeRequests
 

@@ -15,23 +15,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.kafka_errors import (
+from pyspark_kafka_meta.kafka.protocol.error_codes import (
     FENCED_LEADER_EPOCH,
     INVALID_TOPIC_EXCEPTION,
     NOT_LEADER_OR_FOLLOWER,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pyspark_kafka_meta.model import (
-    NO_EPOCH,
-    Address,
-    Broker,
-    LeaderHint,
-    MetadataResponse,
-    TopicMetadata,
-    TopicPartition,
-)
-from pyspark_kafka_meta.validators import is_topic_name
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     FetchedPartition,
@@ -43,7 +33,17 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsResponse,
     PartitionOffset,
 )
-from pyspark_kafka_meta.wire.producer_messages import ProduceRequest, TransactionRequest
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProduceRequest, TransactionRequest
+from pyspark_kafka_meta.model import (
+    NO_EPOCH,
+    Address,
+    Broker,
+    LeaderHint,
+    MetadataResponse,
+    TopicMetadata,
+    TopicPartition,
+)
+from pyspark_kafka_meta.validators import is_topic_name
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_produce import FakeProduce
 from tests.unit.fake_requests import FakeRequests

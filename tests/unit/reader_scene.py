@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from tests.partitions import T0
 from tests.unit.scene import Scene
 

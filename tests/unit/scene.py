@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_wire import FakeClock, FakeWire
 from tests.unit.logs import WRITTEN, batch

@@ -10,11 +10,8 @@ from uuid import uuid4
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.model import NO_LEADER, NO_PRODUCER, LeaderHint, ProducerEpoch, TopicPartition
-from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.wire.messages import RequestFailure
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
@@ -22,6 +19,9 @@ from pyspark_kafka_meta.wire.producer_messages import (
     ProducerIdRequest,
     ProducerIdResponse,
 )
+from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.model import NO_LEADER, NO_PRODUCER, LeaderHint, ProducerEpoch, TopicPartition
 from tests import produce_cases
 from tests.partitions import T0, T1
 from tests.produce_cases import CASES, Sent

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducedPartition
+from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
+from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
-from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
-from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from pyspark_kafka_meta.wire.producer_messages import ProducedPartition
 from tests.partitions import T0
 from tests.transaction_cases import write
 from tests.unit.scene import Scene

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
-from pyspark_kafka_meta.model import LeaderHint
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchedPartition,
@@ -22,6 +21,7 @@ from pyspark_kafka_meta.wire.messages import (
     PartitionOffset,
     RequestFailure,
 )
+from pyspark_kafka_meta.model import LeaderHint
 from tests.partitions import T0
 from tests.unit.fake_wire import FakeWire, about_s
 

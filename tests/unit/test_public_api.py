@@ -21,13 +21,13 @@ import typer.main
 
 import pyspark_kafka_meta
 from docs.generate import ENUMS, OPTIONS, public_members
-from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.exporter.metric_table import METRICS
-from pyspark_kafka_meta.sink_schema import TYPES
 from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark.records_table import records_struct_type
-from pyspark_kafka_meta.tables.table_rows import LagRow
-from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
+from pyspark_kafka_meta.tables.rows import LagRow
+from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
+from pyspark_kafka_meta.write.input_columns import TYPES
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = Path(__file__).with_name("public_api.txt")

@@ -33,8 +33,9 @@ from benchmarks.simulation.cluster import HOST_BYTES, SESSION_S, TOPIC_BYTES, Sc
 from benchmarks.simulation.figures import figures, requests_by_time
 from benchmarks.simulation.run import Log, Simulation
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.model import (
     Address,
     Broker,
@@ -45,7 +46,6 @@ from pyspark_kafka_meta.model import (
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.wire.frame_codec import milliseconds
 
 FRAME_BYTES = 4 + 4 + 1
 """Length, correlation id, and no tagged field."""

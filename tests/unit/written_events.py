@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
-from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
 
 
 def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: Any) -> RefreshEvent:

@@ -9,8 +9,8 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16 import response as fetch
 from kio.schema.metadata.v12 import response as metadata
 
-from pyspark_kafka_meta.wire.frame_codec import milliseconds
-from tests.unit.records import handmade
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
+from tests.unit.kafka.records import handmade
 from tests.wire.scripted_broker import frame
 
 TOPIC_ID = UUID(int=7)

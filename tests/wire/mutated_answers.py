@@ -21,20 +21,9 @@ from kio.schema.fetch.v16 import response as fetch
 from kio.schema.list_offsets.v7 import response as offsets
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.fetching.cursor_instructions import Emit
-from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
-from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
-from pyspark_kafka_meta.records.compression import Codec
-from pyspark_kafka_meta.records.decoder import FetchedRecords
-from pyspark_kafka_meta.wire import (
-    frame_codec,
-    translate_fetch,
-    translate_metadata,
-    translate_offsets,
-    translate_produce,
-    translate_transactions,
-)
-from pyspark_kafka_meta.wire.frame_codec import (
+from pyspark_kafka_meta.kafka.protocol import fetch as translate_fetch
+from pyspark_kafka_meta.kafka.protocol import frame_codec, list_offsets, metadata, produce, transactions
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     FETCH,
     LIST_OFFSETS,
     METADATA,
@@ -44,8 +33,14 @@ from pyspark_kafka_meta.wire.frame_codec import (
     Exchange,
     milliseconds,
 )
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery, OffsetsRequest
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import (
+    LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchRequest,
+    OffsetQuery,
+    OffsetsRequest,
+)
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     AddPartitionsRequest,
     AddPartitionsResponse,
     CoordinatorResponse,
@@ -55,7 +50,20 @@ from pyspark_kafka_meta.wire.producer_messages import (
     ProduceRequest,
     ProducerIdResponse,
 )
-from tests.unit.records.handmade import (
+from pyspark_kafka_meta.kafka.records.compression import Codec
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
+from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
+from pyspark_kafka_meta.read.fetching.cursor_instructions import Emit
+from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
+from tests.unit.kafka.protocol.answers import (
+    TRANSACTION_REQUESTS,
+    epochs_message,
+    metadata_message,
+    produce_message,
+    transaction_message,
+    versions,
+)
+from tests.unit.kafka.records.handmade import (
     COMPRESS,
     ROWS,
     TRANSACTIONAL,
@@ -67,15 +75,7 @@ from tests.unit.records.handmade import (
     repair_crc,
     rows_of,
 )
-from tests.unit.records.test_mutations import mutate
-from tests.unit.wire.answers import (
-    TRANSACTION_REQUESTS,
-    epochs_message,
-    metadata_message,
-    produce_message,
-    transaction_message,
-    versions,
-)
+from tests.unit.kafka.records.test_mutations import mutate
 from tests.wire.scripted_broker import frame
 
 MORE_BYTES = 256 << 20
@@ -190,7 +190,7 @@ def metadata_frame() -> bytes:
 
 
 def read_metadata(rng: random.Random) -> str:
-    answer = translate_metadata.metadata_response(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
+    answer = metadata.metadata_response(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
     assert {topic.name for topic in answer.topics} <= {"t"}
     assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in answer.brokers)
     partitions = [partition for topic in answer.topics for partition in topic.partitions]
@@ -220,7 +220,7 @@ def offsets_frame() -> bytes:
 def read_offsets(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(log, LATEST_TIMESTAMP, 3) for log in PARTITIONS), False)
     data = mutate(offsets_frame(), rng)
-    answers = translate_offsets.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
+    answers = list_offsets.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"
@@ -229,7 +229,7 @@ def read_offsets(rng: random.Random) -> str:
 def read_epochs(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(log, 3, 3) for log in PARTITIONS), by_epoch=True)
     data = mutate(frame(epochs_message(("t", 0), ("t", 1)), CORRELATION_ID)[4:], rng)
-    answers = translate_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
+    answers = list_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"
@@ -238,7 +238,7 @@ def read_epochs(rng: random.Random) -> str:
 def read_produce(rng: random.Random) -> str:
     """Any version: v8 has another encoding, older brokers name topics by name."""
     version = rng.choice(versions(PRODUCE))
-    by_id = version >= translate_produce.TOPIC_IDS_SINCE
+    by_id = version >= produce.TOPIC_IDS_SINCE
     message = produce_message(
         *((TOPIC_ID if by_id else log.topic, log.partition) for log in PARTITIONS), version=version
     )
@@ -246,7 +246,7 @@ def read_produce(rng: random.Random) -> str:
         tuple(ProducePartition(log, TOPIC_ID if by_id else None, b"") for log in PARTITIONS), -1, 1
     )
     data = mutate(frame(message, CORRELATION_ID)[4:], rng)
-    answer = translate_produce.produce_response(exchange(PRODUCE, version, data), request, 3)
+    answer = produce.produce_response(exchange(PRODUCE, version, data), request, 3)
     assert {one.partition for one in answer.partitions} <= set(PARTITIONS)
     assert len({one.partition for one in answer.partitions}) == len(answer.partitions)
     assert all(one.base_offset >= -1 for one in answer.partitions)
@@ -263,7 +263,7 @@ def read_transaction(api: Api, rng: random.Random) -> str:
     version = rng.choice(versions(api))
     data = mutate(frame(transaction_message(api, version), CORRELATION_ID)[4:], rng)
     request = TRANSACTION_REQUESTS[api]
-    answer = translate_transactions.transaction_response(exchange(api, version, data), request, 3)
+    answer = transactions.transaction_response(exchange(api, version, data), request, 3)
     match answer:
         case ProducerIdResponse(error_code=0, producer=producer):
             assert min(producer) >= 0

@@ -14,8 +14,7 @@ from kio.schema.api_versions.v3 import response as v3
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.wire.frame_codec import (
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     API_VERSIONS,
     FETCH,
     INIT_PRODUCER_ID,
@@ -26,6 +25,7 @@ from pyspark_kafka_meta.wire.frame_codec import (
     SASL_HANDSHAKE,
     milliseconds,
 )
+from pyspark_kafka_meta.model import Address
 
 Behaviour = Callable[[socket.socket], None]
 APIS = (

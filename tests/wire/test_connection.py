@@ -24,13 +24,13 @@ from pyspark_kafka_meta.errors import (
     UnknownHostError,
     UnsupportedBrokerError,
 )
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES, METADATA, milliseconds
+from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
 from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import LENGTH_BYTES, METADATA, milliseconds
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.translate_metadata import metadata_request
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 from tests.wire.secured_broker import over_tls
 

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.demo import demo_clusters, demo_runner
-from pyspark_kafka_meta.demo.demo_clusters import COPY, TOPIC, EmbeddedCluster, LocalKafkaCluster, copy_of
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
+from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.demo import clusters, runner
+from pyspark_kafka_meta.tools.demo.clusters import COPY, TOPIC, EmbeddedCluster, LocalKafkaCluster, copy_of
 
 FIRST = TopicPartition(TOPIC, 0)
 
@@ -75,7 +75,7 @@ def test_a_topic_of_yours_that_is_missing_is_told_before_anything_starts(
     def start() -> NoReturn:
         pytest.fail("something was started")
 
-    monkeypatch.setattr(demo_runner, "find_java", start)
+    monkeypatch.setattr(runner, "find_java", start)
     arguments = ["demo", "--bootstrap-servers", cluster.options["kafka.bootstrap.servers"], "--topic", "nope"]
     result = CliRunner().invoke(app, arguments)
 
@@ -94,7 +94,7 @@ def test_nobody_leads_while_all_are_dead_and_who_comes_back_leads_all(cluster: E
 
 
 def test_that_no_real_broker_answers_is_told_as_a_cluster_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_clusters, "ADMIN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(clusters, "ADMIN_TIMEOUT_S", 0.1)
     real: Any = LocalKafkaCluster.__new__(LocalKafkaCluster)
     real._admin = AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
 

@@ -21,12 +21,12 @@ from kio.static.primitive import i32
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta import java_launcher
-from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.doctor import executor_checks
-from pyspark_kafka_meta.metadata.refresh_events import Origin
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire.frame_codec import milliseconds
+from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.doctor import executor_checks
 from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
 
 CLOSED_PORT = "127.0.0.1:1"

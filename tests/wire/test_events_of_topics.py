@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli import events_command as events_module
-from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.metadata.refresh_events import BrokerProduces, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.tools.cli import events as events_module
+from pyspark_kafka_meta.tools.cli.main import app
 from tests.unit.written_events import learning, made, moving, sequences
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}

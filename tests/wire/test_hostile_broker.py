@@ -13,7 +13,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12 import response as metadata
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import (
     BrokerError,
     CorruptBatchError,
@@ -22,15 +21,16 @@ from pyspark_kafka_meta.errors import (
     ReadTimeoutError,
     ResponseTooLargeError,
 )
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, milliseconds
 from pyspark_kafka_meta.model import NO_EPOCH, Address, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import METADATA, milliseconds
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from tests.unit.records import handmade
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from tests.unit.kafka.records import handmade
 from tests.wire.answer_frames import TOPIC_ID, fetch_frame, metadata_frame
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 

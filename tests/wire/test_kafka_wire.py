@@ -20,13 +20,10 @@ from kio.schema.fetch.v16.response import FetchResponse as FetchMessage
 from kio.static.primitive import i32
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
-from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
-from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire import connection, in_flight_requests
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import (
+from pyspark_kafka_meta.kafka.network import connection, in_flight_requests
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     API_VERSIONS,
     FETCH,
     LIST_OFFSETS,
@@ -35,8 +32,7 @@ from pyspark_kafka_meta.wire.frame_codec import (
     milliseconds,
     request_schema,
 )
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchedPartition,
@@ -49,6 +45,10 @@ from pyspark_kafka_meta.wire.messages import (
     PartitionOffset,
     RequestFailure,
 )
+from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
+from pyspark_kafka_meta.testing import MockCluster
 from tests.partitions import T0, T1
 from tests.wire.scripted_broker import answer_versions, frame, read_message, read_request, scripted_broker
 

@@ -12,26 +12,26 @@ from contextlib import closing
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker
-from pyspark_kafka_meta.records.record_batches import write_batch
-from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire import in_flight_requests, kafka_wire, sockets
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.kafka.network import in_flight_requests, kafka_wire, sockets
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.messages import (
     FetchPartition,
     FetchRequest,
     OffsetsRequest,
     OffsetsResponse,
     RequestFailure,
 )
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProducerIdRequest,
     ProducerIdResponse,
 )
+from pyspark_kafka_meta.kafka.records.batches import write_batch
+from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker
+from pyspark_kafka_meta.testing import MockCluster
 from tests.partitions import T0
 from tests.tcp_proxy import TcpProxy
 

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.model import Position
-from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.tools.cli.main import app
 from tests.checkpoints import write_checkpoint
 from tests.partitions import T0, T1
 
@@ -74,7 +74,7 @@ def test_a_watch_follows_the_log_and_goes_on_while_no_broker_answers(
     steps: Iterator[Callable[[], object]] = iter(
         [lambda: scene.produce(2), lambda: scene.cluster.broker_down(-1), lambda: scene.cluster.broker_up(-1)]
     )
-    monkeypatch.setattr("pyspark_kafka_meta.cli.repeat.sleep", lambda _: next(steps)())
+    monkeypatch.setattr("pyspark_kafka_meta.tools.cli.repeat.sleep", lambda _: next(steps)())
     result = scene.run("--watch", "1", "--count", "4", "--timeout-ms", "2000")
 
     assert [json.loads(line)["records_behind"] for line in result.stdout.splitlines()][::2] == [2, 4, 4]

@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTooLargeError
+from pyspark_kafka_meta.kafka.network import connection
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.wire import connection
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from tests.wire.scripted_broker import Behaviour, answer_versions, scripted_broker
 from tests.wire.test_connection import metadata_frame
 

@@ -12,23 +12,23 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka_meta.client import leader_offsets
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.fetching import in_flight_fetches
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
-from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
-from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.kafka.client import leader_offsets
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.kafka.network import connection, sockets
+from pyspark_kafka_meta.kafka.network.failed_addresses import Candidate
+from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import Address, OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
+from pyspark_kafka_meta.read.fetching import in_flight_fetches
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
-from pyspark_kafka_meta.wire import connection, sockets
-from pyspark_kafka_meta.wire.failed_addresses import Candidate
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 from tests.partitions import T0
 
 FETCH, METADATA = 1, 3

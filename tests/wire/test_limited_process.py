@@ -10,9 +10,9 @@ import time
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.kafka.network.failed_addresses import FailedAddresses
+from pyspark_kafka_meta.kafka.network.sockets import connect, is_readable
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.wire.failed_addresses import FailedAddresses
-from pyspark_kafka_meta.wire.sockets import connect, is_readable
 
 
 def test_open_connections_are_waited_for_though_no_file_is_left() -> None:

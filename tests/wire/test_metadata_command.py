@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.tools.cli.main import app
 
 NOBODY = "127.0.0.1:1"
 

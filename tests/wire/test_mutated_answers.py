@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.wire.frame_codec import (
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     FETCH,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
 )
-from tests.unit.wire.answers import TRANSACTION_REQUESTS
+from tests.unit.kafka.protocol.answers import TRANSACTION_REQUESTS
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))
 """Per kind of response."""
@@ -40,7 +40,7 @@ ROOT = HERE.parent.parent
     ],
 )
 def test_mutated_answers_end_in_typed_errors_or_in_what_was_written(api: str, ends: set[str]) -> None:
-    path = [ROOT, HERE, ROOT / "tests" / "unit" / "records"]
+    path = [ROOT, HERE, ROOT / "tests" / "unit" / "kafka" / "records"]
     done = subprocess.run(
         [sys.executable, HERE / "mutated_answers.py", api, str(MUTATIONS), "1"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},

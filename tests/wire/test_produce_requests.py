@@ -21,16 +21,12 @@ from pyspark_kafka_meta.errors import (
     ProtocolError,
     RequestTimeoutError,
 )
-from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.certificates import CertificateAuthority
-from pyspark_kafka_meta.wire import connection, sockets
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import PRODUCE, Api, request_schema
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.network import connection, sockets
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api, request_schema
+from pyspark_kafka_meta.kafka.protocol.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
@@ -38,11 +34,15 @@ from pyspark_kafka_meta.wire.producer_messages import (
     ProducerIdRequest,
     ProducerIdResponse,
 )
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from tests.partitions import T0, T1
+from tests.unit.kafka.protocol.answers import T_ID, produce_message
+from tests.unit.kafka.records.handmade import fetched as fetched_records
+from tests.unit.kafka.records.handmade import rows_of
 from tests.unit.logs import batch
-from tests.unit.records.handmade import fetched as fetched_records
-from tests.unit.records.handmade import rows_of
-from tests.unit.wire.answers import T_ID, produce_message
 from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls
 

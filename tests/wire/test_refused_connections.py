@@ -9,8 +9,8 @@ import time
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from tests.wire.scripted_broker import Behaviour, scripted_broker
 
 ADVICE = r"too many \(max\.connections\.per\.ip, max\.connections\): run fewer tasks at a time, or raise the limit"

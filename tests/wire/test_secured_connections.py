@@ -33,17 +33,17 @@ from kio.static.primitive import i32
 from scramp import ScramMechanism
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError, TlsError
+from pyspark_kafka_meta.kafka.network import connection
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings, new_client
+from pyspark_kafka_meta.kafka.network.security.tls import tls_context
+from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, SASL_HANDSHAKE, milliseconds
+from pyspark_kafka_meta.kafka.protocol.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
+from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
-from pyspark_kafka_meta.wire import connection
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import METADATA, SASL_HANDSHAKE, milliseconds
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
-from pyspark_kafka_meta.wire.security.librdkafka_config import librdkafka_settings, new_client
-from pyspark_kafka_meta.wire.security.tls import tls_context
-from pyspark_kafka_meta.wire.translate_metadata import metadata_request
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.kafka.network.security import librdkafka_config, sasl_mechanisms
+from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings
+from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token, forget_token
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
-from pyspark_kafka_meta.wire.security import librdkafka_config, sasl_mechanisms
-from pyspark_kafka_meta.wire.security.librdkafka_config import librdkafka_settings
-from pyspark_kafka_meta.wire.security.oauth_tokens import bearer_token, forget_token
 from tests.wire.token_endpoint import token_endpoint
 
 CANARY = "canary-secret"

@@ -17,13 +17,13 @@ from typing import Any, NoReturn, cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from pyspark_kafka_meta.metadata.refresh_events import Origin, RefreshEvent, Role
+from pyspark_kafka_meta.events import topic_sink
+from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.events.topic_sink import TopicSink
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
-from pyspark_kafka_meta.options.security_options import PLAINTEXT
-from pyspark_kafka_meta.telemetry import topic_sink
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
-from pyspark_kafka_meta.telemetry.topic_sink import TopicSink
+from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from tests.unit.written_events import made

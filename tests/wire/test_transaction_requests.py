@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest
 from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire.messages import RequestFailure
-from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest
 from tests.transaction_cases import write
 from tests.unit.scene import RecordingPublisher
 

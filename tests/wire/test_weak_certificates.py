@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from pyspark_kafka_meta.errors import OptionError, TlsError
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.security.tls import tls_context
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.certificates import Credentials
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.security.tls import tls_context
 from tests.wire.scripted_broker import scripted_broker
 from tests.wire.secured_broker import present
 

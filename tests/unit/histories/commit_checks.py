@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
+from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
-from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.commit_history import CommitHistory
 

@@ -34,18 +34,18 @@ from unittest.mock import patch
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.transactions import transaction_driver
-from pyspark_kafka_meta.transactions.commit_protocol import require_owner
-from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, is_written
-from pyspark_kafka_meta.transactions.plan import TransactionPlan
-from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
-from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.write.exactly_once import transaction_driver
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
+from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
+from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
+from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.commit_faults import RESTART_S, CommitFaults
@@ -53,7 +53,7 @@ from tests.unit.histories.commit_wire import CommitWire, LateCoordinators
 from tests.unit.histories.faults import Faults
 from tests.unit.histories.processes import Process, ProcessClock
 from tests.unit.scene import RecordingPublisher
-from tests.unit.writing.writer_scene import rows as rows_of
+from tests.unit.write.writer_scene import rows as rows_of
 
 SINK = "orders"
 FAULTS_S = (5.0, 20.0, 20.0, 60.0)

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from pyspark_kafka_meta.transactions import commit_protocol, decisions_topic, written_records
-from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.transactions.step_runner import StepRunner
-from pyspark_kafka_meta.transactions.steps import (
+from pyspark_kafka_meta.write.exactly_once import commit_protocol, decisions_topic, written_records
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
+from pyspark_kafka_meta.write.exactly_once.steps import (
     AbortOpen,
     Commit,
     Fence,

@@ -9,21 +9,21 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, UnsupportedBrokerError
-from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import (
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
     PartitionOffset,
     RequestFailure,
 )
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ListTransactionsRequest,
     ProduceRequest,
     ProduceResponse,
     TransactionRequest,
     TransactionResponse,
 )
+from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_coordinators import ONGOING, FakeCoordinators, FakeTransaction
 from tests.unit.fake_requests import RequestT

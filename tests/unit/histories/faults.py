@@ -24,7 +24,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, RefreshReason, TopicPartition
 from tests.unit.histories.late_wire import LateWire
 

@@ -15,20 +15,20 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import (
     FetchRequest,
     FetchResponse,
     OffsetsRequest,
     OffsetsResponse,
     RequestFailure,
 )
-from pyspark_kafka_meta.wire.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ProduceRequest,
     ProduceResponse,
     TransactionRequest,
     TransactionResponse,
 )
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_produce import FakeProduce
 from tests.unit.fake_requests import FakeRequests, RequestT

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.histories.reading_history import ReadingHistory
 from tests.unit.histories.stored_records import Record

@@ -32,14 +32,14 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
-from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset
-from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
+from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
 from tests.checkpoints import restored, text
 from tests.unit.histories.faults import Faults
 from tests.unit.histories.late_wire import LateWire, TickingClock

@@ -8,15 +8,15 @@ import random
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.kafka.protocol.messages import (
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
     OffsetsResponse,
     RequestFailure,
 )
-from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.faults import Faults
 from tests.unit.histories.late_wire import LateWire, TickingClock

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
+from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from tests.unit.histories.reading_checks import METADATA_REQUESTS, WINDOW_S, most_within
 from tests.unit.histories.writing_history import WritingHistory
 

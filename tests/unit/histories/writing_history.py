@@ -32,18 +32,18 @@ from unittest.mock import patch
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.writing import task_writer
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from pyspark_kafka_meta.write import task_writer
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.faults import Faults
 from tests.unit.histories.late_wire import LateWire, TickingClock
 from tests.unit.scene import RecordingPublisher
-from tests.unit.writing.writer_scene import rows as rows_of
+from tests.unit.write.writer_scene import rows as rows_of
 
 FAULTS_S = (2.0, 5.0, 5.0, 20.0)
 ENDS_WITHIN_S = 8.0

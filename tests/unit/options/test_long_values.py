@@ -8,8 +8,8 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS, ClusterOptions, SinkOptions, SourceOptions
-from pyspark_kafka_meta.options.option_definitions import Option
-from pyspark_kafka_meta.options.table_options import EventsOptions
+from pyspark_kafka_meta.options.definitions import Option
+from pyspark_kafka_meta.options.tables import EventsOptions
 
 LONG = "x" * 40_000
 TEXTS = (LONG, f"a,{LONG}", f'{{"{LONG}":{{"0":1}}}}', f'{{"t":{{"{LONG}":1}}}}', f'{{"{LONG}":[0]}}', f"group:{LONG}")

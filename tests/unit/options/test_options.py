@@ -20,8 +20,8 @@ from pyspark_kafka_meta.options import (
     SecurityOptions,
     SourceOptions,
 )
-from pyspark_kafka_meta.options.option_definitions import table_of
-from pyspark_kafka_meta.options.security_options import PLAINTEXT
+from pyspark_kafka_meta.options.definitions import table_of
+from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.options.start_specs import GroupSpec, LastDurationSpec, LastOffsetsSpec, TimestampsSpec
 from tests.partitions import T0, T1
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.spark import batch_reader
 from pyspark_kafka_meta.spark.batch_reader import TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
-from pyspark_kafka_meta.telemetry.event_origin import driver_name
 from tests.unit.scene import COLUMNS, Scene
 
 

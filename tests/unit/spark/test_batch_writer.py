@@ -12,11 +12,11 @@ import pytest
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TransactionVersion, WrittenOffsets
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark import batch_writer
 from pyspark_kafka_meta.spark.task_commit import TaskCommit
-from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, Decision
-from pyspark_kafka_meta.transactions.plan import TransactionPlan
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision
+from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
+from pyspark_kafka_meta.write.input_columns import SinkColumns
 
 OPTIONS = SinkOptions.parse(
     {"kafka.bootstrap.servers": "broker:9092", "topic": "t", "kafka.transactional.id": "orders"}
@@ -115,7 +115,7 @@ def test_changed_batch_fails_or_is_skipped_with_a_warning(driver: Driver, caplog
 def test_task_of_a_decided_batch_counts_the_rows_that_it_does_not_write(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.telemetry.event_origin.task_origin", lambda role: None)
+    monkeypatch.setattr("pyspark_kafka_meta.events.origin.task_origin", lambda role: None)
     columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
     rows = [pa.record_batch({"value": [b"1"] * number}) for number in (3, 4)]
     commit = batch_writer.write_task(OPTIONS, columns, iter(rows), driver.plan(STREAM), micro_batch(4))
@@ -139,7 +139,7 @@ def test_tasks_carry_the_last_decision_of_their_series_only(series: str, driver:
 
 
 def test_task_without_a_plan_writes_nothing_rather_than_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.telemetry.event_origin.task_origin", lambda role: None)
+    monkeypatch.setattr("pyspark_kafka_meta.events.origin.task_origin", lambda role: None)
     columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
     with pytest.raises(KafkaMetaError, match="has no transaction"):
         batch_writer.write_task(OPTIONS, columns, iter(()))

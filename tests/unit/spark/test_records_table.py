@@ -8,7 +8,7 @@ import sys
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema
+from pyspark_kafka_meta.kafka.records.schema import RECORD_COLUMNS, records_arrow_schema
 from pyspark_kafka_meta.spark.records_table import records_struct_type
 
 

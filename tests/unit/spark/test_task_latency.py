@@ -18,11 +18,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.options import SinkOptions, SourceOptions
-from pyspark_kafka_meta.sink_schema import sink_columns
 from pyspark_kafka_meta.spark import task_latency
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
 from pyspark_kafka_meta.spark.task_latency import be_prompt
+from pyspark_kafka_meta.write.input_columns import sink_columns
 
 MESSAGE = b"0123456789"
 READER = pickle.dumps(

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, Role
-from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import (
+    LeaderChange,
+    PartitionLearned,
+    SnapshotChanges,
+    TopicRecreated,
+)
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from tests.unit.written_events import made

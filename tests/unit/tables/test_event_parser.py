@@ -8,9 +8,9 @@ import logging
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
-from pyspark_kafka_meta.tables.table_schemas import arrow_schema
+from pyspark_kafka_meta.tables.schemas import arrow_schema
 
 SCHEMA = arrow_schema(
     RefreshEvent, ["time", "cache_id", "sequence", "latency_ms", "partitions_added", "produces", "pid"]

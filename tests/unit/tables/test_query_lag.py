@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.tables.query_lag import lag_rows, partitions_behind, without_recreated_topics
-from pyspark_kafka_meta.tables.table_rows import PartitionRow
+from pyspark_kafka_meta.tables.rows import PartitionRow
 from tests.partitions import T0
 
 NOW = 1_000.0

@@ -1,1 +1,0 @@
-"""Shared by reading and writing: clients and their pool, ListOffsets, sequence numbers, coordinators, groups."""

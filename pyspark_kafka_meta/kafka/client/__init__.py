@@ -1,0 +1,1 @@
+"""Shared by reading and writing: the client, ListOffsets, replicas, throttling, groups, transactions."""

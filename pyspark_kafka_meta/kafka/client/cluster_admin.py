@@ -1,0 +1,66 @@
+"""Administrative requests, through confluent-kafka's AdminClient: they are rare, and their speed does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.kafka.network.security.librdkafka_config import new_client
+from pyspark_kafka_meta.kafka.network.security.sasl_login import shown
+from pyspark_kafka_meta.options import ClientOptions
+
+TIMEOUT_S = 30.0
+CONFIG_TIMEOUT_S = 5.0
+"""For questions that need no answer."""
+MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
+
+
+class ClusterAdmin:
+    """Requests to one cluster."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._security = options.security
+        settings = {"client.id": options.client_id}
+        self._admin = new_client(AdminClient, options.bootstrap_servers, options.security, settings)
+
+    def create_topic(self, name: str, replicas: int, config: Mapping[str, str]) -> None:
+        """Create a topic of one partition, unless it exists.
+
+        Raises:
+            BrokerError: the cluster refuses it, or does not respond.
+        """
+        topic = NewTopic(name, num_partitions=1, replication_factor=replicas, config=dict(config))
+        try:
+            self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name].result()
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerError(
+                    f"topic {name} could not be created: {shown(error.str(), self._security)}. Create it with one "
+                    "partition and cleanup.policy=compact, or allow this user CREATE on it",
+                    error.code(),
+                ) from None
+
+    def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int | None:
+        """The longest transaction timeout that all brokers allow; None if none of them says."""
+        configs = self._configs([ConfigResource(ResourceType.BROKER, str(broker_id)) for broker_id in broker_ids])
+        return min((int(each[MAX_TIMEOUT_CONFIG]) for each in configs if MAX_TIMEOUT_CONFIG in each), default=None)
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        """By name; empty if this user may not ask, or the cluster does not respond."""
+        (config,) = self._configs([ConfigResource(ResourceType.TOPIC, topic)])
+        return config
+
+    def _configs(self, resources: list[ConfigResource]) -> list[dict[str, str]]:
+        """Of each resource, asked all at a time. librdkafka takes one broker for each request."""
+        requested = [self._admin.describe_configs([each], request_timeout=CONFIG_TIMEOUT_S) for each in resources]
+        configs = []
+        for resource, responses in zip(resources, requested, strict=True):
+            try:
+                configs.append({name: entry.value for name, entry in responses[resource].result().items()})
+            except KafkaException:
+                configs.append({})
+        return configs

@@ -1,0 +1,477 @@
+"""`Coordinators`: producer ids, and the requests of transactions to the brokers that coordinate them (KIP-98).
+
+The coordinator of a transactional id is the leader of a partition of __transaction_state. All requests may be repeated:
+InitProducerId gives another epoch, AddPartitionsToTxn and EndTxn of the same epoch change nothing more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pyspark_kafka_meta.errors import (
+    AuthorizationError,
+    BrokerError,
+    ConnectError,
+    KafkaMetaError,
+    TlsError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_meta.kafka.client.retry_pause import UNKNOWN_GRACE_MS
+from pyspark_kafka_meta.kafka.client.throttling import Throttles
+from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, MetadataCache
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
+from pyspark_kafka_meta.kafka.protocol.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_NOT_AVAILABLE,
+    COORDINATOR_UNAVAILABLE,
+    INVALID_TRANSACTION_TIMEOUT,
+    NOT_OPEN,
+    TRANSACTIONAL_ID_NOT_FOUND,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    coordinator_may_recover,
+    describe,
+    transaction_error,
+    unknown_partition_error,
+)
+from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure, Wire
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+    AddPartitionsRequest,
+    CoordinatorResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    FindCoordinatorRequest,
+    ListTransactionsRequest,
+    ProducerIdRequest,
+    TransactionRequest,
+    TransactionResponse,
+    TransactionVersionRequest,
+)
+from pyspark_kafka_meta.model import Broker, ProducerEpoch, RefreshReason, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.options import ClientOptions
+
+CONCURRENT_SHARE = 0.2
+"""CONCURRENT_TRANSACTIONS lasts until the markers of the transaction before are written, a few ms: it is retried after
+this share of a backoff. By default 20 ms, as in Kafka's `TransactionManager.ADD_PARTITIONS_RETRY_BACKOFF_MS`."""
+DEFAULT_REPLICATION = 3
+"""Of transaction.state.log.replication.factor. With fewer brokers, they cannot create __transaction_state."""
+
+Outcome: TypeAlias = TransactionResponse | KafkaMetaError
+"""What became of one request: its response, or its failure, which is retriable unless `_exchange` returns all."""
+
+
+class Coordinators:
+    """The coordinators of one cluster. Deadlines are in seconds of the client's clock. Not thread-safe."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        cache: MetadataCache,
+        options: ClientOptions,
+        throttles: Throttles,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        backoff_s: Callable[[int], float],
+        rng: random.Random,
+    ) -> None:
+        """
+        Args:
+            throttles: shared by all callers of the client.
+            backoff_s: seconds to wait after a number of failures in a row.
+        """
+        self._wire = wire.transactions
+        self._cache = cache
+        self._options = options
+        self._throttles = throttles
+        self._clock = clock
+        self._sleep = sleep
+        self._backoff_s = backoff_s
+        self._rng = rng
+        self._known: dict[str, Broker] = {}  # coordinators by transactional id
+        self._unanswered: Counter[int] = Counter()  # failures in a row by node id
+        self._problem = ""  # the last
+        self._problems: set[str] = set()  # of all attempts so far
+
+    def producer_id(self, deadline: float) -> ProducerEpoch:
+        """A new producer id, for idempotent writes.
+
+        Raises:
+            AuthorizationError: this user may not write idempotently.
+            BrokerError: another error that is not retriable.
+            ConnectError: no broker gave an id by `deadline`.
+        """
+        request = ProducerIdRequest()
+        response = self._ask_any(request, deadline, "gave a producer id")
+        if response.error_code != 0:
+            raise _idempotence_error(response.error_code)
+        producer: ProducerEpoch = response.producer
+        return producer
+
+    def fence(self, transactional_ids: Collection[str], timeout_ms: int, deadline: float) -> dict[str, ProducerEpoch]:
+        """The next epoch of each transactional id, which fences its earlier producers and aborts the transaction that
+        they left open: all coordinators at a time.
+
+        Args:
+            timeout_ms: after which the coordinator aborts a transaction.
+
+        Raises:
+            AuthorizationError: this user may not use an id.
+            BrokerError: another error that is not retriable, such as a timeout that is too long.
+            ConnectError: a coordinator did not give its epochs by `deadline`; others may have.
+        """
+        requests = {each: ProducerIdRequest(each, timeout_ms) for each in transactional_ids}
+        responses = self._ask_coordinators(requests, deadline)
+        for transactional_id, response in responses.items():
+            if response.error_code != 0:
+                raise _producer_id_error(response.error_code, requests[transactional_id])
+        return {transactional_id: response.producer for transactional_id, response in responses.items()}
+
+    def add_partitions(
+        self, transactional_id: str, producer: ProducerEpoch, partitions: Collection[TopicPartition], deadline: float
+    ) -> None:
+        """Add partitions to the open transaction, or open it with them. `TransactionVersion.V1` alone.
+
+        Raises:
+            FencedError: the id was initialised again.
+            UnknownTopicError: a partition does not exist any more.
+            BrokerError: another error that is not retriable.
+            ConnectError: the coordinator did not add them by `deadline`.
+        """
+        request = AddPartitionsRequest(transactional_id, producer, tuple(sorted(partitions)))
+        unknown_since: float | None = None
+        for _ in self._attempts(deadline):
+            response = self._ask_coordinators({transactional_id: request}, deadline)[transactional_id]
+            if response.error_code == 0:
+                return
+            refused = next(each for each, code in response.errors.items() if code == response.error_code)
+            if response.error_code != UNKNOWN_TOPIC_OR_PARTITION:
+                problem = f"{refused} cannot be written by transactional id {transactional_id}"
+                raise transaction_error(problem, response.error_code, transactional_id, refused.topic)
+            self._problem = f"{refused}: {describe(response.error_code)}"
+            unknown_since = self._unknown_since(refused, unknown_since)
+        raise ConnectError(f"transactional id {transactional_id} could not add partitions in time: {self._problem}")
+
+    def _unknown_since(self, partition: TopicPartition, since: float | None) -> float | None:
+        """Since when metadata has not had this partition either, which its coordinator does not know; None if it has
+        it, and the coordinator lags behind. Requests newer metadata.
+
+        Raises:
+            UnknownTopicError: for the whole grace period.
+        """
+        cache, now, reason = self._cache, self._clock(), RefreshReason.UNKNOWN_TOPIC
+        cache.request_update(reason, cache.snapshot.generation, partition, UNKNOWN_TOPIC_OR_PARTITION)
+        if partition in cache.snapshot.partitions(partition.topic):
+            return None
+        since = now if since is None else since
+        if now >= since + UNKNOWN_GRACE_MS / 1000:
+            raise unknown_partition_error(partition)
+        return since
+
+    def end_transactions(
+        self, producers: Mapping[str, ProducerEpoch], committed: bool, version: TransactionVersion, deadline: float
+    ) -> dict[str, EndTransactionResponse]:
+        """Commit or abort the open transactions of these producers, by transactional id: all coordinators at a time.
+
+        Returns:
+            The response of each, with error code 0 or one of `NOT_OPEN`. 0 also if it was ended in this way before.
+
+        Raises:
+            BrokerError: an error that is not retriable, such as a missing right.
+            ConnectError: a coordinator did not end its transactions by `deadline`; others may have.
+        """
+        responses = self._ask_coordinators(
+            {each: EndTransactionRequest(each, producers[each], committed, version) for each in producers}, deadline
+        )
+        for transactional_id, response in responses.items():
+            if response.error_code != 0 and response.error_code not in NOT_OPEN:
+                problem = f"the transaction of transactional id {transactional_id} cannot be ended"
+                raise transaction_error(problem, response.error_code, transactional_id)
+        return responses
+
+    def list_transactions(self, deadline: float, *, of_all_brokers: bool = True) -> list[str]:
+        """The transactional ids with an open transaction that this user may describe. An id whose coordinator moves at
+        the moment may be missing.
+
+        Args:
+            of_all_brokers: False to do without brokers that do not respond by `deadline`, or that fail for good while
+                others respond.
+
+        Raises:
+            UnsupportedBrokerError: a broker is older than Kafka 3.0.
+            BrokerError, TlsError, AuthenticationError: an error that is not retriable.
+            ConnectError: a broker did not respond by `deadline`.
+        """
+        found: dict[int, tuple[str, ...] | KafkaMetaError] = {}
+        for _ in self._attempts(deadline):
+            missing = [broker for broker in self._brokers(deadline) if broker.node_id not in found]
+            requests = {broker: [ListTransactionsRequest()] for broker in missing}
+            for broker, _, outcome in self._exchange(requests, deadline, raises=of_all_brokers):
+                listed = self._listed(broker, outcome)
+                if isinstance(listed, UnsupportedBrokerError) or (
+                    of_all_brokers and isinstance(listed, KafkaMetaError)
+                ):
+                    raise listed
+                if isinstance(listed, KafkaMetaError):
+                    self._cache.pass_over(broker.address, listed)
+                if listed is not None:
+                    found[broker.node_id] = listed
+            if all(broker.node_id in found for broker in self._brokers(deadline)):
+                break
+        else:
+            if of_all_brokers:
+                raise ConnectError(f"not every broker listed its transactions in time: {self._problem}")
+        refusals = [listed for listed in found.values() if isinstance(listed, KafkaMetaError)]
+        if refusals and len(refusals) == len(found):
+            raise refusals[-1]
+        return sorted({each for listed in found.values() if isinstance(listed, tuple) for each in listed})
+
+    def _listed(self, broker: Broker, outcome: Outcome) -> tuple[str, ...] | KafkaMetaError | None:
+        """The transactional ids that a broker listed, or why it never will; None to ask it again."""
+        if isinstance(outcome, KafkaMetaError) and not isinstance(outcome, RETRIABLE_ERRORS):
+            return outcome
+        response: Any = self._final(outcome)
+        if response is None:
+            return None
+        if response.error_code != 0:
+            problem = f"{broker.address} lists no transactions: {describe(response.error_code)}"
+            return BrokerError(problem, response.error_code)
+        ids: tuple[str, ...] = response.transactional_ids
+        return ids
+
+    def describe_transactions(self, transactional_ids: Collection[str], deadline: float) -> list[DescribedTransaction]:
+        """The last transactions of these ids, in this order, without ids that the cluster does not know.
+
+        Raises:
+            UnsupportedBrokerError: a broker is older than Kafka 3.0.
+            AuthorizationError: this user may not describe an id.
+            BrokerError: another error that is not retriable.
+            ConnectError: a coordinator did not respond by `deadline`.
+        """
+        responses = self._ask_coordinators(
+            {each: DescribeTransactionsRequest(each) for each in transactional_ids}, deadline
+        )
+        for transactional_id, response in responses.items():
+            if response.error_code not in (0, TRANSACTIONAL_ID_NOT_FOUND):
+                problem = f"transactional id {transactional_id} cannot be described"
+                raise transaction_error(problem, response.error_code, transactional_id)
+        described = [responses[each].transaction for each in transactional_ids]
+        return [transaction for transaction in described if transaction is not None]
+
+    def transaction_version(self, deadline: float) -> TransactionVersion:
+        """The protocol that the cluster has finalized: all brokers speak it.
+
+        Raises:
+            BrokerError: an error that is not retriable.
+            ConnectError: no broker responded by `deadline`.
+        """
+        try:
+            response = self._ask_any(TransactionVersionRequest(), deadline, "reported its features")
+        except UnsupportedBrokerError:  # V2 is of Kafka 4.0
+            return TransactionVersion.V1
+        if response.error_code != 0:
+            raise BrokerError(f"no features of the cluster: {describe(response.error_code)}", response.error_code)
+        version: TransactionVersion = response.version
+        return version
+
+    # --- retries ------------------------------------------------------------------------------------------------------
+
+    def _attempts(self, deadline: float) -> Iterator[None]:
+        """Once for each attempt before `deadline`, with backoffs between them."""
+        failures, self._problem, self._problems = 0, "no time was left", set()
+        while self._clock() < deadline:
+            yield
+            failures += 1
+            self._problems.add(self._problem)
+            share = CONCURRENT_SHARE if self._problem == describe(CONCURRENT_TRANSACTIONS) else 1
+            self._sleep(min(self._backoff_s(failures) * share, max(deadline - self._clock(), 0)))
+            self._cache.refresh_if_due(deadline)
+
+    def _ask_any(self, request: TransactionRequest, deadline: float, verb: str) -> Any:
+        """The response of any broker, or its error that is not retriable."""
+        for _ in self._attempts(deadline):
+            response = self._final(self._ask_one(request, deadline))
+            if response is not None:
+                return response
+        raise ConnectError(f"no broker {verb} in time: {self._problem}")
+
+    def _ask_coordinators(self, requests: Mapping[str, TransactionRequest], deadline: float) -> dict[str, Any]:
+        """The responses of the coordinators by transactional id, or their errors that are not retriable."""
+        responses: dict[str, Any] = {}
+        if not requests:
+            return responses  # also after the deadline
+        for _ in self._attempts(deadline):
+            missing = [each for each in requests if each not in responses]
+            self._find(missing, deadline)
+            by_coordinator: dict[Broker, list[TransactionRequest]] = {}
+            for each in missing:
+                if each in self._known:
+                    by_coordinator.setdefault(self._known[each], []).append(requests[each])
+            for _, request, outcome in self._exchange(by_coordinator, deadline):
+                response = self._final(outcome)
+                if response is not None:
+                    responses[request.transactional_id] = response
+                elif self._has_moved(outcome):
+                    del self._known[request.transactional_id]
+            if len(responses) == len(requests):
+                return responses
+        names = sorted(requests.keys() - responses.keys())
+        raise ConnectError(
+            f"not done in time for transactional id {names[0]}"
+            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {self._problem}{self._likely_cause()}"
+        )
+
+    def _likely_cause(self) -> str:
+        brokers = len(self._cache.snapshot.brokers)
+        if brokers >= DEFAULT_REPLICATION or self._problems != {describe(COORDINATOR_NOT_AVAILABLE)}:
+            return ""
+        return (
+            f": brokers in the cluster: {brokers}, and transaction.state.log.replication.factor, by default "
+            f"{DEFAULT_REPLICATION}, is probably larger: set it to at most {brokers} on the brokers"
+        )
+
+    def _find(self, transactional_ids: Sequence[str], deadline: float) -> None:
+        """Look up unknown coordinators, with one request where brokers take several ids. What fails stays unknown."""
+        unknown = [each for each in transactional_ids if each not in self._known]
+        while unknown:
+            outcome = self._ask_one(FindCoordinatorRequest(tuple(unknown)), deadline)
+            if not isinstance(outcome, CoordinatorResponse):
+                self._final(outcome)
+                return
+            for transactional_id, found in outcome.coordinators.items():
+                if found.broker is not None:
+                    self._known[transactional_id] = found.broker
+                elif coordinator_may_recover(found.error_code):
+                    self._problem = describe(found.error_code)
+                else:
+                    problem = f"transactional id {transactional_id} cannot be used"
+                    raise transaction_error(problem, found.error_code, transactional_id)
+            unknown = [each for each in unknown if each not in outcome.coordinators]
+
+    @staticmethod
+    def _has_moved(outcome: Outcome) -> bool:
+        """Whether another broker may be the coordinator by now."""
+        return isinstance(outcome, KafkaMetaError) or getattr(outcome, "error_code", 0) in COORDINATOR_UNAVAILABLE
+
+    def _final(self, outcome: Outcome) -> Any:
+        """The response, or None if the request is to be repeated. An unknown partition is for `add_partitions`."""
+        if isinstance(outcome, KafkaMetaError):
+            self._problem = str(outcome)
+            return None
+        response: Any = outcome
+        if response.error_code != UNKNOWN_TOPIC_OR_PARTITION and coordinator_may_recover(response.error_code):
+            self._problem = describe(response.error_code)
+            return None
+        return response
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _brokers(self, deadline: float) -> list[Broker]:
+        if self._cache.snapshot.generation == 0:
+            self._cache.refresh(RefreshReason.BOOTSTRAP, deadline)
+        return list(self._cache.snapshot.brokers.values())
+
+    def _ask_one(self, request: TransactionRequest, deadline: float) -> Outcome:
+        """One request to one of the brokers that have failed least. A broker with an unusable certificate is passed
+        over, unless all have one."""
+        brokers = self._brokers(deadline)
+        self._rng.shuffle(brokers)
+        refusals: list[TlsError] = []
+        for broker in sorted(brokers, key=lambda each: self._unanswered[each.node_id]):
+            try:
+                ((_, _, outcome),) = self._exchange({broker: [request]}, deadline)
+                return outcome
+            except TlsError as error:
+                refusals.append(error)
+                self._unanswered[broker.node_id] += 1
+                self._cache.pass_over(broker.address, error)
+        raise refusals[-1]
+
+    def _exchange(
+        self, requests: Mapping[Broker, Sequence[TransactionRequest]], deadline: float, *, raises: bool = True
+    ) -> list[tuple[Broker, Any, Outcome]]:
+        """Send requests, one in flight to each broker, and return all with their responses. A failure is of all
+        requests that the broker has not handled.
+
+        Args:
+            raises: False to return failures that are not retriable too.
+
+        Raises:
+            KafkaMetaError: a failure that is not retriable.
+        """
+        generation = self._cache.snapshot.generation
+        waiting = {broker.node_id: (broker, deque(members)) for broker, members in requests.items()}
+        outcomes: list[tuple[Broker, Any, Outcome]] = []
+        try:
+            for broker, queue in waiting.values():
+                self._send(broker, queue[0], deadline)
+            while waiting:
+                received = self._receive(waiting, deadline)
+                broker, queue = waiting[received.node_id]
+                if isinstance(received, RequestFailure):
+                    self._on_failure(received, generation, raises)
+                    outcomes += [(broker, request, received.error) for request in queue]
+                    queue.clear()
+                else:
+                    self._on_response(received)
+                    outcomes.append((broker, queue.popleft(), received))
+                if queue:
+                    self._send(broker, queue[0], deadline)
+                else:
+                    del waiting[broker.node_id]
+        finally:
+            for node_id in waiting:
+                self._wire.drop(node_id)
+        return outcomes
+
+    def _send(self, broker: Broker, request: TransactionRequest, deadline: float) -> None:
+        timeout_ms = attempt_timeout_ms(self._unanswered[broker.node_id], self._options.request_timeout_ms)
+        self._wire.send(broker, request, min(deadline, self._clock() + timeout_ms / 1000))
+
+    def _receive(self, node_ids: Collection[int], deadline: float) -> TransactionResponse | RequestFailure:
+        while (received := self._wire.receive(node_ids, deadline)) is None:
+            self._cache.refresh_if_due(deadline, until=self._clock())  # a Metadata response interrupted the wait
+            if self._clock() >= deadline:
+                node_id = next(iter(node_ids))
+                self._wire.drop(node_id)
+                return RequestFailure(node_id, ConnectError(f"broker {node_id} did not respond in time"))
+        return received
+
+    def _on_failure(self, failure: RequestFailure, generation: int, raises: bool) -> None:
+        is_retriable = isinstance(failure.error, RETRIABLE_ERRORS)
+        if raises and not is_retriable:
+            raise failure.error
+        self._unanswered[failure.node_id] += 1
+        if is_retriable:
+            self._cache.report_failure(failure.error, generation, failure.node_id)
+
+    def _on_response(self, response: TransactionResponse) -> None:
+        del self._unanswered[response.node_id]
+        if response.throttle_ms > 0:
+            self._throttles.throttle(response.node_id, response.throttle_ms, self._clock())
+
+
+def _idempotence_error(code: int) -> BrokerError:
+    if code == CLUSTER_AUTHORIZATION_FAILED:
+        return AuthorizationError(
+            f"this user may not write idempotently: {describe(code)}: allow it IDEMPOTENT_WRITE on the cluster, which "
+            "Kafka 3.0 and later do not need, or set kafka.enable.idempotence to false",
+            code,
+        )
+    return BrokerError(f"no producer id for this task: {describe(code)}", code)
+
+
+def _producer_id_error(code: int, request: ProducerIdRequest) -> KafkaMetaError:
+    problem = f"no producer id for transactional id {request.transactional_id}"
+    if code == INVALID_TRANSACTION_TIMEOUT:
+        return BrokerError(
+            f"{problem}: {describe(code)}: brokers do not accept a timeout of {request.transaction_timeout_ms} ms: "
+            "set kafka.transaction.timeout.ms to at most transaction.max.timeout.ms of the brokers, or, if it is not "
+            "set, start the query again, which asks for their limit",
+            code,
+        )
+    return transaction_error(problem, code, str(request.transactional_id))

@@ -1,0 +1,268 @@
+"""`KafkaClient`: connections, metadata cache and events of a process, and the requests to leaders that need them.
+
+A Python worker lives across tasks and micro-batches, and so does its client (`client_pool`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
+from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
+from pyspark_kafka_meta.kafka.client.read_replicas import ReadReplicas
+from pyspark_kafka_meta.kafka.client.retry_pause import UNKNOWN_GRACE_MS
+from pyspark_kafka_meta.kafka.client.throttling import Throttles
+from pyspark_kafka_meta.kafka.client.topic_pattern import TopicPatternWire
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, backoff_s
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
+from pyspark_kafka_meta.kafka.protocol.messages import OffsetsRequest, PartitionOffset, Wire
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions, shortened
+from pyspark_kafka_meta.options import ClientOptions
+
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.kafka.client.coordinators import Coordinators
+
+COMPACT = "compact"
+"""In the cleanup.policy of a topic."""
+
+
+class KafkaClient:
+    """A client of one cluster. Not thread-safe.
+
+    Attributes:
+        wire: sends requests to brokers. `cache` says to which.
+        replicas: preferred read replicas, by rack: queries with different racks share a client.
+        throttles: brokers that throttle the client.
+        broker_reports: the last metadata of each broker that was asked for its own, by node id.
+        producer: sequence numbers of idempotent writes.
+        attached: what other packages keep for as long as this client lives.
+        clock, sleep: seconds; all deadlines are of this clock, which never goes back.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        publisher: Publisher,
+        topic_filter: Callable[[str], bool] | None = None,
+        *,
+        wire: Wire | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """
+        Args:
+            topic_filter: the cache has all topics for which it is true, and no others.
+            wire: sockets by default.
+        """
+        self.options = options
+        self.publisher = publisher
+        self.clock = clock
+        self.sleep = sleep
+        self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
+        self.throttles = Throttles()
+        self.broker_reports: dict[int, MetadataSnapshot] = {}
+        self.producer = ProducerState()
+        self.attached: dict[object, Any] = {}
+        self.wire: Wire = KafkaWire(ConnectionSettings.of(options)) if wire is None else wire
+        self._rng = rng or random.Random()
+        self._settings = PolicySettings(
+            metadata_max_age_ms=options.metadata_max_age_ms,
+            retry_backoff_ms=options.retry_backoff_ms,
+            retry_backoff_max_ms=options.retry_backoff_max_ms,
+        )
+        self.cache = MetadataCache(
+            self.wire if topic_filter is None else TopicPatternWire(self.wire, topic_filter),
+            options.bootstrap_servers,
+            self._settings,
+            request_timeout_ms=options.request_timeout_ms,
+            publish=self.publisher.publish,
+            clock=clock,
+            sleep=sleep,
+            rng=self._rng,
+        )
+        self._unanswered: Counter[int] = Counter()  # failed ListOffsets in a row, by node id
+        self._cleanup_policies: dict[str, str | None] = {}  # by topic
+        self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
+
+    @cached_property
+    def coordinators(self) -> Coordinators:
+        """Producer ids and transactions."""
+        from pyspark_kafka_meta.kafka.client.coordinators import Coordinators  # readers start sooner without it
+
+        return Coordinators(
+            self.wire, self.cache, self.options, self.throttles, self.clock, self.sleep, self.backoff_s, self._rng
+        )
+
+    def api_deadline(self) -> float:
+        """The deadline of a request that is sent now, retries included (default.api.timeout.ms)."""
+        return self.options.api_deadline(self.clock())
+
+    def backoff_s(self, failures: int) -> float:
+        """Seconds to wait before the retry of a request that failed `failures` times in a row."""
+        return backoff_s(self._settings, failures, self._rng)
+
+    def close(self) -> None:
+        self.cache.close()
+        self.publisher.close()
+        self.wire.close()
+
+    def partitions(
+        self, topics: Collection[str], deadline: float, expected: Collection[TopicPartition] = ()
+    ) -> list[TopicPartition]:
+        """All partitions of `topics`, from metadata no older than metadata.max.age.ms. One request, which does not wait
+        for a backoff, is for all topics that the cache sees for the first time.
+
+        Args:
+            expected: partitions that the caller knows. A broker that lacks some may lag behind: other brokers are asked
+                before this returns without them.
+
+        Raises:
+            UnknownTopicError: a topic does not exist.
+            BrokerError: a topic may not be read.
+            ConnectError: no broker responded by `deadline`.
+        """
+        new = self.cache.track(topics)
+        if self.cache.snapshot.generation == 0:
+            self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
+        elif not self.cache.snapshot.topics.keys() >= new:
+            self.cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        elif self.cache.has_request_in_flight:  # perhaps since the last plan, long ago
+            self.cache.refresh(RefreshReason.MAX_AGE, deadline)
+        else:
+            self.cache.refresh_if_due(deadline)
+        expected = {partition for partition in expected if partition.topic in topics}
+        missing = self._wait_for(topics, expected, deadline)
+        self._given_up = self._given_up.difference(topics, expected) | missing
+        if unknown := self._unknown_topics(topics):
+            raise UnknownTopicError(
+                f"topic {name_first(unknown)} does not exist in the cluster at {self._servers()}: "
+                "check the name, or create the topic first"
+            )
+        return [partition for topic in sorted(topics) for partition in self.cache.snapshot.partitions(topic)]
+
+    def _wait_for(
+        self, topics: Collection[str], expected: Collection[TopicPartition], deadline: float
+    ) -> set[str | TopicPartition]:
+        """Ask again until all are known, or for the grace period none becomes known. Returns what is missing."""
+        missing = self._missing(topics, expected)
+        grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
+        while not missing <= self._given_up and self.clock() < grace_ends:
+            generation = self.cache.snapshot.generation
+            self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
+            self._pause(generation, grace_ends, deadline)
+            before, missing = missing, self._missing(topics, expected)
+            if len(missing) < len(before):
+                grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
+        return missing
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], deadline: float, read_committed: bool = False
+    ) -> dict[TopicPartition, PartitionOffset]:
+        """ListOffsets for each partition, from its leader, through leader changes and lost connections.
+
+        Args:
+            timestamps: ms since the epoch, or a `..._TIMESTAMP` of `kafka.protocol.messages`.
+            read_committed: whether the latest offset is the last stable one, or the high watermark.
+
+        Raises:
+            BrokerError: an error that is not retriable.
+            UnknownTopicError: a topic or partition does not exist.
+            NoLeaderError: no leader of a partition responded by `deadline`.
+        """
+        return self._ask_leaders(OffsetsRequest((), read_committed), timestamps, deadline)
+
+    def epoch_end_offsets(
+        self, epochs: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, PartitionOffset]:
+        """OffsetForLeaderEpoch for each partition (KIP-320): the end offset of the epoch in the leader's log.
+
+        Raises:
+            BrokerError, UnknownTopicError, NoLeaderError: as `list_offsets`.
+        """
+        return self._ask_leaders(OffsetsRequest((), by_epoch=True), epochs, deadline)
+
+    def cleanup_policy(self, topic: str) -> str | None:
+        """The cleanup.policy of a topic, such as "compact,delete"; None if this user may not ask for it, or no response
+        comes in seconds. The cluster is asked once."""
+        if topic not in self._cleanup_policies:
+            from pyspark_kafka_meta.kafka.client.cluster_admin import (
+                ClusterAdmin,  # imports confluent_kafka, rarely needed
+            )
+
+            config: Mapping[str, str] = {}
+            with suppress(KafkaMetaError):
+                config = ClusterAdmin(self.options).topic_config(topic)
+            self._cleanup_policies[topic] = config.get("cleanup.policy")
+        return self._cleanup_policies[topic]
+
+    def _ask_leaders(
+        self, template: OffsetsRequest, queries: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, PartitionOffset]:
+        offsets: dict[TopicPartition, PartitionOffset] = {}
+        failures = 0
+        all_known_at, first_generation = self.clock(), self.cache.snapshot.generation
+        leaders = LeaderOffsets(
+            self.wire, self.cache, self.options, self._unanswered, self.throttles, template, deadline, self.clock
+        )
+        while True:
+            generation = self.cache.snapshot.generation
+            offsets |= leaders.ask({partition: queries[partition] for partition in queries.keys() - offsets.keys()})
+            if len(offsets) == len(queries):
+                return offsets
+            gone = self._unknown_partitions(queries.keys() - offsets.keys())
+            if not gone or self.cache.snapshot.generation == first_generation:  # no broker has denied any since
+                all_known_at = self.clock()
+            elif self.clock() >= all_known_at + UNKNOWN_GRACE_MS / 1000:
+                self._given_up |= self._missing({partition.topic for partition in gone}, gone)
+                raise UnknownTopicError(f"{name_partitions(gone)} does not exist in the cluster at {self._servers()}")
+            if self.clock() >= deadline:
+                missing = sorted(queries.keys() - offsets.keys())
+                raise NoLeaderError(
+                    f"no offsets of {name_partitions(missing)} in {self.options.default_api_timeout_ms} ms: "
+                    f"{leaders.errors.get(missing[0], 'no leader is known')}"
+                )
+            failures += 1
+            self._pause(generation, min(self.clock() + self.backoff_s(failures), deadline), deadline)
+
+    def _unknown_topics(self, topics: Collection[str]) -> list[str]:
+        unknown = []
+        for topic in sorted(topics):
+            code = self.cache.snapshot.topic_errors.get(topic)
+            if code is not None and read_action(code) is Action.FAIL:
+                raise broker_error(f"topic {shortened(topic)} cannot be read", code, topic, "DESCRIBE")
+            if not self.cache.snapshot.partitions(topic):
+                unknown.append(topic)
+        return unknown
+
+    def _missing(self, topics: Collection[str], partitions: Collection[TopicPartition]) -> set[str | TopicPartition]:
+        """The unknown topics, and the unknown partitions of the other topics."""
+        unknown = self._unknown_topics(topics)
+        return {*unknown, *self._unknown_partitions([part for part in partitions if part.topic not in unknown])}
+
+    def _unknown_partitions(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """The members of `partitions` that the cached metadata does not have."""
+        topics = {partition.topic for partition in partitions}
+        return sorted(set(partitions).difference(*map(self.cache.snapshot.partitions, topics)))
+
+    def _pause(self, generation: int, until: float, deadline: float) -> None:
+        """Wait, with refreshes as they are due; metadata newer than `generation` ends the wait."""
+        while self.cache.snapshot.generation == generation and (left_s := until - self.clock()) > 0:
+            if not self.cache.has_request_in_flight:
+                self.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))
+            self.cache.refresh_if_due(deadline, until)
+
+    def _servers(self) -> str:
+        return ", ".join(map(str, self.options.bootstrap_servers))

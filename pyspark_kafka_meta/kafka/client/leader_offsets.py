@@ -1,0 +1,191 @@
+"""`LeaderOffsets`: ListOffsets or OffsetForLeaderEpoch to the leaders of partitions, all in flight at the same time.
+
+A leader that does not respond does not delay the others. Its request is abandoned once it lost one of its partitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from pyspark_kafka_meta.kafka.client.throttling import Throttles
+from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, MetadataCache
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
+from pyspark_kafka_meta.kafka.protocol.error_codes import (
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_SERVER_ERROR,
+    Action,
+    broker_error,
+    describe,
+    read_action,
+    refresh_reason,
+)
+from pyspark_kafka_meta.kafka.protocol.messages import (
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
+    RequestFailure,
+    Wire,
+)
+from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions
+
+OVERDUE_MS = 2_000
+"""A leader whose response is this late may hang: metadata is requested from another broker."""
+
+
+class _InFlight(NamedTuple):
+    """A request without a response. `overdue_at` is in seconds of the caller's clock."""
+
+    broker: Broker
+    partitions: list[TopicPartition]
+    overdue_at: float
+
+
+class LeaderOffsets:
+    """The offsets for one caller, by its deadline. Errors are reported to the cache.
+
+    Attributes:
+        errors: why a partition has no offset yet.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        cache: MetadataCache,
+        options: ClientOptions,
+        unanswered: Counter[int],
+        throttles: Throttles,
+        template: OffsetsRequest,
+        deadline: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            template: a request without queries; each leader gets it with the queries for its partitions.
+            unanswered: failed requests in a row by node id, shared by all callers of the client.
+            throttles: shared by all callers of the client.
+        """
+        self.errors: dict[TopicPartition, str] = {}
+        self._wire = wire
+        self._cache = cache
+        self._options = options
+        self._unanswered = unanswered
+        self._throttles = throttles
+        self._template = template
+        self._deadline = deadline
+        self._clock = clock
+        self._in_flight: dict[int, _InFlight] = {}  # by node id
+
+    def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
+        """The offsets from one request to each leader, without partitions that failed.
+
+        Args:
+            queries: `OffsetQuery.wanted` of each partition.
+
+        Raises:
+            BrokerError: an error that is not retriable.
+        """
+        generation = self._cache.snapshot.generation
+        offsets: dict[TopicPartition, PartitionOffset] = {}
+        try:
+            self._send(queries)
+            while self._in_flight:
+                received = self._wire.offsets.receive(self._in_flight, min(self._next_look(), self._deadline))
+                if received is not None:
+                    offsets |= self._on_response(received, self._in_flight.pop(received.node_id).partitions, generation)
+                elif self._clock() < self._deadline:
+                    self._abandon_moved()
+                else:
+                    break
+        finally:
+            for node_id in list(self._in_flight):
+                self._abandon(node_id, "did not report offsets in time")
+        return offsets
+
+    def _send(self, queries: Mapping[TopicPartition, int]) -> None:
+        groups: dict[Broker, list[OffsetQuery]] = {}
+        for partition in sorted(queries):
+            leader = self._cache.leader(partition)
+            if leader is None:
+                self.errors[partition] = "it has no leader"
+                self._cache.request_update(
+                    RefreshReason.NO_LEADER, self._cache.snapshot.generation, partition=partition
+                )
+                continue
+            query = OffsetQuery(partition, queries[partition], leader.leader_epoch)
+            groups.setdefault(leader.broker, []).append(query)
+        now = self._clock()
+        for broker, members in groups.items():
+            unanswered = self._unanswered[broker.node_id]
+            timeout_ms = attempt_timeout_ms(unanswered, self._options.request_timeout_ms)
+            request = replace(self._template, queries=tuple(members))
+            # A throttling broker may respond later. Its leadership is checked no later: it may hang as well.
+            sent_at = max(now, self._throttles.until(broker.node_id))
+            self._wire.offsets.send(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
+            # A broker that failed to respond before is suspected sooner.
+            overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
+            partitions = [query.partition for query in members]
+            self._in_flight[broker.node_id] = _InFlight(broker, partitions, now + overdue_ms / 1000)
+
+    def _next_look(self) -> float:
+        """When the next broker is overdue; if a broker is overdue, when the cache may send the requested refresh. It is
+        requested soon: the broker may have become overdue while the response of another broker was handled."""
+        now = self._clock()
+        overdue_at = min(request.overdue_at for request in self._in_flight.values())
+        pause_ms = min(self._cache.time_to_next_update_ms(), self._options.retry_backoff_ms)
+        return overdue_at if overdue_at > now else now + pause_ms / 1000
+
+    def _abandon_moved(self) -> None:
+        self._cache.refresh_if_due(self._deadline, until=self._clock())
+        now, snapshot = self._clock(), self._cache.snapshot
+        for node_id in [node_id for node_id, request in self._in_flight.items() if now >= request.overdue_at]:
+            broker, partitions, _ = self._in_flight[node_id]
+            leaders = [snapshot.leader(partition) for partition in partitions]
+            if all(leader is not None and leader.broker == broker for leader in leaders):
+                self._cache.request_update(RefreshReason.REQUEST_TIMEOUT, snapshot.generation, node_id=node_id)
+            else:
+                self._abandon(node_id, "did not report offsets, and lost partitions")
+
+    def _abandon(self, node_id: int, why: str) -> None:
+        self._wire.offsets.drop(node_id)
+        broker, partitions, _ = self._in_flight.pop(node_id)
+        self.errors.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
+
+    def _on_response(
+        self, received: OffsetsResponse | RequestFailure, partitions: list[TopicPartition], generation: int
+    ) -> dict[TopicPartition, PartitionOffset]:
+        node_id = received.node_id
+        if isinstance(received, RequestFailure):
+            if not isinstance(received.error, RETRIABLE_ERRORS):
+                raise received.error
+            self._unanswered[node_id] += 1
+            self._cache.report_failure(received.error, generation, node_id)
+            self.errors.update(dict.fromkeys(partitions, str(received.error)))
+            return {}
+        del self._unanswered[node_id]
+        if received.throttle_ms > 0:
+            self._throttles.throttle(node_id, received.throttle_ms, self._clock())
+        offsets: dict[TopicPartition, PartitionOffset] = {}
+        for partition in partitions:
+            result = received.offsets.get(partition)
+            if result is not None and result.error_code == 0:
+                offsets[partition] = result
+            else:
+                code = UNKNOWN_SERVER_ERROR if result is None else result.error_code
+                self.errors[partition] = describe(code)
+                self._report_error(partition, code, generation, node_id)
+        return offsets
+
+    def _report_error(self, partition: TopicPartition, code: int, generation: int, node_id: int) -> None:
+        action = read_action(code)
+        if action is Action.FAIL:
+            raise broker_error(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
+        self._cache.count_retry()
+        if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
+            self._cache.request_update(
+                refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id
+            )

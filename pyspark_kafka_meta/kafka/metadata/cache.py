@@ -1,0 +1,296 @@
+"""`MetadataCache`: one client's metadata, refreshed by one request at a time; each refresh is an event.
+
+`CacheState` has the contents and the timing; this module sends the requests, without waiting for the response: a broker
+that hangs delays only callers that need newer metadata. Follows Kafka's `Metadata`, and rskafka's `MetadataCache` for
+the generation that a refresh request names.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.kafka.metadata.cache_state import CacheState
+from pyspark_kafka_meta.kafka.metadata.event_recorder import Attempt
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome, RefreshCause, RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, attempt_timeout_ms
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.model import (
+    Address,
+    LeaderAndEpoch,
+    LeaderHint,
+    MetadataResponse,
+    RefreshReason,
+    TopicPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
+"""Another broker may respond, or the same broker later."""
+
+
+def failure_reason(error: KafkaMetaError) -> RefreshReason:
+    """The reason of a refresh after a request without a response."""
+    timed_out = isinstance(error, RequestTimeoutError)
+    return RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
+
+
+class MetadataWire(Protocol):
+    """The part of `kafka.protocol.messages.Wire` that a cache needs."""
+
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None: ...
+
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None: ...
+
+
+class MetadataCache:
+    """The leaders of partitions. Not thread-safe.
+
+    Attributes:
+        cache_id: random; in every event of the cache.
+    """
+
+    def __init__(
+        self,
+        wire: MetadataWire,
+        bootstrap: Sequence[Address],
+        settings: PolicySettings,
+        *,
+        request_timeout_ms: int,
+        publish: Callable[[RefreshEvent], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """
+        Args:
+            bootstrap: tried in random order until a broker is known; not empty.
+            request_timeout_ms: limit of one attempt, so that a broker that hangs does not use up a whole deadline.
+            publish: called with every event; its exceptions are logged only.
+            clock: monotonic seconds; deadlines use this clock.
+            wall_clock: seconds since 1970 UTC.
+        """
+        self.cache_id = uuid.uuid4().hex
+        self._wire = wire
+        self._request_timeout_ms = request_timeout_ms
+        self._publish_event = publish
+        self._clock = clock
+        self._sleep = sleep
+        self._attempt: Attempt | None = None  # in flight
+        self._state = CacheState(self.cache_id, bootstrap, settings, rng or random.Random(), wall_clock)
+        self._publish(self._state.recorder.born(self.snapshot, self._clock()))
+
+    @property
+    def snapshot(self) -> MetadataSnapshot:
+        """The current metadata; sends no request."""
+        return self._state.snapshot
+
+    def track(self, topics: Collection[str]) -> set[str]:
+        """Add topics to all further requests. A new topic makes a refresh due. Returns the new topics."""
+        return self._state.track(topics, self._clock())
+
+    def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
+        """The broker to fetch from; None if no leader is known. Sends no request."""
+        return self._state.leader(partition, self._clock())
+
+    def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
+        """Count a Fetch response and its throttle time (KIP-219) for the next event."""
+        self._state.recorder.count_fetch(node_id, response_bytes, throttle_ms)
+
+    def count_produce(self, node_id: int, request_bytes: int, throttle_ms: int) -> None:
+        """Count a Produce response and its throttle time (KIP-219) for the next event."""
+        self._state.recorder.count_produce(node_id, request_bytes, throttle_ms)
+
+    def count_transaction(self) -> None:
+        """Count a transaction that a task began, for the next event: an event for each would push the others out of
+        their folder."""
+        self._state.recorder.count_transaction()
+
+    def count_retry(self) -> None:
+        """Count a failed request, or a retriable error of a partition in a response."""
+        self._state.recorder.count_retry()
+
+    def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
+        """A request to `node_id` failed without a response: its partitions may have moved to other leaders.
+        `generation` as in `request_update`."""
+        self.count_retry()
+        self.request_update(failure_reason(error), generation, node_id=node_id)
+
+    def pass_over(self, address: Address, error: KafkaMetaError) -> None:
+        """Warn once of a broker that fails for good, such as for its certificate, while others respond."""
+        self._state.pass_over(address, error)
+
+    def close(self) -> None:
+        """Publish the last event of the cache."""
+        now, attempt = self._clock(), self._attempt
+        if attempt is not None:
+            error = RequestTimeoutError(f"{attempt.address} did not respond before the cache was closed")
+            self._publish(self._state.recorder.failed(attempt, self.snapshot, now, error))
+        self._publish(self._state.recorder.closed(self.snapshot, now))
+
+    def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
+        """Publish an event of skipped records.
+
+        Args:
+            until_offset: exclusive; None if unknown.
+            cause: text of the event.
+        """
+        event = self._state.recorder.lost(partition, from_offset, until_offset, cause, self.snapshot, self._clock())
+        self._publish(event)
+
+    def report_transactions(
+        self, kind: EventKind, transactional_id: str, transactions: int, latency_ms: float, copied_records: int = 0
+    ) -> None:
+        """Publish an event of ended transactions.
+
+        Args:
+            kind: one of `EventKind.TRANSACTIONS_...`.
+            transactional_id: of the sink; of the task, if a failed task aborts its transaction.
+            transactions: their number.
+            latency_ms: duration of the whole commit, abort or recovery.
+            copied_records: records of decided but aborted transactions, written again.
+        """
+        now = self._clock()
+        self._publish(
+            self._state.recorder.transactions_ended(
+                kind, transactional_id, transactions, latency_ms, copied_records, self.snapshot, now
+            )
+        )
+
+    def request_update(
+        self,
+        reason: RefreshReason,
+        generation: int,
+        partition: TopicPartition | None = None,
+        error_code: int = 0,
+        node_id: int | None = None,
+    ) -> None:
+        """Make a refresh due, unless the snapshot is newer: the caller looks at the newer snapshot first.
+
+        Args:
+            generation: of the snapshot that led to the error.
+            node_id: the broker that returned the error.
+        """
+        cause = RefreshCause(reason, error_code, partition, node_id)
+        self._state.request_update(cause, generation, self._clock())
+
+    @property
+    def has_request_in_flight(self) -> bool:
+        return self._attempt is not None
+
+    def time_to_next_update_ms(self) -> float:
+        """0 if a refresh is due now; infinite while a request is in flight."""
+        return math.inf if self.has_request_in_flight else self._state.time_to_next_update_ms(self._clock())
+
+    def refresh_if_due(self, deadline: float, until: float | None = None) -> bool:
+        """Send a Metadata request if a refresh is due, and wait for the response of the request in flight; never sleep.
+        A failure is an event, and the refresh stays due: at another broker at once, or after a backoff if all failed.
+
+        Args:
+            deadline: of a new request.
+            until: end of the wait, by default `deadline`; the current time takes only a response that has arrived. A
+                request without a response stays in flight.
+
+        Returns:
+            Whether the metadata was refreshed.
+
+        Raises:
+            KafkaMetaError: an error that is not retriable, such as AuthenticationError (`CacheState.handle_failure`).
+            OtherClusterError: all addresses failed, and brokers of another cluster responded.
+        """
+        if self.time_to_next_update_ms() == 0 and self._clock() < deadline:
+            self._attempt = self._send(deadline)
+        return self._attempt is not None and self._receive(self._attempt, deadline if until is None else until)
+
+    def refresh(self, reason: RefreshReason, deadline: float, node_id: int | None = None) -> MetadataSnapshot:
+        """Refresh the metadata: at once, then with retries at one broker after the other. The response of a request in
+        flight does not suffice: it may be older than the reason.
+
+        Args:
+            node_id: the first broker to ask, by default as `BrokerChoice` decides.
+
+        Raises:
+            ConnectError: no broker responded before `CacheState.retry_deadline`; the message has the failure of each
+                address.
+            KafkaMetaError: as `refresh_if_due`.
+        """
+        began = self._clock()
+        if self._attempt is not None:
+            self._receive(self._attempt, deadline)
+        generation = self.snapshot.generation
+        self._state.request_update(RefreshCause(reason), generation, self._clock(), at_once=True)
+        if node_id is not None:
+            self._state.ask_first(node_id)
+        while self.snapshot.generation == generation:
+            pause_s = self.time_to_next_update_ms() / 1000
+            if self._clock() + pause_s >= self._state.retry_deadline(reason, began, deadline):
+                raise ConnectError(self._state.unreachable_message())
+            self._sleep(pause_s)
+            self.refresh_if_due(deadline)
+        return self.snapshot
+
+    def take_hint(
+        self,
+        partition: TopicPartition,
+        hint: LeaderHint,
+        generation: int,
+        error_code: int = 0,
+        node_id: int | None = None,
+    ) -> bool:
+        """Use the leader that an error response names (KIP-951), and make a refresh due that confirms it.
+
+        Args:
+            generation: of the snapshot that the failed request used.
+            error_code: of the response.
+            node_id: the broker that responded.
+
+        Returns:
+            Whether the hint was taken. It is ignored if its epoch is not the newest, its broker is unknown, or the
+            snapshot is newer, because the topic may have been recreated since.
+        """
+        cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
+        event = self._state.take_hint(cause, partition, hint, generation, self._clock())
+        if event is None:
+            return False
+        self._publish(event)
+        return True
+
+    def _send(self, deadline: float) -> Attempt:
+        attempt = self._state.begin(self._clock())
+        timeout_ms = attempt_timeout_ms(attempt.slow_before, self._request_timeout_ms)
+        self._wire.send_metadata(attempt.address, attempt.topics, min(deadline, attempt.began + timeout_ms / 1000))
+        return attempt
+
+    def _receive(self, attempt: Attempt, until: float) -> bool:
+        """Whether the attempt refreshed the metadata."""
+        self._attempt = None  # also if it ends with an unexpected exception
+        try:
+            response = self._wire.receive_metadata(until)
+        except KafkaMetaError as error:
+            is_retriable = isinstance(error, RETRIABLE_ERRORS)
+            event = self._state.handle_failure(attempt, error, self._clock(), is_retriable)
+        else:
+            if response is None:
+                self._attempt = attempt
+                return False
+            event = self._state.handle_response(attempt, response, self._clock())
+        self._publish(event)
+        if event.outcome is not Outcome.FAILED:
+            return True
+        if self._state.fatal_error is not None:
+            raise self._state.fatal_error from None
+        return False
+
+    def _publish(self, event: RefreshEvent) -> None:
+        try:
+            self._publish_event(event)
+        except Exception:
+            logger.warning("refresh event %d was not published", event.sequence, exc_info=True)

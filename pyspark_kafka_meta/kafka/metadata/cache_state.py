@@ -1,0 +1,235 @@
+"""`CacheState`: the state of a metadata cache, without a lock, a clock or a socket.
+
+Combines the snapshot, the refresh policy, the choice of brokers and the event recorder. Follows Kafka's `Metadata`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    KafkaMetaError,
+    OtherClusterError,
+    ProtocolError,
+    UnknownHostError,
+)
+from pyspark_kafka_meta.kafka.metadata.event_recorder import Attempt, EventRecorder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause, RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION, REBOOTSTRAP_REQUIRED, describe
+from pyspark_kafka_meta.model import (
+    Address,
+    LeaderAndEpoch,
+    LeaderHint,
+    MetadataResponse,
+    RefreshReason,
+    TopicPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_IDLE_S = 300.0
+"""How long a missing topic that is no longer looked up stays in requests (Kafka's metadata.max.idle.ms)."""
+UNKNOWN_HOST_TIMEOUT_S = 3.0
+"""How long a new query retries if no bootstrap host name can be resolved."""
+UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
+
+
+class CacheState:
+    """The state of one cache. `now` is in seconds of the cache's clock.
+
+    Attributes:
+        snapshot: the current metadata.
+        recorder: makes the events.
+        fatal_error: of the last failure, if it ends the refresh (`handle_failure`).
+    """
+
+    def __init__(
+        self,
+        cache_id: str,
+        bootstrap: Sequence[Address],
+        settings: PolicySettings,
+        rng: random.Random,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.snapshot = MetadataSnapshot()
+        self.recorder = EventRecorder(cache_id, wall_clock)
+        self._bootstrap = bootstrap
+        self._policy = RefreshPolicy(settings, rng)
+        self._choice = BrokerChoice(bootstrap, rng)
+        self._topics: dict[str, float] = {}  # time of the last lookup
+        self.fatal_error: KafkaMetaError | None = None
+        self._failures: dict[Address, KafkaMetaError] = {}  # since the last successful refresh
+        self._refusals: dict[Address, KafkaMetaError] = {}  # failures that are not retriable
+        self._warned = False  # of these failures
+        self._passed_over: set[Address] = set()  # a warning named them
+
+    def track(self, topics: Collection[str], now: float) -> set[str]:
+        """Returns the new topics."""
+        new = set(topics) - self._topics.keys()
+        if new:
+            self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
+        self._topics.update(dict.fromkeys(topics, now))
+        return new
+
+    def leader(self, partition: TopicPartition, now: float) -> LeaderAndEpoch | None:
+        self._topics[partition.topic] = now
+        self.recorder.count_lookup(now)
+        return self.snapshot.leader(partition)
+
+    def request_update(self, cause: RefreshCause, generation: int, now: float, at_once: bool = False) -> None:
+        if generation < self.snapshot.generation:
+            return
+        self._policy.request_update(cause, now, at_once)
+        suspect = None if cause.node_id is None else self.snapshot.brokers.get(cause.node_id)
+        if suspect is not None and cause.reason in UNREACHABLE_REASONS:
+            self._choice.avoid(suspect.address)
+        if cause.reason is RefreshReason.ON_DEMAND:
+            self._choice.avoid_last()  # verify a doubtful response with another broker
+
+    def ask_first(self, node_id: int) -> None:
+        """The next request is for this broker, if it is known."""
+        if node_id in self.snapshot.brokers:
+            self._choice.prefer(self.snapshot.brokers[node_id].address)
+
+    def time_to_next_update_ms(self, now: float) -> float:
+        return self._policy.time_to_next_update_ms(now)
+
+    def begin(self, now: float) -> Attempt:
+        """Starts a refresh; `handle_response` or `handle_failure` must follow."""
+        brokers = self._addresses()
+        # Otherwise a query over daily topics would request every topic that ever existed.
+        missing = self.snapshot.topic_errors.keys() - self.snapshot.topics.keys()
+        self._topics = {
+            topic: last_lookup
+            for topic, last_lookup in self._topics.items()
+            if topic not in missing or now < last_lookup + MAX_IDLE_S
+        }
+        slow_before = self._policy.slow_attempts
+        address = self._choice.next(brokers, slow_before)
+        cause, number = self._policy.begin(now)
+        if brokers and (self._choice.is_rebootstrapping or address not in brokers):
+            cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
+        return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now)
+
+    def handle_failure(
+        self, attempt: Attempt, error: KafkaMetaError, now: float, is_retriable: bool = True
+    ) -> RefreshEvent:
+        """An error that is not retriable is fatal once all addresses failed: a broker may have an expired certificate,
+        or an address be that of a controller or of another cluster. A refused login is fatal at once: more of them may
+        lock out the user.
+        """
+        self._failures[attempt.address] = error
+        if not is_retriable:
+            self._refusals.pop(attempt.address, None)  # the latest comes last
+            self._refusals[attempt.address] = error
+        all_failed = self._choice.failed(attempt.address, self._addresses())
+        self._policy.failed(now, all_failed)
+        is_fatal = isinstance(error, AuthenticationError) or (all_failed and bool(self._refusals))
+        self.fatal_error = [*self._refusals.values()][-1] if is_fatal else None
+        if not is_fatal and not is_retriable:
+            self.pass_over(attempt.address, error)
+        if all_failed and not is_fatal and not self._warned:
+            # The query may fail only a minute later.
+            logger.warning(
+                "no broker answers a Metadata request (%s); retrying for up to kafka.default.api.timeout.ms, in a "
+                "reading task for up to kafkaConsumer.pollTimeoutMs",
+                self._failure_texts(),
+            )
+            self._warned = True
+        return self.recorder.failed(attempt, self.snapshot, now, error)
+
+    def pass_over(self, address: Address, error: KafkaMetaError) -> None:
+        """Warn once of a broker that fails for good while others respond."""
+        if address not in self._passed_over:
+            self._passed_over.add(address)
+            logger.warning("%s. Asking other brokers", error)
+
+    def handle_response(self, attempt: Attempt, response: MetadataResponse, now: float) -> RefreshEvent:
+        """The response may be an error, or of another cluster: then the outcome of the event is FAILED."""
+        address, code = attempt.address, response.error_code
+        if code == REBOOTSTRAP_REQUIRED:
+            self._choice.rebootstrap()
+        if code != 0:
+            error = ProtocolError(f"{address} refused a Metadata request: {describe(code)}")
+            return self.handle_failure(attempt, error, now)
+        if not response.brokers:
+            error = ProtocolError(f"{address} knows no brokers: it is starting up")
+            return self.handle_failure(attempt, error, now)
+        known, reported = self.snapshot.cluster_id, response.cluster_id
+        if None not in (known, reported) and known != reported:
+            other = OtherClusterError(
+                f"{address} belongs to cluster {reported}, and this client uses cluster {known}: name brokers of one "
+                "cluster in kafka.bootstrap.servers; restart the query if the cluster was replaced"
+            )
+            return self.handle_failure(attempt, other, now, is_retriable=False)
+        return self._merge(attempt, response, now)
+
+    def take_hint(
+        self,
+        cause: RefreshCause,
+        partition: TopicPartition,
+        hint: LeaderHint,
+        generation: int,
+        now: float,
+    ) -> RefreshEvent | None:
+        """None if the hint is ignored."""
+        before = self.snapshot
+        hinted = before.with_leader_hint(partition, hint)
+        if hinted is None or generation < before.generation:
+            return None
+        self.snapshot, changes = hinted
+        self._policy.request_update(cause, now)
+        recovery_ms = self._policy.resolve_problem(now, changes, by_hint=True)
+        # A problem that was not reported before lasted until this very response.
+        return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms or 0.0)
+
+    def retry_deadline(self, reason: RefreshReason, began: float, deadline: float) -> float:
+        """When `refresh` stops retrying: early if a new query can resolve no bootstrap host name, which is probably a
+        mistake. A running task retries, because the resolver may recover."""
+        failures = [self._failures.get(address) for address in self._bootstrap]
+        all_unknown = all(isinstance(failure, UnknownHostError) for failure in failures)
+        is_mistake = reason is RefreshReason.BOOTSTRAP and all_unknown
+        return min(began + UNKNOWN_HOST_TIMEOUT_S, deadline) if is_mistake else deadline
+
+    def unreachable_message(self) -> str:
+        return (
+            f"no broker responded to a Metadata request in time ({self._failure_texts() or 'no time was left'}): check "
+            "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
+        )
+
+    def _failure_texts(self) -> str:
+        """The failure of each address since the last successful refresh."""
+        failures = [(str(address), str(error)) for address, error in self._failures.items()]
+        return "; ".join(text if address in text else f"{address}: {text}" for address, text in failures)
+
+    def _merge(self, attempt: Attempt, response: MetadataResponse, now: float) -> RefreshEvent:
+        hinted_meanwhile = self.snapshot is not attempt.before
+        responders = (broker.node_id for broker in response.brokers if broker.address == attempt.address)
+        # The response may have waited for its caller: the start of the request bounds its age.
+        self.snapshot, changes = self.snapshot.merge(response, attempt.began, next(responders, None))
+        self._failures.clear()
+        self._refusals.clear()
+        self._warned = False
+        self._choice.succeeded(attempt.address)
+        self._policy.succeeded(now, changes)
+        recovery_ms = self._policy.resolve_problem(now, changes)
+        if self._policy.has_problem or response.throttle_ms > 0:
+            # The broker may be cut off from the cluster, so that its metadata stays stale, or is overloaded.
+            self._choice.avoid(attempt.address)
+        for topic in response.topics:
+            if topic.error_code == INVALID_TOPIC_EXCEPTION:  # requested again only if it is looked up again
+                self._topics.pop(topic.name, None)
+        if not self._topics.keys() <= attempt.topics:
+            self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
+        elif hinted_meanwhile:
+            self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)
+        return self.recorder.answered(attempt, self.snapshot, now, response, changes, recovery_ms)
+
+    def _addresses(self) -> list[Address]:
+        return [broker.address for broker in self.snapshot.brokers.values()]

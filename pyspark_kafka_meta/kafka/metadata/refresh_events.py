@@ -1,0 +1,262 @@
+"""The refresh events: what a metadata cache asked which broker, why, and with what result; frozen, versioned.
+
+No Kafka client publishes these; the reasons name the triggers of Kafka's `Metadata.requestUpdate`, KIP-951 and KIP-899.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Protocol
+
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
+
+SCHEMA_VERSION = 1
+"""Version of what `RefreshEvent.to_dict` makes: grows when a field changes its meaning or goes, not for a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshCause:
+    """What made a refresh due.
+
+    Attributes:
+        error_code: Kafka's error code, 0 without an error.
+        partition: affected partition, None if no single partition is.
+        node_id: affected broker, None if no single broker is.
+    """
+
+    reason: RefreshReason
+    error_code: int = 0
+    partition: TopicPartition | None = None
+    node_id: int | None = None
+
+
+class EventKind(StrEnum):
+    BORN = "born"
+    """The cache was created: its first event."""
+    REFRESH = "refresh"
+    """A Metadata request, with or without a response."""
+    HINT = "hint"
+    """A leader taken from an error response (KIP-951), without a request."""
+    CLOSED = "closed"
+    """The cache was closed: its last event. A killed cache has none."""
+    DATA_LOSS = "data_loss"
+    """Records of a partition were skipped, as `failOnDataLoss`, `onTopicRecreated` or `onCorruptBatch` allows, or
+    offsets at the end of a range without records, as compaction leaves them."""
+    TRANSACTIONS_COMMITTED = "transactions_committed"
+    """The driver committed the transactions of a batch."""
+    TRANSACTIONS_ABORTED = "transactions_aborted"
+    """A failed task aborted its transaction, or the driver aborted those that no batch consists of."""
+    TRANSACTIONS_RECOVERED = "transactions_recovered"
+    """The driver finished a batch that an earlier run had decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFetches:
+    """Fetch responses of one broker; `response_bytes` includes their length prefixes."""
+
+    broker_id: int
+    requests: int
+    response_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProduces:
+    """Produce responses of one broker; `request_bytes` is the size of their requests, with length prefixes."""
+
+    broker_id: int
+    requests: int
+    request_bytes: int
+
+
+class Role(StrEnum):
+    READER = "reader"
+    """In a task that reads."""
+    WRITER = "writer"
+    """In a task that writes."""
+    PLANNER = "planner"
+    """Beside the driver of a query that reads."""
+    COMMITTER = "committer"
+    """Beside the driver of a query that writes exactly once."""
+    CLI = "cli"
+    """In a command of `kafkameta`."""
+
+
+class Outcome(StrEnum):
+    CHANGED = "changed"
+    """The metadata changed."""
+    UNCHANGED = "unchanged"
+    """The metadata stayed the same."""
+    FAILED = "failed"
+    """There was no usable response; the cached metadata stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The Spark context of an event. Fields that do not apply are None: a planner and a committer have no task, a batch
+    has no query.
+
+    Attributes:
+        role: see Roles.
+        application_id: `spark.app.id`; None beside the driver, because Spark does not pass it there.
+        executor_id: Spark's executor id, None if unknown; "driver" in local mode and beside the driver.
+        host: host name.
+        pid: process id.
+        query_id: id of the streaming query, kept across restarts.
+        batch_id: micro-batch id.
+        stage_id: Spark stage id.
+        task_partition_id: index of the task in its stage; not a Kafka partition.
+        task_attempt: attempt number of the task, from 0.
+    """
+
+    role: Role
+    application_id: str | None = None
+    executor_id: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    query_id: str | None = None
+    batch_id: int | None = None
+    stage_id: int | None = None
+    task_partition_id: int | None = None
+    task_attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshEvent:
+    """One event of a metadata cache: created, closed, Metadata request, leader hint, skipped records or ended
+    transactions.
+
+    Attributes:
+        schema_version: version of this format.
+        cache_id: random id of the cache; a restarted process has a new one.
+        sequence: number of the event in its cache, from 1.
+        cluster_id: cluster of the last good response, None before the first.
+        time_ms: end of the event, ms since 1970 UTC.
+        kind: see Kinds.
+        reason: see Reasons.
+        cause_error_code: Kafka error code of the cause, 0 without one.
+        cause_topic: affected topic, None without one.
+        cause_partition: affected partition of this topic.
+        cause_node_id: affected broker, None without one.
+        broker_id: broker that received the request; None for a bootstrap address.
+        broker_host: host that received the request, None without a request.
+        broker_port: its port.
+        api_version: version of the Metadata request; None without a response, like the next four fields.
+        correlation_id: correlation id of the request.
+        request_bytes: request size with length prefix.
+        response_bytes: response size with length prefix.
+        throttle_ms: throttle time of the response (quota).
+        latency_ms: from the start of the attempt, connection setup included, until its result was processed, which
+            a task does between record batches; None without an attempt.
+        attempt: number of the attempt since the last good response, from 1; 0 without one.
+        outcome: see Outcomes.
+        error: why the request failed or records were lost, else None.
+        generation_before: good responses before this event.
+        generation_after: good responses including this event.
+        age_ms: age of the last good response when the attempt started, None without one.
+        recovery_ms: duration of the problem that this event ended, else None; 0 for a hint in the error response.
+        idle_ms: from the last leader lookup to the start of the attempt, None before the first lookup.
+        lookups: leader lookups in the cache since the previous event.
+        fetches: Fetch responses since the previous event, by broker.
+        retries: failed requests and retriable partition errors since the previous event.
+        fetch_throttle_ms: total Fetch throttle time since the previous event (KIP-219).
+        produces: Produce responses since the previous event, by broker.
+        produce_throttle_ms: total Produce throttle time since the previous event (KIP-219).
+        transactions_begun: transactions since the previous event, of tasks, or of a committer for its decisions.
+        lost_from_offset: first lost offset, None unless kind is data_loss.
+        lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
+            truncated log at lost_from_offset.
+        transactional_id: of the sink, or of the failed task; None unless kind is transactions_*, like the next three
+            fields.
+        transactions: number of ended transactions.
+        transactions_ms: duration of the whole commit, abort or recovery.
+        copied_records: records of transactions that a broker had aborted after they were decided, written again.
+        died_cache_ids: killed caches of this application and machine, not reported before; with kind born, or later if
+            the temporary folder is slow.
+        dropped_before: events of this cache that this sink lost and no earlier event counted.
+        changes: metadata changes of this event.
+        origin: the Spark context, attached by the publisher.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    cache_id: str
+    sequence: int
+    cluster_id: str | None = None
+    time_ms: int
+    kind: EventKind
+    reason: RefreshReason
+    cause_error_code: int
+    cause_topic: str | None
+    cause_partition: int | None
+    cause_node_id: int | None
+    broker_id: int | None = None
+    broker_host: str | None = None
+    broker_port: int | None = None
+    api_version: int | None = None
+    correlation_id: int | None = None
+    request_bytes: int | None = None
+    response_bytes: int | None = None
+    throttle_ms: int | None = None
+    latency_ms: float | None = None
+    attempt: int = 0
+    outcome: Outcome
+    error: str | None = None
+    generation_before: int
+    generation_after: int
+    age_ms: float | None
+    recovery_ms: float | None = None
+    idle_ms: float | None
+    lookups: int
+    fetches: tuple[BrokerFetches, ...] = ()
+    retries: int = 0
+    fetch_throttle_ms: int = 0
+    produces: tuple[BrokerProduces, ...] = ()
+    produce_throttle_ms: int = 0
+    transactions_begun: int = 0
+    lost_from_offset: int | None = None
+    lost_until_offset: int | None = None
+    transactional_id: str | None = None
+    transactions: int | None = None
+    transactions_ms: float | None = None
+    copied_records: int | None = None
+    died_cache_ids: tuple[str, ...] = ()
+    dropped_before: int = 0
+    changes: SnapshotChanges = field(default_factory=SnapshotChanges)
+    origin: Origin | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """One flat row, ready for JSON: the event's own fields, those of `changes`, those of `origin` (all None
+        without one), always in this order."""
+        row = asdict(self)
+        changes, origin = row.pop("changes"), row.pop("origin")
+        for name in ("partitions_added", "partitions_removed"):
+            changes[name] = tuple(change._asdict() for change in changes[name])
+        return {**row, **changes, **(origin or dict.fromkeys(field.name for field in fields(Origin)))}
+
+    def to_json(self) -> str:
+        """`to_dict` as a line of JSON: what files, topics and logs hold."""
+        return json.dumps(self.to_dict())
+
+
+class Publisher(Protocol):
+    """Where the events of a cache go, `events.publisher.EventPublisher`.
+
+    Attributes:
+        origin: of the next events.
+    """
+
+    origin: Origin
+
+    def publish(self, event: RefreshEvent) -> None:
+        """Take an event. Never blocks."""
+
+    def flush(self) -> None:
+        """Deliver the events that were taken."""
+
+    def flush_news(self) -> None:
+        """`flush`, unless they are all routine."""
+
+    def close(self) -> None:
+        """`flush` for the last time."""

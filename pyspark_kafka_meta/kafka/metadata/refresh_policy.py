@@ -1,0 +1,281 @@
+"""When a metadata cache is refreshed, why, and from which broker: timing without a clock, choice without a socket.
+
+Follows Kafka's `Metadata.timeToNextUpdate` (both of its backoffs), KIP-580 (exponential backoff with jitter), KIP-899
+and KIP-1102 (rebootstrapping).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.model import Address, RefreshReason
+
+BACKOFF_MULTIPLIER = 2.0
+BACKOFF_JITTER = 0.2
+MIN_BACKOFF_MS = 10
+"""Also if the settings say 0, which Kafka allows: requests to failing brokers always back off."""
+MAX_AGE_JITTER = 0.2
+"""The caches of a query start together: without jitter all would refresh together at each max age."""
+MAX_EXPONENT = 20
+"""Far above any limit of the backoff, and no overflow."""
+FIRST_ATTEMPT_TIMEOUT_MS = 3_000
+SLOW_S = 1.0
+"""A failed attempt of this duration is slow: it probably timed out. A refused connection fails sooner."""
+SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
+"""After this many, all known brokers may be gone: the bootstrap addresses come before other known brokers."""
+PROBLEM_EXPIRES_AFTER_S = 10.0
+"""A lasting problem is reported with each attempt to read: without a report for this long, or for twice the maximum
+backoff, it is over."""
+ROUTINE_REASONS = frozenset(
+    {
+        RefreshReason.BOOTSTRAP,
+        RefreshReason.NEW_TOPIC,
+        RefreshReason.MAX_AGE,
+        RefreshReason.ON_DEMAND,
+        RefreshReason.LEADER_HINT,
+    }
+)
+"""Reasons for a refresh without a problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """Kafka's client settings of the same names.
+
+    Attributes:
+        metadata_max_age_ms: age of a refresh without a problem, minus a jitter of up to a fifth.
+        retry_backoff_ms: backoff after a failed refresh, and between any two; doubles with each refresh without news.
+        retry_backoff_max_ms: limit of the backoff.
+    """
+
+    metadata_max_age_ms: int = 300_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error that stale metadata may have caused, and its start in seconds of the cache's clock."""
+
+    since: float
+    cause: RefreshCause
+
+    def is_resolved_by(self, changes: SnapshotChanges, by_hint: bool) -> bool:
+        """Whether a response or hint with these changes resolves the problem."""
+        if self.cause.reason in ROUTINE_REASONS:
+            return not by_hint  # the problem was that no broker responded
+        if self.cause.partition is not None:
+            return changes.gives_leader(self.cause.partition)
+        return bool(changes) and not by_hint  # a hint is about one partition, this problem about a broker
+
+
+class RefreshPolicy:
+    """Whether a refresh is due. `now` is in monotonic seconds.
+
+    Attributes:
+        slow_attempts: failed attempts of at least `SLOW_S` since the last successful refresh.
+    """
+
+    def __init__(self, settings: PolicySettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._pending: RefreshCause | None = RefreshCause(RefreshReason.BOOTSTRAP)
+        self._problem: Problem | None = None
+        self._last_report = float("-inf")  # of a problem
+        self._began = 0.0
+        self._expires = float("-inf")
+        self._not_before = float("-inf")
+        self._attempts = 0  # since the last successful refresh
+        self.slow_attempts = 0
+        self._failed_rounds = 0  # since the last successful refresh
+        self._equivalent_responses = 0  # consecutive responses without changes although a problem was reported
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether a reported problem is unresolved."""
+        return self._problem is not None
+
+    def request_update(self, cause: RefreshCause, now: float, at_once: bool = False) -> None:
+        """Make a refresh due after the backoff. The first problem among several causes counts.
+
+        Args:
+            at_once: skip the backoff after a successful refresh, but not the backoff after failures.
+        """
+        if at_once and self._attempts == 0:
+            self._not_before = now
+        if self._pending is None or _is_more_serious(cause, self._pending):
+            self._pending = cause
+        expires_after_s = max(PROBLEM_EXPIRES_AFTER_S, 2 * self._settings.retry_backoff_max_ms / 1000)
+        if self._attempts == 0 and now > self._last_report + expires_after_s:
+            self._problem = None  # the report is about a new problem
+        if cause.reason not in ROUTINE_REASONS:
+            self._last_report = now
+            if self._problem is None or _is_more_serious(cause, self._problem.cause):
+                self._problem = Problem(now, cause)
+
+    def time_to_next_update_ms(self, now: float) -> float:
+        """0 if a refresh is due now. Rounded to microseconds, so that a sleep of this length does not end too early."""
+        due = self._expires if self._pending is None else now
+        return round(max(due - now, self._not_before - now, 0.0) * 1000, 3)
+
+    def begin(self, now: float) -> tuple[RefreshCause, int]:
+        """Starts a refresh; `succeeded` or `failed` must follow. Returns the cause, and the number of the attempt since
+        the last successful refresh."""
+        cause = self._pending or RefreshCause(RefreshReason.MAX_AGE)
+        if self._attempts == 0 and cause.reason in ROUTINE_REASONS:
+            self._problem = None  # not reported since the last refresh: it is over
+        self._pending, self._began = cause, now
+        self._attempts += 1
+        return cause, self._attempts
+
+    def succeeded(self, now: float, changes: SnapshotChanges) -> None:
+        """The refresh succeeded, and meets every request so far."""
+        is_routine = self._pending is None or self._pending.reason in ROUTINE_REASONS
+        self._equivalent_responses = 0 if is_routine or changes else self._equivalent_responses + 1
+        self._pending, self._attempts, self.slow_attempts, self._failed_rounds = None, 0, 0, 0
+        max_age_ms = self._settings.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
+        self._expires = self._began + max_age_ms / 1000
+        self._not_before = now + self._backoff_s(max(self._equivalent_responses, 1))
+
+    def failed(self, now: float, all_failed: bool) -> None:
+        """The refresh failed, and stays due.
+
+        Args:
+            all_failed: all brokers failed since the last backoff. If not, the next broker is tried without a backoff.
+        """
+        if self._problem is None and self._pending is not None:
+            self._problem = Problem(self._began, self._pending)
+        if round(now - self._began, 3) >= SLOW_S:
+            self.slow_attempts += 1
+        if all_failed:
+            self._failed_rounds += 1
+            self._not_before = now + self._backoff_s(self._failed_rounds)
+
+    def resolve_problem(self, now: float, changes: SnapshotChanges, by_hint: bool = False) -> float | None:
+        """Duration in ms of the problem that these changes resolve; None if they resolve no problem."""
+        if self._problem is None or not self._problem.is_resolved_by(changes, by_hint):
+            return None
+        since, self._problem = self._problem.since, None
+        return round((now - since) * 1000, 3)
+
+    def _backoff_s(self, failures: int) -> float:
+        return backoff_s(self._settings, failures, self._rng)
+
+
+def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> float:
+    """The backoff in seconds after this many consecutive failures, from 1 (KIP-580)."""
+    exponential = settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
+    # Limited before the jitter too, as in Kafka's ExponentialBackoff: else the longest backoffs would have no jitter.
+    bounded = min(exponential, settings.retry_backoff_max_ms)
+    jitter = rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
+    return max(min(bounded * jitter, settings.retry_backoff_max_ms), MIN_BACKOFF_MS) / 1000
+
+
+def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:
+    """Timeout of a request that brokers handle at once, such as Metadata.
+
+    Short at first, because another broker responds if this one hangs; doubled each time, in case all are slow.
+
+    Args:
+        slow_attempts: number of attempts that timed out before.
+        request_timeout_ms: upper limit.
+    """
+    return min(FIRST_ATTEMPT_TIMEOUT_MS << min(slow_attempts, MAX_EXPONENT), request_timeout_ms)
+
+
+class BrokerChoice:
+    """The broker of the next Metadata request: the broker that responded last, to save connections; else any known
+    broker. The bootstrap addresses are used at first, and if every known broker failed since the last successful
+    refresh, or several timed out. After a response of a bootstrap address, any broker is next.
+
+    Attributes:
+        is_rebootstrapping: whether only the bootstrap addresses are used, although brokers may be known.
+    """
+
+    def __init__(self, bootstrap: Sequence[Address], rng: random.Random) -> None:
+        self._bootstrap = bootstrap
+        self._rng = rng
+        self._failed: set[Address] = set()
+        self._suspects: list[Address] = []  # since the last successful refresh, the latest suspect last
+        self._last_good: Address | None = None
+        self._last_responder: Address | None = None  # may be a bootstrap address
+        self._chose_known_broker = False  # by the last call of `next`
+        self.is_rebootstrapping = False
+
+    def next(self, brokers: Collection[Address], slow_attempts: int = 0) -> Address:
+        """The next address after `slow_attempts` since the last successful refresh: one of `brokers` or a bootstrap
+        address."""
+        address = self._choose(brokers, slow_attempts >= SLOW_ATTEMPTS_BEFORE_BOOTSTRAP)
+        assert address is not None, "failures are cleared once all addresses failed, and there is a bootstrap address"
+        self._chose_known_broker = address in brokers
+        return address
+
+    def avoid(self, address: Address) -> None:
+        """Try other addresses before this one."""
+        self._suspects = [suspect for suspect in self._suspects if suspect != address] + [address]
+
+    def prefer(self, address: Address) -> None:
+        """Try this address before others."""
+        self._failed.discard(address)
+        self._suspects = [suspect for suspect in self._suspects if suspect != address]
+        self._last_good = address
+
+    def avoid_last(self) -> None:
+        """Try other addresses before the broker that responded last."""
+        if self._last_responder is not None:
+            self.avoid(self._last_responder)
+
+    def rebootstrap(self) -> None:
+        """Use only the bootstrap addresses until a refresh succeeds (KIP-1102)."""
+        self.is_rebootstrapping = True
+
+    def succeeded(self, address: Address) -> None:
+        """The address that `next` chose responded."""
+        self.is_rebootstrapping = False
+        self._failed.clear()
+        # All clients start with the same few bootstrap addresses: the other brokers must get their share of requests.
+        self._suspects, self._last_good = [], address if self._chose_known_broker else None
+        self._last_responder = address
+
+    def failed(self, address: Address, brokers: Collection[Address]) -> bool:
+        """Returns whether all addresses have failed: then all may be tried again."""
+        self._failed.add(address)
+        all_failed = self._choose(brokers) is None
+        if all_failed:
+            self._failed.clear()
+            self.avoid(address)
+        return all_failed
+
+    def _choose(self, brokers: Collection[Address], bootstrap_first: bool = False) -> Address | None:
+        pools = [() if self.is_rebootstrapping else brokers, self._bootstrap]
+        if bootstrap_first:
+            pools.reverse()
+        return choose_address(pools, self._failed, self._suspects, self._last_good, self._rng)
+
+
+def choose_address(
+    pools: Sequence[Collection[Address]],
+    failed: AbstractSet[Address],
+    suspects: Sequence[Address],
+    last_good: Address | None,
+    rng: random.Random,
+) -> Address | None:
+    """The next address that has not failed, pool by pool: first the last good address, then the others in random order,
+    then the suspects in their order. None if all have failed."""
+    ranks = {address: rank for rank, address in enumerate(suspects, 1)}
+    for pool in pools:
+        left = [address for address in pool if address not in failed]
+        if last_good in left and last_good not in ranks:
+            return last_good
+        if left:
+            return min(left, key=lambda address: (ranks.get(address, 0), rng.random()))
+    return None
+
+
+def _is_more_serious(cause: RefreshCause, other: RefreshCause) -> bool:
+    return cause.reason not in ROUTINE_REASONS and other.reason in ROUTINE_REASONS

@@ -1,0 +1,243 @@
+"""`MetadataSnapshot`: the immutable metadata of a cluster, and how a response or a leader hint makes the next snapshot.
+
+Within one topic id, leader epochs alone order responses (KIP-320, KIP-516): a broker that lags behind must not bring
+back a replaced leader. `EpochRewind` is the exception. Follows Kafka's `MetadataSnapshot` and
+`Metadata.updateLatestMetadata`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from pyspark_kafka_meta.kafka.metadata.lower_leader_epochs import EpochRewind
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import (
+    LeaderChange,
+    PartitionLearned,
+    SnapshotChanges,
+    TopicRecreated,
+)
+from pyspark_kafka_meta.kafka.protocol.error_codes import TOPIC_MISSING
+from pyspark_kafka_meta.model import (
+    NO_EPOCH,
+    Broker,
+    LeaderAndEpoch,
+    LeaderHint,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+    is_other_topic,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """The metadata of one topic.
+
+    Attributes:
+        topic_id: None if brokers do not report it.
+        partitions: by number.
+        epochs: highest known leader epoch by partition number; kept if a response has no epoch.
+        rewinds: lower epochs in the last responses by partition number.
+    """
+
+    topic_id: UUID | None
+    partitions: Mapping[int, PartitionMetadata]
+    epochs: Mapping[int, int]
+    rewinds: Mapping[int, EpochRewind] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSnapshot:
+    """The metadata of a cache at one time. Empty before the first response.
+
+    Attributes:
+        generation: number of successful refreshes. Errors of requests that used an older generation need no refresh.
+        cluster_id: None if brokers do not report it.
+        brokers: by node id.
+        topics: by name, as last reported without an error.
+        missing_topics: by name, topics that the last response reported missing. A topic that returns with its old id is
+            the same topic: a broker that is starting up may miss it.
+        topic_errors: Kafka's error code in the last response, by topic.
+        fetched_at: seconds of the cache's clock at the last successful refresh.
+        reported_by: node id of the broker that responded to the last successful refresh, None if unknown.
+    """
+
+    generation: int = 0
+    cluster_id: str | None = None
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    missing_topics: Mapping[str, TopicView] = field(default_factory=dict)
+    topic_errors: Mapping[str, int] = field(default_factory=dict)
+    fetched_at: float = 0.0
+    reported_by: int | None = None
+
+    def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
+        """The broker to fetch from; None if the partition, its leader or the leader's address is unknown."""
+        known = self._known(partition)
+        broker = self.brokers.get(known.leader_id) if known is not None else None
+        return None if known is None or broker is None else LeaderAndEpoch(broker, known.leader_epoch)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of `topic` in order, with and without leader; empty if the topic is unknown."""
+        view = self.topics.get(topic)
+        return [] if view is None else [TopicPartition(topic, number) for number in sorted(view.partitions)]
+
+    def topic_id(self, topic: str) -> UUID | None:
+        view = self.topics.get(topic)
+        return None if view is None else view.topic_id
+
+    def merge(
+        self, response: MetadataResponse, now: float, broker_id: int | None = None
+    ) -> tuple[MetadataSnapshot, SnapshotChanges]:
+        """The next generation. Topics that the response does not name stay; its brokers replace all brokers.
+
+        Args:
+            broker_id: node id of the broker that responded, None if unknown.
+        """
+        topics, missing, stale = dict(self.topics), {}, 0
+        for topic in response.topics:
+            known = self.topics.get(topic.name) or self.missing_topics.get(topic.name)
+            if topic.error_code in TOPIC_MISSING:
+                topics.pop(topic.name, None)
+            elif topic.error_code == 0:
+                topics[topic.name], ignored = _merge_topic(known, topic, len(response.brokers), broker_id)
+                stale += ignored
+            if topic.name not in topics and known is not None and known.topic_id is not None:
+                missing[topic.name] = known
+        merged = MetadataSnapshot(
+            generation=self.generation + 1,
+            cluster_id=response.cluster_id,
+            brokers={broker.node_id: broker for broker in response.brokers},
+            topics=topics,
+            missing_topics=missing,
+            topic_errors={topic.name: topic.error_code for topic in response.topics if topic.error_code != 0},
+            fetched_at=now,
+            reported_by=broker_id,
+        )
+        return merged, _difference(self, merged, self.topics.keys() & topics.keys(), stale)
+
+    def with_leader_hint(
+        self, partition: TopicPartition, hint: LeaderHint
+    ) -> tuple[MetadataSnapshot, SnapshotChanges] | None:
+        """The same generation with the leader and endpoint of the hint (KIP-951). None if the hint must be ignored: its
+        epoch is not the newest, or the partition or the leader's address is unknown."""
+        known = self._known(partition)
+        leader = hint.broker or self.brokers.get(hint.leader_id)
+        if known is None or leader is None:
+            return None
+        view, number = self.topics[partition.topic], partition.partition
+        if hint.leader_epoch <= view.epochs[number]:
+            return None
+        with_leader = replace(known, leader_id=hint.leader_id, leader_epoch=hint.leader_epoch, error_code=0)
+        rewinds = {other: rewind for other, rewind in view.rewinds.items() if other != number}
+        hinted = replace(
+            view,
+            partitions={**view.partitions, number: with_leader},
+            epochs={**view.epochs, number: hint.leader_epoch},
+            rewinds=rewinds,
+        )
+        after = replace(
+            self, brokers={**self.brokers, hint.leader_id: leader}, topics={**self.topics, partition.topic: hinted}
+        )
+        return after, _difference(self, after, {partition.topic})
+
+    def _known(self, partition: TopicPartition) -> PartitionMetadata | None:
+        view = self.topics.get(partition.topic)
+        return None if view is None else view.partitions.get(partition.partition)
+
+
+def _merge_topic(
+    known: TopicView | None, reported: TopicMetadata, broker_count: int, broker_id: int | None
+) -> tuple[TopicView, int]:
+    """The new view of a topic, and the number of partitions for which the response is ignored."""
+    if known is None or (reported.topic_id is not None and reported.topic_id != known.topic_id):
+        known = TopicView(reported.topic_id, {}, {})
+    # Kafka never removes partitions of a topic: a broker that misses some lags behind. Without topic ids, the topic may
+    # have been recreated with fewer.
+    partitions = dict(known.partitions) if known.topic_id is not None else {}
+    epochs = {number: known.epochs[number] for number in partitions}
+    rewinds: dict[int, EpochRewind] = {}
+    missing_count = len(partitions.keys() - {partition.partition for partition in reported.partitions})
+    for partition in reported.partitions:
+        number = partition.partition
+        old, highest = known.partitions.get(number), known.epochs.get(number, NO_EPOCH)
+        rewind = _rewind(known, partition, broker_id)
+        if old is None:
+            partitions[number], epochs[number] = partition, partition.leader_epoch
+        elif rewind is not None and not rewind.is_confirmed(broker_count):
+            partitions[number], epochs[number], rewinds[number] = old, highest, rewind
+        else:
+            partitions[number] = _with_known_epoch(partition, old)
+            epochs[number] = partition.leader_epoch if rewind is not None else max(highest, partition.leader_epoch)
+    return TopicView(known.topic_id, partitions, epochs, rewinds), missing_count + len(rewinds)
+
+
+def _rewind(known: TopicView, reported: PartitionMetadata, broker_id: int | None) -> EpochRewind | None:
+    """The lower epoch in the response, with the brokers that reported it lately; None if the epoch is not lower."""
+    number, epoch = reported.partition, reported.leader_epoch
+    if epoch == NO_EPOCH or epoch >= known.epochs.get(number, NO_EPOCH):
+        return None
+    return known.rewinds.get(number, EpochRewind(epoch)).reported_again(epoch, broker_id)
+
+
+def _with_known_epoch(reported: PartitionMetadata, old: PartitionMetadata) -> PartitionMetadata:
+    """Keeps the known epoch of an unchanged leader if the response has no epoch."""
+    if reported.leader_epoch == NO_EPOCH and reported.leader_id == old.leader_id:
+        return replace(reported, leader_epoch=old.leader_epoch)
+    return reported
+
+
+def _difference(
+    before: MetadataSnapshot, after: MetadataSnapshot, topics: Collection[str], stale_ignored: int = 0
+) -> SnapshotChanges:
+    """The changes between two snapshots. Leaders, partitions and ids are compared in `topics`, which both have."""
+    common = sorted(topics)
+    old = {partition for topic in common for partition in before.partitions(topic)}
+    new = {partition for topic in common for partition in after.partitions(topic)}
+    moved = [
+        node_id
+        for node_id in before.brokers.keys() & after.brokers.keys()
+        if before.brokers[node_id].address != after.brokers[node_id].address
+    ]
+    topics_added = sorted(after.topics.keys() - before.topics.keys())
+    recreated = tuple(_recreations(before, after, common))
+    new_logs = [*topics_added, *(topic.topic for topic in recreated)]
+    learned = {partition for topic in new_logs for partition in after.partitions(topic)} | (new - old)
+    return SnapshotChanges(
+        brokers_added=tuple(sorted(after.brokers.keys() - before.brokers.keys())),
+        brokers_removed=tuple(sorted(before.brokers.keys() - after.brokers.keys())),
+        brokers_moved=tuple(sorted(moved)),
+        topics_added=tuple(topics_added),
+        topics_removed=tuple(sorted(before.topics.keys() - after.topics.keys())),
+        topics_recreated=recreated,
+        partitions_added=tuple(sorted(new - old)),
+        partitions_removed=tuple(sorted(old - new)),
+        partitions_learned=tuple(_learned(after, partition) for partition in sorted(learned)),
+        leaders_changed=tuple(_leader_changes(before, after, sorted(old & new))),
+        stale_ignored=stale_ignored,
+    )
+
+
+def _learned(after: MetadataSnapshot, partition: TopicPartition) -> PartitionLearned:
+    view = after.topics[partition.topic]
+    known, topic_id = view.partitions[partition.partition], None if view.topic_id is None else str(view.topic_id)
+    return PartitionLearned(partition.topic, partition.partition, known.leader_id, known.leader_epoch, topic_id)
+
+
+def _recreations(before: MetadataSnapshot, after: MetadataSnapshot, topics: Iterable[str]) -> Iterator[TopicRecreated]:
+    for topic in topics:
+        old_id, new_id = before.topics[topic].topic_id, after.topics[topic].topic_id
+        if is_other_topic(old_id, new_id):
+            yield TopicRecreated(topic, str(old_id), str(new_id))
+
+
+def _leader_changes(
+    before: MetadataSnapshot, after: MetadataSnapshot, partitions: Iterable[TopicPartition]
+) -> Iterator[LeaderChange]:
+    for topic, number in partitions:
+        old, new = before.topics[topic].partitions[number], after.topics[topic].partitions[number]
+        if (old.leader_id, old.leader_epoch) != (new.leader_id, new.leader_epoch):
+            yield LeaderChange(topic, number, old.leader_id, new.leader_id, old.leader_epoch, new.leader_epoch)

@@ -1,0 +1,1 @@
+"""Requests to brokers over connections: sockets, TLS, SASL, requests in flight."""

@@ -1,0 +1,57 @@
+"""The kinds of requests that producers send, which a `KafkaWire` opens at their first use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.idle_connections import IdleConnections
+from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
+from pyspark_kafka_meta.kafka.network.in_flight_requests import InFlightRequests
+from pyspark_kafka_meta.kafka.protocol import produce, transactions
+from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+    ProduceRequest,
+    ProduceResponse,
+    TransactionRequest,
+    TransactionResponse,
+)
+
+
+class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
+    """A broker that waits for its followers reads no further requests: its full buffer is no reason to close a
+    connection whose requests it may have handled."""
+
+    name = "a Produce"
+    pipelines = True
+
+    def __init__(
+        self, settings: ConnectionSettings, idle: IdleConnections, interrupted_by: InFlightRequests[Any, Any]
+    ) -> None:
+        super().__init__(replace(settings, limits_unacknowledged=False), idle, interrupted_by)
+
+    def _write(self, connection: Connection, request: ProduceRequest, deadline: float) -> None:
+        version = connection.version(produce.produce_api(request))
+        connection.send(PRODUCE, produce.produce_request(version, request), deadline)
+
+    def _read(
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[ProduceRequest]
+    ) -> ProduceResponse:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return produce.produce_response(exchange, in_flight.request, node_id)
+
+
+class TransactionRequests(InFlightRequests[TransactionRequest, TransactionResponse]):
+    name = "a request of a transaction"
+
+    def _write(self, connection: Connection, request: TransactionRequest, deadline: float) -> None:
+        api = transactions.transaction_api(request)
+        version = connection.version(api)
+        connection.send(api, transactions.transaction_request(version, request), deadline)
+
+    def _read(
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[TransactionRequest]
+    ) -> TransactionResponse:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return transactions.transaction_response(exchange, in_flight.request, node_id)

@@ -1,0 +1,102 @@
+"""SASL mechanisms: generators that yield the bytes to send and receive the broker's responses. No socket.
+
+PLAIN is RFC 4616, SCRAM RFC 5802 and 7677, OAUTHBEARER RFC 7628 with KIP-342's extensions, GSSAPI RFC 4752.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError
+from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token
+from pyspark_kafka_meta.kafka.network.sockets import within
+from pyspark_kafka_meta.options import SecurityOptions
+
+Steps = Generator[bytes, bytes, None]
+
+MAX_SCRAM_ITERATIONS = 1_000_000
+"""They take most of a second of CPU time per connection. More would let a hostile broker keep clients busy."""
+
+
+def mechanism_name(security: SecurityOptions) -> str:
+    """The name for brokers: Amazon's signed tokens are bearer tokens."""
+    return "OAUTHBEARER" if security.sasl_mechanism == "AWS_MSK_IAM" else str(security.sasl_mechanism)
+
+
+def steps(security: SecurityOptions, host: str, deadline: float) -> Steps:
+    """The login at the broker at `host`, complete when the generator ends.
+
+    Raises:
+        AuthenticationError: from the generator, if the broker's responses are wrong.
+    """
+    name, user = mechanism_name(security), security.sasl_username or ""
+    password = security.sasl_password.reveal() if security.sasl_password else ""
+    if name == "PLAIN":
+        return _plain(user, password)
+    if name.startswith("SCRAM-"):
+        return _scram(name, user, password)
+    if name == "GSSAPI":
+        return _gssapi(f"{security.kerberos_service_name}@{host}", deadline)
+    return _oauthbearer(bearer_token(security, host, deadline), security.oauth_extensions or ())
+
+
+def _plain(user: str, password: str) -> Steps:
+    yield f"\0{user}\0{password}".encode()
+
+
+def _scram(name: str, user: str, password: str) -> Steps:
+    """scramp checks the nonce, the server's signature and the minimum of 4096 iterations.
+
+    It would normalize user and password (SASLprep), which Kafka's brokers do not (`ScramFormatter`).
+    """
+    from scramp import ScramClient, ScramException
+
+    try:
+        client = ScramClient([name], "prepared", "prepared")
+        client.username.username, client.password = user, password.encode()
+        first = (yield client.get_client_first().encode()).decode()
+        iterations = re.search(r"(?:^|,)i=(\d+)", first)
+        if iterations is not None and int(iterations[1]) > MAX_SCRAM_ITERATIONS:
+            raise AuthenticationError(
+                f"the broker requests {int(iterations[1]):,} iterations of {name}, more than {MAX_SCRAM_ITERATIONS:,}: "
+                "give the user fewer with kafka-configs"
+            )
+        client.set_server_first(first)
+        client.set_server_final((yield client.get_client_final().encode()).decode())
+    except (ScramException, ValueError) as error:
+        reason = str(error) if "must not be <" in str(error) else type(error).__name__
+        raise AuthenticationError(
+            f"the broker's part of {name} is wrong ({reason}): it does not prove that it knows the password, or "
+            "requests fewer than 4096 iterations"
+        ) from None
+
+
+def _oauthbearer(token: str, extensions: Sequence[tuple[str, str]]) -> Steps:
+    shown = "".join(f"\1{name}={value}" for name, value in extensions)
+    refusal = yield f"n,,\1auth=Bearer {token}{shown}\1\1".encode()
+    if refusal:
+        yield b"\1"  # RFC 7628, section 3.2.3: then the broker reports that the login failed
+
+
+def _gssapi(service: str, deadline: float) -> Steps:
+    """Without a security layer, as all Kafka clients. The calls may wait for a Kerberos server."""
+    import gssapi
+
+    try:
+        name = gssapi.Name(service, gssapi.NameType.hostbased_service)
+        context = gssapi.SecurityContext(name=name, usage="initiate")
+        response = yield within(deadline, context.step) or b""
+        while not context.complete:
+            token = within(deadline, lambda: context.step(response))  # noqa: B023 (called within this round)
+            response = yield token or b""
+        if context.unwrap(response).message[:1] not in (b"\1", b"\3", b"\5", b"\7"):
+            raise AuthenticationError("the broker requires a GSSAPI security layer: use TLS instead")
+        yield context.wrap(b"\1\0\0\0" + str(context.initiator_name).encode(), False).message
+    except TimeoutError:
+        raise ConnectError("Kerberos did not answer in time") from None
+    except gssapi.exceptions.GSSError as error:
+        raise AuthenticationError(
+            f"Kerberos gave no ticket for {service} ({type(error).__name__}): check klist, and "
+            "kafka.sasl.kerberos.service.name"
+        ) from None

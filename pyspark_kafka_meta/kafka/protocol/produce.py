@@ -1,0 +1,101 @@
+"""Translate Produce between our types and the protocol library's messages."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api, Exchange
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducedPartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.response_checks import (
+    check,
+    endpoints,
+    grouped,
+    leader_hint,
+    ms,
+    printable,
+    unique,
+)
+from pyspark_kafka_meta.model import Broker, TopicPartition, TransactionVersion
+
+TOPIC_IDS_SINCE = 13
+"""First version of Produce that names topics by id (KIP-516)."""
+ADDS_PARTITIONS_SINCE = 12
+"""First version of Produce that adds its partitions to the transaction: `TransactionVersion.V2` (KIP-890)."""
+LEADER_HINTS_SINCE = 10
+"""First version of Produce with the new leader of a partition (KIP-951)."""
+MAX_RECORD_ERRORS = 100
+"""Further records of a refused batch are not reported."""
+
+
+def produce_api(request: ProduceRequest) -> Api:
+    """The API with the versions that this request may have."""
+    api = PRODUCE
+    if any(entry.topic_id is None for entry in request.partitions):
+        api = api._replace(max_version=TOPIC_IDS_SINCE - 1)
+    if request.transactional_id is None:
+        return api
+    if request.transaction_version is TransactionVersion.V1:
+        return api._replace(max_version=ADDS_PARTITIONS_SINCE - 1)
+    return api._replace(min_version=ADDS_PARTITIONS_SINCE, since="4.0")
+
+
+def produce_request(version: int, request: ProduceRequest) -> Any:
+    schema = frame_codec.request_schema(PRODUCE, version)
+    by_id = version >= TOPIC_IDS_SINCE
+    groups = grouped(request.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
+    return schema.ProduceRequest(
+        transactional_id=request.transactional_id,
+        acks=request.acks,
+        timeout=frame_codec.milliseconds(request.timeout_ms),
+        topic_data=tuple(
+            schema.TopicProduceData(
+                **({"topic_id": topic_id} if by_id else {"name": topic}),
+                partition_data=tuple(
+                    schema.PartitionProduceData(index=entry.partition.partition, records=entry.records)
+                    for entry in members
+                ),
+            )
+            for (topic, topic_id), members in groups
+        ),
+    )
+
+
+def produce_response(exchange: Exchange, request: ProduceRequest, node_id: int) -> ProduceResponse:
+    message = exchange.message
+    requested = {entry.partition for entry in request.partitions}
+    names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
+    brokers = endpoints(message)
+    partitions = []
+    for topic in message.responses:
+        name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.name)
+        for entry in topic.partition_responses:
+            partition = TopicPartition(name, int(entry.index))
+            check(partition in requested, "unrequested %s", partition)
+            partitions.append(_produced(partition, entry, brokers, exchange.api_version))
+    return ProduceResponse(
+        node_id=node_id,
+        partitions=unique(partitions, lambda produced: produced.partition, "partition"),
+        throttle_ms=ms(message.throttle_time),
+        request_bytes=exchange.request_bytes,
+        latency_ms=exchange.latency_ms,
+    )
+
+
+def _produced(partition: TopicPartition, entry: Any, brokers: dict[int, Broker], version: int) -> ProducedPartition:
+    check(entry.base_offset >= -1, "a negative offset for %s", partition)  # -1 comes with an error
+    refused = entry.record_errors[:MAX_RECORD_ERRORS]
+    check(all(record.batch_index >= 0 for record in refused), "a negative record index for %s", partition)
+    return ProducedPartition(
+        partition=partition,
+        error_code=int(entry.error_code),
+        base_offset=int(entry.base_offset),
+        error_message=_text(entry.error_message),
+        record_errors=tuple((int(record.batch_index), _text(record.batch_index_error_message)) for record in refused),
+        leader_hint=leader_hint(entry.current_leader, brokers) if version >= LEADER_HINTS_SINCE else None,
+    )
+
+
+def _text(of_broker: str | None) -> str | None:
+    return None if of_broker is None else printable(of_broker)

@@ -1,0 +1,238 @@
+"""Translate the requests to coordinators between our types and the protocol library's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FEATURES,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+    Api,
+    Exchange,
+)
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+    AddPartitionsRequest,
+    AddPartitionsResponse,
+    Coordinator,
+    CoordinatorResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    FindCoordinatorRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ProducerIdRequest,
+    ProducerIdResponse,
+    TransactionRequest,
+    TransactionResponse,
+    TransactionVersionRequest,
+    TransactionVersionResponse,
+)
+from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, grouped, ms, unique
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, TopicPartition, TransactionVersion
+
+SEVERAL_KEYS_SINCE = 4
+"""First version of FindCoordinator with several keys (KIP-699)."""
+NEW_EPOCH_SINCE = 5
+"""First version of EndTxn that raises the epoch: `TransactionVersion.V2` (KIP-890)."""
+TRANSACTION_KEY = 1
+"""Type of the key of FindCoordinator (Kafka `CoordinatorType.TRANSACTION`)."""
+ONGOING = "Ongoing"
+"""Kafka `TransactionState.ONGOING`."""
+FEATURE = "transaction.version"
+SOFTWARE = "pyspark-kafka-meta"
+
+
+class Translation(NamedTuple):
+    """How one kind of request is sent. `request` takes the version and the request, `response` the exchange, the
+    request and the node id of the broker."""
+
+    api: Api
+    request: Callable[[int, Any], Any]
+    response: Callable[[Exchange, Any, int], TransactionResponse]
+
+
+def transaction_api(request: TransactionRequest) -> Api:
+    """The API with the versions that this request may have."""
+    api = TRANSLATIONS[type(request)].api
+    if not isinstance(request, EndTransactionRequest):
+        return api
+    if request.version is TransactionVersion.V1:
+        return api._replace(max_version=NEW_EPOCH_SINCE - 1)
+    return api._replace(min_version=NEW_EPOCH_SINCE, since="4.0")
+
+
+def transaction_request(version: int, request: TransactionRequest) -> Any:
+    return TRANSLATIONS[type(request)].request(version, request)
+
+
+def transaction_response(exchange: Exchange, request: TransactionRequest, node_id: int) -> TransactionResponse:
+    return TRANSLATIONS[type(request)].response(exchange, request, node_id)
+
+
+def _find_coordinator_request(version: int, request: FindCoordinatorRequest) -> Any:
+    keys = request.transactional_ids
+    names = {"coordinator_keys": keys} if version >= SEVERAL_KEYS_SINCE else {"key": keys[0]}
+    return frame_codec.request_schema(FIND_COORDINATOR, version).FindCoordinatorRequest(
+        key_type=TRANSACTION_KEY, **names
+    )
+
+
+def _find_coordinator_response(
+    exchange: Exchange, request: FindCoordinatorRequest, node_id: int
+) -> CoordinatorResponse:
+    message = exchange.message
+    if exchange.api_version >= SEVERAL_KEYS_SINCE:
+        found = unique(((str(entry.key), entry) for entry in message.coordinators), lambda pair: pair[0], "id")
+    else:
+        found = ((request.transactional_ids[0], message),)
+    keys = {key for key, _ in found}
+    check(bool(keys) and keys <= set(request.transactional_ids), "no or unrequested coordinators")
+    coordinators = {
+        key: Coordinator(int(entry.error_code), None if entry.error_code else broker(entry)) for key, entry in found
+    }
+    return CoordinatorResponse(node_id, coordinators, ms(message.throttle_time))
+
+
+def _producer_id_request(version: int, request: ProducerIdRequest) -> Any:
+    return frame_codec.request_schema(INIT_PRODUCER_ID, version).InitProducerIdRequest(
+        transactional_id=request.transactional_id,
+        transaction_timeout=frame_codec.milliseconds(request.transaction_timeout_ms),
+    )
+
+
+def _producer_id_response(exchange: Exchange, request: ProducerIdRequest, node_id: int) -> ProducerIdResponse:
+    message, code = exchange.message, int(exchange.message.error_code)
+    check(code != 0 or min(message.producer_id, message.producer_epoch) >= 0, "a negative producer id or epoch")
+    return ProducerIdResponse(node_id, code, _producer(message, code), ms(message.throttle_time))
+
+
+def _producer(message: Any, code: int) -> ProducerEpoch:
+    return NO_PRODUCER if code else ProducerEpoch(int(message.producer_id), int(message.producer_epoch))
+
+
+def _add_partitions_request(version: int, request: AddPartitionsRequest) -> Any:
+    schema = frame_codec.request_schema(ADD_PARTITIONS_TO_TXN, version)
+    groups = grouped(request.partitions, lambda partition: partition.topic)
+    return schema.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=request.transactional_id,
+        v3_and_below_producer_id=request.producer.producer_id,
+        v3_and_below_producer_epoch=request.producer.epoch,
+        v3_and_below_topics=tuple(
+            schema.AddPartitionsToTxnTopic(name=topic, partitions=tuple(member.partition for member in members))
+            for topic, members in groups
+        ),
+    )
+
+
+def _add_partitions_response(exchange: Exchange, request: AddPartitionsRequest, node_id: int) -> AddPartitionsResponse:
+    codes = [
+        (TopicPartition(str(topic.name), int(entry.partition_index)), int(entry.partition_error_code))
+        for topic in exchange.message.results_by_topic_v3_and_below
+        for entry in topic.results_by_partition
+    ]
+    answered = {partition for partition, _ in unique(codes, lambda pair: pair[0], "partition")}
+    check(answered == set(request.partitions), "other partitions than requested")
+    errors = {partition: code for partition, code in codes if code}
+    return AddPartitionsResponse(node_id, errors, ms(exchange.message.throttle_time))
+
+
+def _end_transaction_request(version: int, request: EndTransactionRequest) -> Any:
+    return frame_codec.request_schema(END_TXN, version).EndTxnRequest(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer.producer_id,
+        producer_epoch=request.producer.epoch,
+        committed=request.committed,
+    )
+
+
+def _end_transaction_response(
+    exchange: Exchange, request: EndTransactionRequest, node_id: int
+) -> EndTransactionResponse:
+    message, code, producer = exchange.message, int(exchange.message.error_code), NO_PRODUCER
+    if exchange.api_version >= NEW_EPOCH_SINCE:
+        check(code != 0 or min(message.producer_id, message.producer_epoch) >= 0, "a negative producer id or epoch")
+        producer = _producer(message, code)
+    return EndTransactionResponse(node_id, code, producer, ms(message.throttle_time))
+
+
+def _list_transactions_request(version: int, request: ListTransactionsRequest) -> Any:
+    return frame_codec.request_schema(LIST_TRANSACTIONS, version).ListTransactionsRequest(state_filters=(ONGOING,))
+
+
+def _list_transactions_response(
+    exchange: Exchange, request: ListTransactionsRequest, node_id: int
+) -> ListTransactionsResponse:
+    message = exchange.message
+    ids = tuple(str(entry.transactional_id) for entry in message.transaction_states)
+    return ListTransactionsResponse(
+        node_id, int(message.error_code), unique(ids, str, "transactional id"), ms(message.throttle_time)
+    )
+
+
+def _describe_transactions_request(version: int, request: DescribeTransactionsRequest) -> Any:
+    schema = frame_codec.request_schema(DESCRIBE_TRANSACTIONS, version)
+    return schema.DescribeTransactionsRequest(transactional_ids=(request.transactional_id,))
+
+
+def _describe_transactions_response(
+    exchange: Exchange, request: DescribeTransactionsRequest, node_id: int
+) -> DescribeTransactionsResponse:
+    message = exchange.message
+    states = [entry for entry in message.transaction_states if entry.transactional_id == request.transactional_id]
+    check(len(states) == len(message.transaction_states) == 1, "no or unrequested transactions")
+    (entry,) = states
+    code = int(entry.error_code)
+    described = None if code else _described(entry)
+    return DescribeTransactionsResponse(node_id, code, described, ms(message.throttle_time))
+
+
+def _described(entry: Any) -> DescribedTransaction:
+    check(min(entry.producer_id, entry.producer_epoch) >= 0, "a negative producer id or epoch")
+    check(all(min(topic.partitions, default=0) >= 0 for topic in entry.topics), "a negative partition number")
+    return DescribedTransaction(
+        transactional_id=str(entry.transactional_id),
+        state=str(entry.transaction_state),
+        producer=_producer(entry, 0),
+        timeout_ms=ms(entry.transaction_timeout),
+        started_ms=None if entry.transaction_start_time < 0 else int(entry.transaction_start_time),
+        partitions=tuple(
+            TopicPartition(str(topic.topic), int(number)) for topic in entry.topics for number in topic.partitions
+        ),
+    )
+
+
+def _version_request(version: int, request: TransactionVersionRequest) -> Any:
+    schema = frame_codec.request_schema(FEATURES, version)
+    return schema.ApiVersionsRequest(client_software_name=SOFTWARE, client_software_version="unknown")
+
+
+def _version_response(
+    exchange: Exchange, request: TransactionVersionRequest, node_id: int
+) -> TransactionVersionResponse:
+    message = exchange.message
+    levels = {str(feature.name): int(feature.max_version_level) for feature in message.finalized_features}
+    version = TransactionVersion.V2 if levels.get(FEATURE, 0) >= TransactionVersion.V2 else TransactionVersion.V1
+    return TransactionVersionResponse(node_id, int(message.error_code), version, ms(message.throttle_time))
+
+
+TRANSLATIONS: Mapping[type[TransactionRequest], Translation] = {
+    FindCoordinatorRequest: Translation(FIND_COORDINATOR, _find_coordinator_request, _find_coordinator_response),
+    ProducerIdRequest: Translation(INIT_PRODUCER_ID, _producer_id_request, _producer_id_response),
+    AddPartitionsRequest: Translation(ADD_PARTITIONS_TO_TXN, _add_partitions_request, _add_partitions_response),
+    EndTransactionRequest: Translation(END_TXN, _end_transaction_request, _end_transaction_response),
+    ListTransactionsRequest: Translation(LIST_TRANSACTIONS, _list_transactions_request, _list_transactions_response),
+    DescribeTransactionsRequest: Translation(
+        DESCRIBE_TRANSACTIONS, _describe_transactions_request, _describe_transactions_response
+    ),
+    TransactionVersionRequest: Translation(FEATURES, _version_request, _version_response),
+}

@@ -1,0 +1,279 @@
+"""`PartitionCursor`: progress of one partition through its offset range, without I/O.
+
+Record batches and error codes go in, an instruction for the `ResponseHandler` comes out. The position advances over
+readable record batches, checksums verified unless kafka.check.crcs is false, and over lost offsets; it goes back only
+where the log was truncated, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's
+`KafkaDataConsumer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
+from pyspark_kafka_meta.kafka.client.read_replicas import LEADER
+from pyspark_kafka_meta.kafka.client.retry_pause import RetryPause
+from pyspark_kafka_meta.kafka.protocol.error_codes import (
+    CORRUPT_MESSAGE,
+    INCONSISTENT_TOPIC_ID,
+    REQUEST_TIMED_OUT,
+    UNKNOWN_LEADER_EPOCH,
+    Action,
+    broker_error,
+    describe,
+    read_action,
+    refresh_reason,
+)
+from pyspark_kafka_meta.kafka.protocol.messages import DivergingEpoch, FetchedPartition, FetchPartition
+from pyspark_kafka_meta.kafka.records.batches import next_position, read_batch_headers
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
+from pyspark_kafka_meta.model import NO_EPOCH, NO_OFFSET, OffsetRange, Position
+from pyspark_kafka_meta.read.fetching.cursor_instructions import (
+    CorruptBatch,
+    Emit,
+    EmptyResponses,
+    Fail,
+    Instruction,
+    Lost,
+    OutOfRange,
+    ReadFrom,
+    Refresh,
+    Wait,
+)
+
+MIN_FETCH_BYTES = 64 * 1024
+"""Lower bound of a partition's share of a Fetch, so that an estimate that is too small costs little."""
+INITIAL_BYTES_PER_OFFSET = 1024
+MAX_EMPTY_RESPONSES = 3
+"""After this many empty responses in a row the leader is asked: for the records if a follower sent the responses, else
+whether it has records up to the end of the range."""
+MAX_UNKNOWN_EPOCHS = 3
+"""This many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
+
+
+class PartitionCursor(RetryPause):
+    """Progress through one `OffsetRange`. Its fields are read-only for other classes.
+
+    Attributes:
+        position: the next offset to read; equal to `range.until_offset` when done.
+        last_fetched_epoch: leader epoch of the record before `position`, `NO_EPOCH` if unknown. Before the first record
+            it may be the epoch of a leader that wrote nothing.
+        leader_epoch: in the last request, from the cache.
+        last_error: error code of the last response if it brought no progress; 0 if it had none.
+        asked_follower: whether the last request was for a follower.
+    """
+
+    def __init__(self, offset_range: OffsetRange, read_committed: bool, max_bytes: int, check_crcs: bool) -> None:
+        super().__init__()
+        self.range = offset_range
+        self.position = offset_range.from_offset
+        self.last_fetched_epoch = offset_range.start_epoch
+        self._epoch_start = NO_OFFSET  # of the records of this epoch that were read
+        self.leader_epoch = NO_EPOCH
+        self.last_error = 0
+        self.asked_follower = False
+        self._read_committed = read_committed
+        self._check_crcs = check_crcs
+        self._max_bytes = max_bytes
+        self._bytes_per_offset: float = INITIAL_BYTES_PER_OFFSET
+        self._empty_responses = 0
+        self._short_logs = 0
+        self._unknown_epochs = 0
+        self._corrupt_at = -1  # position of the last corrupt batch
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.range.until_offset
+
+    def request(self, topic_id: UUID | None, leader_epoch: int, of_follower: bool = False) -> FetchPartition:
+        """The partition of a Fetch: about as many bytes as the rest of the range is likely to take."""
+        self._turn_to(of_follower)
+        self.leader_epoch = leader_epoch
+        estimated_bytes = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
+        return FetchPartition(
+            partition=self.range.partition,
+            topic_id=topic_id,
+            fetch_offset=self.position,
+            leader_epoch=leader_epoch,
+            last_fetched_epoch=self.last_fetched_epoch,
+            max_bytes=min(max(estimated_bytes, MIN_FETCH_BYTES), self._max_bytes),
+        )
+
+    def on_fetched(self, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
+        """Take one partition of a Fetch response.
+
+        Args:
+            response_is_empty: whether the whole response held no records and no throttling. If not, an empty partition
+                proves nothing: another partition may have used up its share.
+        """
+        if fetched.error_code != 0:
+            return self.on_error(fetched.error_code)
+        self.last_error = self._unknown_epochs = 0
+        if fetched.preferred_read_replica >= 0 and not fetched.records:
+            return ReadFrom(LEADER if self.asked_follower else fetched.preferred_read_replica)
+        if fetched.diverging_epoch is not None:
+            return ReadFrom(LEADER) if self.asked_follower else self._on_diverging_epoch(fetched.diverging_epoch)
+        if not fetched.records:
+            return self._on_empty(fetched, response_is_empty)
+        return self._on_records(fetched)
+
+    def _turn_to(self, follower: bool) -> None:
+        if follower != self.asked_follower:  # empty responses of one replica prove nothing about another
+            self._empty_responses = self._short_logs = 0
+        self.asked_follower = follower
+
+    def on_no_leader(self, code: int) -> Instruction:
+        """Take an error code of the metadata, which no other replica can correct."""
+        self._turn_to(False)
+        return self.on_error(code)
+
+    def on_request_failed(self, generation: int, request_update: Callable[[int], None]) -> Instruction:
+        """Take a request without a response, which `generation` of the metadata was used for. `request_update` as in
+        `wait_for_metadata_after`."""
+        self.last_error = 0
+        if self.asked_follower:
+            return ReadFrom(LEADER)
+        self.wait_for_metadata_after(generation, request_update)
+        return Wait()
+
+    def on_doubtful_topic(self) -> Instruction:
+        """Take records that may be of another topic of this name: fetch them again."""
+        self.last_error = INCONSISTENT_TOPIC_ID
+        return ReadFrom(LEADER) if self.asked_follower else Wait(INCONSISTENT_TOPIC_ID)
+
+    def on_error(self, code: int) -> Instruction:
+        """Take an error code of the partition, or of the whole response."""
+        self.last_error = code
+        if self.asked_follower:
+            return ReadFrom(LEADER)  # a follower may lag behind, or be no replica any more
+        if code == CORRUPT_MESSAGE:
+            return self._on_corrupt(CorruptBatchError(f"its broker cannot read the record batch: {describe(code)}"))
+        self._unknown_epochs = self._unknown_epochs + 1 if code == UNKNOWN_LEADER_EPOCH else 0
+        match read_action(code):
+            case Action.RETRY if self._unknown_epochs >= MAX_UNKNOWN_EPOCHS:
+                return Refresh(refresh_reason(code), code)
+            case Action.REFRESH:
+                return Refresh(refresh_reason(code), code)
+            case Action.RETRY:
+                return Wait(code)
+            case Action.DATA_LOSS:
+                return OutOfRange()
+            case _:
+                return Fail(
+                    broker_error(f"{self.range.partition} cannot be read", code, self.range.partition.topic, "READ")
+                )
+
+    def on_log_start(self, earliest: int) -> Instruction:
+        """After `OutOfRange`: take the first offset of the leader's log, which does not end before the position."""
+        if self.position < earliest:
+            until = min(earliest, self.range.until_offset)
+            return Lost(f"they aged out or were deleted; the log starts at offset {earliest} now", self.position, until)
+        # A leader that does not know the epoch at all reports OFFSET_OUT_OF_RANGE too.
+        self._forget_epoch()
+        return Wait(self.last_error)
+
+    def on_local_start(self, offset: int) -> Instruction:
+        """After `EmptyResponses`: take the first offset on the leader's own disk. Before it, remote storage may be
+        slow. Behind it, there are no records up to the end of the range: compaction has removed them."""
+        if self.position < offset:
+            return Wait(REQUEST_TIMED_OUT)
+        self.position = self.range.until_offset
+        return Wait()
+
+    def on_undecodable(self, error: CorruptBatchError) -> Instruction:
+        """Take the error of decoding an `Emit`: its records are corrupt from `error.from_offset`."""
+        assert error.from_offset is not None
+        self.position = error.from_offset
+        self._forget_epoch()
+        return self._on_corrupt(error)
+
+    def _forget_epoch(self, known: int = NO_EPOCH) -> None:
+        """Of the records before the position no more than this epoch is known."""
+        self.last_fetched_epoch, self._epoch_start = known, NO_OFFSET
+
+    def _on_corrupt(self, error: CorruptBatchError) -> Instruction:
+        """Fetch the batch again, from the leader: another replica, or another transfer, may be intact."""
+        if self._corrupt_at != self.position:
+            self._corrupt_at = self.position
+            self.last_error = CORRUPT_MESSAGE
+            return ReadFrom(LEADER) if self.asked_follower else Wait(CORRUPT_MESSAGE)
+        self.succeeded()
+        until = min(error.until_offset or 0, self.range.until_offset)
+        return CorruptBatch(error, Lost(str(error), self.position, until) if until > self.position else None)
+
+    def skip_lost(self, lost: Lost) -> None:
+        """Continue behind lost offsets. In a truncated log, continue at the truncation, as Kafka's consumer does
+        (`SubscriptionState.maybeCompleteValidation`): offsets that were emitted are read again, with the records that
+        replaced them. Never before the range: a micro-batch has no offsets but those that Spark logged."""
+        kept = lost.truncated_to
+        if kept is not None and kept.end_offset >= self.range.from_offset:
+            self.position = kept.end_offset
+            self._forget_epoch(kept.epoch)
+        else:
+            self.position = self.range.from_offset if kept is not None else lost.until_offset
+            self._forget_epoch()
+
+    def _on_diverging_epoch(self, diverging: DivergingEpoch) -> Instruction:
+        read = Position(self.position, self.last_fetched_epoch, self._epoch_start)
+        kept_until = read.kept_until(diverging.epoch, diverging.end_offset)
+        if kept_until >= self.position:
+            # Both logs agree up to the position. The epoch came from ListOffsets, and a leader that wrote nothing in
+            # its epoch leaves no trace of it at its successor.
+            self._forget_epoch(diverging.epoch)
+            return Wait()
+        cause = (
+            f"the log was truncated to offset {kept_until} (leader epoch {self.last_fetched_epoch}, now "
+            f"{self.leader_epoch}) after these records had been read, as an unclean leader election does"
+        )
+        start = self.range.from_offset
+        if kept_until < start:
+            replaced = f"{kept_until} to {start - 1}"
+            cause += f"; a stream reads the records that replaced offsets {replaced} in its next micro-batch"
+        return Lost(cause, kept_until, self.position, truncated_to=DivergingEpoch(diverging.epoch, kept_until))
+
+    def _on_empty(self, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
+        end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
+        has_all = end >= self.range.until_offset
+        if self.asked_follower:
+            # A follower may lag behind, or be slow at remote storage: only the leader knows that records are missing.
+            self._empty_responses = self._empty_responses + 1 if response_is_empty or not has_all else 0
+            return Wait() if self._empty_responses < MAX_EMPTY_RESPONSES else ReadFrom(LEADER)
+        # The high watermark, because an open transaction holds back the last stable offset alone.
+        is_short = 0 <= fetched.high_watermark <= self.position
+        self._empty_responses = self._empty_responses + 1 if response_is_empty and has_all else 0
+        self._short_logs = self._short_logs + 1 if is_short else 0
+        if max(self._empty_responses, self._short_logs) < MAX_EMPTY_RESPONSES:
+            return Wait()
+        self._empty_responses = self._short_logs = 0
+        return EmptyResponses(log_is_short=is_short)
+
+    def _on_records(self, fetched: FetchedPartition) -> Instruction:
+        self._empty_responses = self._short_logs = 0
+        from_offset = self.position
+        try:
+            headers = read_batch_headers(fetched.records, self._check_crcs)
+        except CorruptBatchError as error:
+            return self._on_corrupt(error)
+        except KafkaMetaError as error:
+            return Fail(type(error)(f"{self.range.partition} at offset {from_offset}: {error}"))
+        position, epoch = next_position(headers)
+        self._bytes_per_offset = len(fetched.records) / max(position - headers[0].base_offset, 1)
+        if position <= from_offset:
+            return Wait()
+        if epoch != self.last_fetched_epoch or self._epoch_start == NO_OFFSET:
+            first = next(header.base_offset for header in headers if header.leader_epoch == epoch)
+            self._epoch_start = max(first, from_offset)
+        self.position, self.last_fetched_epoch = min(position, self.range.until_offset), epoch
+        self.succeeded()
+        return Emit(
+            FetchedRecords(
+                partition=self.range.partition,
+                records=fetched.records,
+                headers=headers,
+                from_offset=from_offset,
+                until_offset=self.range.until_offset,
+                aborted_transactions=fetched.aborted_transactions,
+                read_committed=self._read_committed,
+            )
+        )

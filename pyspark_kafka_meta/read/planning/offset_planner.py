@@ -1,0 +1,217 @@
+"""`OffsetPlanner`: plans which offsets a query reads, in the process beside the driver.
+
+Raises every planning error before a task starts: unknown topics and partitions, offsets outside a log, missing
+partitions, recreated topics. Follows Spark's `KafkaOffsetReaderAdmin` and `KafkaMicroBatchStream`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition, shortened
+from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
+from pyspark_kafka_meta.options.start_specs import TimestampsSpec
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, advance, ranges
+from pyspark_kafka_meta.read.planning.log_ends import LogEnds
+from pyspark_kafka_meta.read.planning.lost_checkpoint_offsets import is_recreated, lost_starts
+from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts
+from pyspark_kafka_meta.read.planning.rate_limit import backlog, cap_offsets, is_delayed, limit_offsets
+from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
+from pyspark_kafka_meta.read.planning.task_plan import plan_tasks
+
+logger = logging.getLogger(__name__)
+
+PLANNER_MAX_AGE_MS = 5_000
+"""Upper bound of a stream planner's metadata.max.age.ms: it discovers new topics and partitions this soon. Their
+records are read from the start."""
+
+MAX_PLAN_ATTEMPTS = 5
+"""Attempts at one plan, if topics keep changing while their offsets are listed."""
+
+
+def stream_planner_options(options: ClientOptions) -> ClientOptions:
+    """The options of the client that plans a stream."""
+    return replace(options, metadata_max_age_ms=min(options.metadata_max_age_ms, PLANNER_MAX_AGE_MS))
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def retried(plan: Callable[P, T]) -> Callable[P, T]:
+    """Plan again if a topic went away while its offsets were listed. The next attempt knows, and decides."""
+
+    @wraps(plan)
+    def planned(*args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(MAX_PLAN_ATTEMPTS - 1):
+            with suppress(UnknownTopicError):
+                return plan(*args, **kwargs)
+        return plan(*args, **kwargs)
+
+    return planned
+
+
+class OffsetPlanner:
+    """Plans the offsets and tasks of one query, with a client of its own."""
+
+    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
+        self._client = client
+        self._options = options
+        self._offsets = StartEndOffsets(client, options)
+        self._ends = LogEnds(client, options, self._offsets)
+        self._starts = PartitionStarts(client, options, self._offsets)
+        self._planned_at: float | None = None  # the last micro-batch that was not delayed
+        self._latest_seen: SourceOffset | None = None
+
+    @retried
+    def available_now(self) -> dict[TopicPartition, Position]:
+        """The end of each log, where a Trigger.AvailableNow query ends, without missing topics if failOnDataLoss is
+        false."""
+        missing_are_lost = not self._options.fail_on_data_loss
+        return self._offsets.latest(self._ends.first_partitions(missing_are_lost))
+
+    @retried
+    def ranges(self, start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+        """The ranges of the batch between two logged offsets; see `checkpoint_offsets.ranges`."""
+        unknown = [partition for partition, position in end.start.items() if position.offset == EARLIEST_OFFSET]
+        return ranges(start, replace(end, start={**end.start, **self._starts.earliest_of_new(unknown)}))
+
+    def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+        """The ranges as tasks, those of one cached leader together."""
+        snapshot = self._client.cache.snapshot
+        known = {planned.partition: snapshot.leader(planned.partition) for planned in ranges}
+        leaders = {partition: leader.broker.node_id for partition, leader in known.items() if leader is not None}
+        options = self._options
+        return plan_tasks(ranges, leaders, options.min_partitions, options.max_records_per_partition, options.max_tasks)
+
+    def last_seen_latest(self) -> dict[str, Any] | None:
+        """The log ends of the last planned micro-batch, for Spark's progress; sends no request."""
+        return None if self._latest_seen is None else self._latest_seen.as_dict()
+
+    def flush_events(self) -> None:
+        """Write the refresh events so far, unless they hold no news."""
+        self._client.publisher.flush_news()
+
+    def close(self) -> None:
+        """Write the refresh events and close the connections."""
+        self._client.close()
+
+    @retried
+    def batch_ranges(self) -> list[OffsetRange]:
+        """The ranges of a batch query, pinned now, so that a retried task reads the same.
+
+        Raises:
+            OptionError, DataLossError, UnknownTopicError: as `StartEndOffsets.resolve` and `LogEnds.partitions`.
+        """
+        starting, ending = self._options.starting_offsets, self._options.ending_offsets
+        assert starting is not None and ending is not None, "for_batch() completes the options"
+        partitions = self._first_partitions()
+        with self._ends.same_topics(partitions) as ids:
+            starts = self._offsets.resolve(starting, partitions, "startingOffsets")
+            ends = self._offsets.resolve(ending, partitions, "endingOffsets", is_end=True)
+        planned = []
+        for partition in partitions:
+            (begin, epoch, _), end = starts[partition], ends[partition].offset
+            # Only an explicit end can be a mistake: an open transaction may hold the latest offset back.
+            is_explicit = (
+                isinstance(ending, TimestampsSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
+            )
+            if is_explicit and begin > end:
+                raise OptionError(
+                    f"the starting offset {begin} of {partition} is greater than its ending offset {end}: correct "
+                    "startingOffsets or endingOffsets"
+                )
+            planned.append(OffsetRange(partition, ids[partition.topic], begin, max(begin, end), epoch))
+        return planned
+
+    def _initial_offset(self) -> SourceOffset:
+        """Where a new streaming query begins."""
+        starting = self._options.starting_offsets
+        assert starting is not None, "for_stream() completes the options"
+        partitions = self._first_partitions()
+        with self._ends.same_topics(partitions) as ids:
+            positions = self._offsets.resolve(starting, partitions, "startingOffsets")
+        return SourceOffset(positions, ids, initial=True)
+
+    def _first_partitions(self) -> list[TopicPartition]:
+        partitions = self._ends.first_partitions()
+        if not partitions and self._options.topic_pattern is not None:
+            logger.warning(
+                "subscribePattern %s matches no topic that this user may see, or only topics that queries write for "
+                "themselves: correct it, or allow DESCRIBE on the topic. A stream continues and looks for new topics",
+                shortened(self._options.topic_pattern),
+            )
+        return partitions
+
+    @retried
+    def next_offset(self, start: SourceOffset, target: Positions | None, limited: bool) -> SourceOffset:
+        """The end of the micro-batch that begins at `start`; the same JSON if there is nothing to read.
+
+        Args:
+            start: `BEGINNING` for a new query, which begins where its options say.
+            target: where the query ends (Trigger.AvailableNow); None for no end.
+            limited: whether the rate limits of the options apply.
+
+        Raises:
+            DataLossError: partitions or offsets of `start` or `target` are lost, and failOnDataLoss is true.
+        """
+        if start == BEGINNING:
+            start = self._initial_offset()
+        latest_seen = self._ends.confirmed(start, target or {})
+        lost = lost_starts(start, latest_seen) if start.initial else []
+        if any(part in latest_seen.cuts or is_recreated(part, start, latest_seen) for part in lost):
+            # Nothing was read yet, so nothing is lost: the next attempt begins in the log as it is now.
+            raise UnknownTopicError("a topic was recreated or truncated while its offsets were listed: try again")
+        if not latest_seen.positions:
+            self._starts.record_gone(start, latest_seen)
+            # SPARK-41375: topics that return must not be read from their start. A new query without any topic has
+            # begun: later topics are new.
+            return SourceOffset({}, {}) if start.initial else start
+        if self._latest_seen is None:
+            self._warn_without_ids(latest_seen)
+        self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
+        begun = self._starts.of_new(start, latest_seen)
+        begun |= self._starts.after_loss(start, latest_seen)
+        self._starts.record_gone(start, latest_seen)
+        starts = {**start.positions, **begun}
+        # A partition that returned may end before its start: it waits there, and the next plan detects the loss.
+        latest = {**latest, **{partition: max(latest[partition], position) for partition, position in begun.items()}}
+        for bound in (target, self._ending()):
+            latest = latest if bound is None else cap_offsets(starts, latest, bound)
+        if target is None and limited and self._is_delayed(backlog(starts, latest), at_once=bool(begun)):
+            return start
+        max_offsets = self._options.max_offsets_per_trigger if limited else None
+        ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
+        return advance(start, self._ends.with_epoch_starts(starts, SourceOffset(ends, ids)), begun)
+
+    def _warn_without_ids(self, latest: SourceOffset) -> None:
+        without = sorted(topic for topic, topic_id in latest.topic_ids.items() if topic_id is None)
+        if without:
+            logger.warning(
+                "the brokers report no ids of %s (Kafka before 2.8, or inter.broker.protocol.version): a topic that is "
+                "deleted and recreated is only noticed by its leader epochs or a shorter log, and its records may be "
+                "lost without an error. Do not recreate these topics while a query reads them, or upgrade the brokers",
+                ", ".join(without[:5]),
+            )
+
+    def _ending(self) -> Positions | None:
+        """Where the stream ends; None for no end."""
+        ending = self._options.ending_offsets
+        return {partition: Position(offset) for partition, offset in ending.by_partition} if ending else None
+
+    def _is_delayed(self, offsets: int, at_once: bool) -> bool:
+        """Whether the micro-batch waits for more records. Not under Trigger.AvailableNow, which would end."""
+        now, min_offsets = self._client.clock(), self._options.min_offsets_per_trigger
+        waited_ms = None if self._planned_at is None else (now - self._planned_at) * 1000
+        max_delay_ms = self._options.max_trigger_delay_ms
+        if not at_once and min_offsets is not None and is_delayed(offsets, min_offsets, waited_ms, max_delay_ms):
+            return True
+        self._planned_at = now
+        return False

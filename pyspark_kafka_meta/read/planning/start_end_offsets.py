@@ -1,0 +1,208 @@
+"""`StartEndOffsets`: resolves startingOffsets and endingOffsets to offsets of the logs, by ListOffsets.
+
+Follows Spark's `KafkaOffsetReaderAdmin`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
+from pyspark_kafka_meta.model import Position, TopicPartition, name_first, name_partitions
+from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options.start_specs import (
+    GroupSpec,
+    LastDurationSpec,
+    LastOffsetsSpec,
+    StartSpec,
+    TimestampsSpec,
+)
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import check_same_partitions
+from pyspark_kafka_meta.read.planning.data_loss_policy import DataLossPolicy
+
+logger = logging.getLogger(__name__)
+
+
+class StartEndOffsets:
+    """The offsets of one query."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        options: SourceOptions,
+        wall_clock: Callable[[], float] = time.time,
+        committed: Callable[[ClientOptions, str, Collection[TopicPartition]], dict[TopicPartition, int]] | None = None,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._policy = DataLossPolicy(options)
+        self._wall_clock = wall_clock
+        self._committed = committed or _committed_offsets
+        self._reported: set[str] = set()  # losses, which a retried plan does not report again
+
+    def resolve(
+        self, spec: StartSpec, partitions: Collection[TopicPartition], option: str, is_end: bool = False
+    ) -> dict[TopicPartition, Position]:
+        """The positions that `spec` means.
+
+        Args:
+            option: startingOffsets or endingOffsets, for errors.
+            is_end: whether a batch ends there.
+
+        Raises:
+            OptionError: it names other partitions than these, an offset behind the end of a log, or a time later than
+                all records.
+            DataLossError: it names an offset that has aged out, and failOnDataLoss is true.
+        """
+        match spec:
+            case TimestampsSpec():
+                return self._at_times(spec, partitions, f"{option}ByTimestamp")
+            case LastDurationSpec(ms):
+                since_ms = max(0, int(self._wall_clock() * 1000) - ms)
+                return self._at_times(TimestampsSpec(since_ms, or_latest=True), partitions, option)
+            case LastOffsetsSpec(offsets):
+                return self._before_end(offsets, partitions)
+            case GroupSpec(group):
+                return self._of_group(group, partitions)
+            case OffsetsSpec(None):
+                return self._at_offsets(spec, partitions, option, is_end)
+            case OffsetsSpec(everywhere):
+                return self.latest(partitions) if everywhere == LATEST_OFFSET else self.earliest(partitions)
+
+    def _at_times(
+        self, spec: TimestampsSpec, partitions: Collection[TopicPartition], option: str
+    ) -> dict[TopicPartition, Position]:
+        """The ends are listed first. A partition without so late a record starts at its end before the times were
+        listed: records written meanwhile must not be skipped, nor read by two batches with adjoining times. No epochs:
+        those in the responses belong to the records there, not to the records before."""
+        times = dict(spec.by_partition)
+        if spec.everywhere_ms is not None:
+            times = dict.fromkeys(partitions, spec.everywhere_ms)
+        check_same_partitions(option, times, partitions)
+        latest = self.latest(times)
+        listed = self._list(times, self._options.fetch.read_committed)
+        unmatched = [partition for partition, result in listed.items() if result.offset < 0]
+        if unmatched and not spec.or_latest:
+            raise OptionError(
+                f"No offset matched from request of topic-partition {unmatched[0]} and timestamp "
+                f"{times[unmatched[0]]}. Set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+            )
+        matched = {partition: Position(result.offset) for partition, result in listed.items()}
+        return matched | {partition: latest[partition] for partition in unmatched}
+
+    def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        return {part: Position(max(earliest[part].offset, latest[part].offset - offsets)) for part in partitions}
+
+    def _of_group(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        committed = self._committed(self._client.options, group, partitions)
+        without = set(partitions) - committed.keys()
+        if without:
+            logger.warning(
+                "consumer group %s has committed no offset of %s: beginning at their start",
+                group,
+                name_partitions(without),
+            )
+        place = f"the commit of consumer group {group}"
+        gone = self._behind_the_end(committed, place)
+        offsets = committed | dict.fromkeys(without | gone, EARLIEST_OFFSET)
+        spec = OffsetsSpec(by_partition=tuple(sorted(offsets.items())))
+        return self._at_offsets(spec, partitions, place, is_end=False)
+
+    def _behind_the_end(self, committed: Mapping[TopicPartition, int], place: str) -> set[TopicPartition]:
+        """Partitions whose log ends before the group's offset, because it was truncated or recreated. The query starts
+        at their start: nobody can correct the offset for a group that is gone."""
+        ends = self.high_watermarks(committed)
+        gone = {partition for partition, offset in committed.items() if offset > ends[partition].offset}
+        for partition in sorted(gone):
+            offset, end = committed[partition], ends[partition].offset
+            text = f"{place} names offset {offset} of {partition}, and its log ends at {end}"
+            self._report(text, "the records between are gone, or the topic was recreated", partition, end, offset)
+        return gone
+
+    def _at_offsets(
+        self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str, is_end: bool
+    ) -> dict[TopicPartition, Position]:
+        by_topic = dict(spec.by_topic)
+        given = {part: by_topic[part.topic] for part in partitions if part.topic in by_topic} | dict(spec.by_partition)
+        unread = sorted(by_topic.keys() - {partition.topic for partition in partitions})
+        if unread:
+            raise OptionError(f"{option} names topic {name_first(unread)}, which is not read: correct it")
+        check_same_partitions(option, given, partitions)
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}
+        # A query may begin behind the start of an open transaction, but a batch cannot end there.
+        ends = latest if is_end else self.high_watermarks(partitions)
+        return {
+            partition: named[offset][partition]
+            if offset in named
+            else self._within_log(option, partition, offset, earliest[partition].offset, ends[partition].offset, is_end)
+            for partition, offset in given.items()
+        }
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The start of each log. No epoch: a leader has nothing to compare before it."""
+        listed = self._list(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), read_committed=False)
+        return {partition: Position(result.offset) for partition, result in listed.items()}
+
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The end of each log: high watermark, or last stable offset under read_committed."""
+        return self._latest(partitions, self._options.fetch.read_committed)
+
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The end of each log, open transactions included."""
+        return self._latest(partitions, read_committed=False)
+
+    def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:
+        listed = self._list(dict.fromkeys(partitions, LATEST_TIMESTAMP), read_committed)
+        return {partition: Position(result.offset, result.leader_epoch) for partition, result in listed.items()}
+
+    def _list(
+        self, timestamps: Mapping[TopicPartition, int], read_committed: bool
+    ) -> Mapping[TopicPartition, PartitionOffset]:
+        if not timestamps:
+            return {}
+        return self._client.list_offsets(timestamps, self._client.api_deadline(), read_committed)
+
+    def _within_log(
+        self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int, is_end: bool
+    ) -> Position:
+        """`offset` if the log holds it; the start of the log if it has aged out and failOnDataLoss is false."""
+        if offset > latest:
+            raise OptionError(
+                f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
+            )
+        if offset < earliest:
+            text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
+            is_read = not is_end  # records behind an end were not to be read
+            self._report(text, "the records before it are gone", partition, offset, earliest, is_read)
+        return Position(max(offset, earliest))
+
+    def _report(
+        self,
+        text: str,
+        cause: str,
+        partition: TopicPartition,
+        from_offset: int,
+        until_offset: int,
+        is_read: bool = True,
+    ) -> None:
+        """Report lost records once. `is_read`: whether the query would have read them."""
+        if text in self._reported:
+            return
+        self._policy.report_loss(f"{text}: {cause}")
+        if is_read:
+            self._client.cache.record_loss(partition, from_offset, until_offset, text)
+        self._reported.add(text)
+
+
+def _committed_offsets(
+    options: ClientOptions, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup  # imports confluent_kafka, rarely needed
+
+    return ConsumerGroup(options, group).committed(partitions)

@@ -1,0 +1,448 @@
+"""The `kafkameta` command; each subcommand imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack, closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.options.transactions import DECISIONS_TOPIC
+from pyspark_kafka_meta.tools.cli.parameters import (
+    AllApplications,
+    Application,
+    AsJson,
+    Checkpoints,
+    Config,
+    Count,
+    DecisionsTopic,
+    EventsPath,
+    EventsTopic,
+    JsonOrPipe,
+    Options,
+    Servers,
+    TimeoutMs,
+    WatchSeconds,
+    check_checkpoints,
+    check_demo,
+    check_watch,
+    cluster_options,
+    events_options,
+    since_ms,
+)
+from pyspark_kafka_meta.tools.demo import DemoCluster
+from pyspark_kafka_meta.tools.doctor.machine_checks import DISTRIBUTION, version_of
+from pyspark_kafka_meta.tools.exporter.defaults import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
+from pyspark_kafka_meta.tools.shared.cluster_access import timeout_options
+from pyspark_kafka_meta.tools.shared.console import WARNINGS, end_in_good_order, for_people, reporting
+
+app = typer.Typer(
+    name="kafkameta",
+    help="Inspect Kafka clusters and the metadata caches of the kafkameta source.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{DISTRIBUTION} {version_of(DISTRIBUTION) or 'not installed by pip'}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    logging.getLogger("pyspark_kafka_meta").addHandler(WARNINGS)  # a second time has no effect
+
+
+@app.command()
+def metadata(
+    bootstrap_servers: Servers = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Also refresh a cache and show its events.")] = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=86_400,
+            metavar="SECONDS",
+            help="Repeat every SECONDS. In a pipe, tables are printed only at changes, JSON each time.",
+        ),
+    ] = None,
+    count: Count = None,
+    timeout_ms: TimeoutMs = 10_000,
+    as_json: AsJson = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show brokers, topics and the leader of each partition, as reported by one broker."""
+    from rich.console import Console
+
+    from pyspark_kafka_meta.options import ClientOptions
+    from pyspark_kafka_meta.tools.cli.command_cache import OwnCache
+    from pyspark_kafka_meta.tools.cli.metadata import look_at, show
+    from pyspark_kafka_meta.tools.cli.metadata import watch as keep_watch
+    from pyspark_kafka_meta.tools.shared.cluster_access import check_topics
+
+    console = None if as_json else Console()
+    with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
+        check_watch(watch, count)
+        cluster = cluster_options(bootstrap_servers, option, config)
+        client = ClientOptions.parse({**cluster, **timeout_options(timeout_ms)})
+        own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
+        if watch is None:
+            seen = look_at(client, topic, own_cache)
+            show(seen, console)
+            if topic:
+                check_topics(seen.description.response)
+        elif not keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count):
+            raise typer.Exit(1)
+
+
+@app.command()
+def events(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: Servers = None,
+    reason: Annotated[
+        list[RefreshReason] | None, typer.Option(help="Only this reason; may be given several times.")
+    ] = None,
+    role: Annotated[Role | None, typer.Option(help="Only this role.")] = None,
+    application: Application = None,
+    all_applications: AllApplications = False,
+    since: Annotated[str | None, typer.Option(metavar="10m", help="Only events newer than this.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest N events; 1000 by default.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until Ctrl-C.")] = False,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show the refresh events of the metadata caches, newest last.
+
+    Events are read from --path, or from --topic at --bootstrap-servers, by default from the default folders of this
+    machine, for the latest application.
+    """
+    from pyspark_kafka_meta.tools.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
+    from pyspark_kafka_meta.tools.shared.event_sources import open_events
+
+    console = for_people(as_json)
+    show = print_events if console is None else EventTables(console)
+    with reporting(until_ended=follow):
+        earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
+        wanted = EventFilter(reason or (), role, earliest_ms, application)
+        given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
+        with closing(open_events(given, not follow, all_applications or application is not None)) as source:
+            show_events(source, wanted, show, last)
+            if follow:
+                follow_events(source, wanted, show)
+
+
+@app.command()
+def caches(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: Servers = None,
+    stale: Annotated[
+        bool,
+        typer.Option("--stale", help="Only entries older than the state of the cluster at --bootstrap-servers."),
+    ] = False,
+    application: Application = None,
+    all_applications: AllApplications = False,
+    since: Annotated[str, typer.Option(metavar="10m", help="Only caches with an event newer than this.")] = "10m",
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show the leader and epoch of each partition in each metadata cache.
+
+    The caches are computed from events: from --path, or from --topic at --bootstrap-servers, by default from the
+    default folders of this machine, for the latest application. Closed caches are omitted. A cache that was killed on
+    another machine is shown for the time of --since.
+    """
+    from pyspark_kafka_meta.options import ClientOptions
+    from pyspark_kafka_meta.tools.cli.caches import known_caches, show_caches, show_stale
+    from pyspark_kafka_meta.tools.shared.event_sources import open_events
+
+    console, now_ms = for_people(as_json), int(time.time() * 1000)
+    with reporting():
+        cluster = cluster_options(bootstrap_servers, option, config)
+        client = ClientOptions.parse(cluster) if stale else None
+        given = events_options(path, topic, cluster, uses_brokers=stale, others=" or --stale")
+        with closing(open_events(given, True, all_applications or application is not None)) as source:
+            known = known_caches(source, since_ms(since, now_ms), now_ms, application)
+        if client is None:
+            show_caches(known, console)
+        elif not show_stale(known, client, console):
+            raise typer.Exit(1)
+
+
+@app.command()
+def transactions(
+    bootstrap_servers: Servers = None,
+    settle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Commit what the query with this kafka.transactional.id has decided, abort its other transactions.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --settle.")] = False,
+    watch: WatchSeconds = None,
+    count: Count = None,
+    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
+    timeout_ms: TimeoutMs = 10_000,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show the open transactions of the cluster, which read_committed readers wait for.
+
+    --settle ends those of a query that will not come back. Before Kafka 3.0, brokers cannot list transactions.
+    """
+    from pyspark_kafka_meta.options import ClusterOptions
+    from pyspark_kafka_meta.tables.open_transactions import query_transactions
+    from pyspark_kafka_meta.tools.cli.transactions import settle as settle_sink
+    from pyspark_kafka_meta.tools.cli.transactions import show_transactions
+    from pyspark_kafka_meta.tools.cli.transactions import watch as keep_watch
+
+    console = for_people(as_json)
+    with reporting(until_ended=watch is not None and count is None):
+        check_watch(watch, count)
+        if settle is not None and watch is not None:
+            raise OptionError("--settle and --watch exclude each other")
+        cluster = cluster_options(bootstrap_servers, option, config)
+        given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms), "decisionsTopic": decisions_topic})
+        if settle is not None:
+            is_done = settle_sink(given, settle, lambda question: yes or typer.confirm(question), console)
+        elif watch is not None:
+            is_done = keep_watch(lambda: query_transactions(given), console, watch, count)
+        else:
+            show_transactions(query_transactions(given), console)
+            return
+        if not is_done:
+            raise typer.Exit(1)
+
+
+@app.command()
+def lag(
+    checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of a query: a path, or a URI of pyarrow.")],
+    bootstrap_servers: Servers = None,
+    watch: WatchSeconds = None,
+    count: Count = None,
+    timeout_ms: TimeoutMs = 10_000,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show how many records and seconds a streaming query is behind, in each partition.
+
+    A micro-batch counts as read once the checkpoint records it as finished. The seconds are the age of the next
+    unread record, by its timestamp.
+    """
+    from pyspark_kafka_meta.tools.cli.lag import show
+    from pyspark_kafka_meta.tools.cli.lag import watch as keep_watch
+    from pyspark_kafka_meta.tools.shared.checkpoint_lag import checkpoint_lag
+
+    console = for_people(as_json)
+    with reporting(until_ended=watch is not None and count is None):
+        check_watch(watch, count)
+        cluster = {**cluster_options(bootstrap_servers, option, config), **timeout_options(timeout_ms)}
+        if watch is None:
+            show(checkpoint_lag(checkpoint, cluster), console)
+        elif not keep_watch(lambda: checkpoint_lag(checkpoint, cluster), console, watch, count):
+            raise typer.Exit(1)
+
+
+@app.command()
+def exporter(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: Servers = None,
+    checkpoint: Checkpoints = None,
+    per_partition: Annotated[
+        bool, typer.Option("--per-partition", help="Also export the lag of each partition.")
+    ] = False,
+    application: Application = None,
+    all_applications: AllApplications = False,
+    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
+    interval: Annotated[
+        float,
+        typer.Option(
+            min=INTERVALS_S[0], max=INTERVALS_S[1], metavar="SECONDS", help="Poll events and cluster every SECONDS."
+        ),
+    ] = INTERVAL_S,
+    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = HOST,
+    port: Annotated[int, typer.Option(min=PORTS[0], max=PORTS[1], help="Port; 0 for a free port.")] = PORT,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Serve metrics for Prometheus: refreshes, caches, lag and transactions.
+
+    Events are read from --path, or from --topic at --bootstrap-servers, by default from the default folders of this
+    machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are stale,
+    open transactions, and the lag of each --checkpoint.
+    """
+    from pyspark_kafka_meta.tools.cli.exporter import serve_metrics
+    from pyspark_kafka_meta.tools.exporter.poller import Watched
+    from pyspark_kafka_meta.tools.shared.event_sources import open_events
+
+    with reporting(until_ended=True):
+        cluster = cluster_options(bootstrap_servers, option, config)
+        check_checkpoints(checkpoint, cluster)
+        given = events_options(path, topic, cluster, uses_brokers=True)
+        every_application = all_applications or application is not None
+        with closing(open_events(given, False, every_application, skips_unreadable=True)) as source:
+            watched = Watched(
+                events=source,
+                application_id=application,
+                cluster=cluster,
+                decisions_topic=decisions_topic,
+                checkpoints=checkpoint or (),
+                per_partition=per_partition,
+            )
+            serve_metrics(watched, host, port, interval)
+
+
+@app.command()
+def doctor(
+    bootstrap_servers: Servers = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A topic to read, or with --write to write; may be given several times.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also check that each --topic can be written. No record is written.")
+    ] = False,
+    executors: Annotated[bool, typer.Option("--executors", help="Start Spark and check its executors.")] = False,
+    path: Annotated[
+        str | None, typer.Option("--path", help="With --executors: check that they share this metricsPath.")
+    ] = None,
+    timeout_ms: TimeoutMs = 10_000,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Check this machine, the brokers, topics and the executors, and show how to fix problems.
+
+    Check --topic as a query reads it, and with --write as a query writes it, with the kafka.* options of the query.
+    docs/troubleshooting.md has the errors of queries.
+    """
+    from pyspark_kafka_meta.tools.cli.doctor import show_findings
+    from pyspark_kafka_meta.tools.doctor.run_checks import run_checks
+
+    with reporting():
+        cluster = cluster_options(bootstrap_servers, option, config, write)
+        if topic and not cluster:
+            raise OptionError("--topic needs --bootstrap-servers")
+        if write and not topic:
+            raise OptionError("--write needs --topic")
+        if path is not None and not executors:
+            raise OptionError("--path needs --executors")
+        cluster |= timeout_options(timeout_ms) if cluster else {}
+        if not show_findings(run_checks(cluster, topic or (), write, executors, path), for_people(as_json)):
+            raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    cluster: Annotated[DemoCluster | None, typer.Option(help="Cluster to start; embedded by default.")] = None,
+    bootstrap_servers: Servers = None,
+    topic: Annotated[str | None, typer.Option(help="Topic to read at --bootstrap-servers.")] = None,
+    feed: Annotated[bool, typer.Option("--feed", help="Also write records to --topic.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", help="Wait for Enter before each scene.")] = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show how the caches of two executors follow the leaders, in scenes with a summary.
+
+    At --bootstrap-servers, only scenes that change nothing are played.
+    """
+    from rich.console import Console
+
+    from pyspark_kafka_meta.tools.demo.clusters import UserCluster
+    from pyspark_kafka_meta.tools.demo.runner import own_cluster, run_demo
+
+    console = Console()
+    end_in_good_order()
+    with reporting(), ExitStack() as opened:
+        yours = cluster_options(bootstrap_servers, option, config)
+        check_demo(cluster, topic, feed, yours)
+        if topic is not None:
+            seen = run_demo(UserCluster(yours, topic), console, feed, interactive)
+        else:
+            seen = run_demo(opened.enter_context(own_cluster(cluster, console)), console, True, interactive)
+        if not seen:
+            raise typer.Exit(1)
+
+
+@app.command()
+def page(
+    cluster: Annotated[DemoCluster | None, typer.Option(help="Cluster to start; embedded by default.")] = None,
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: Servers = None,
+    checkpoint: Checkpoints = None,
+    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
+    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free port.")] = 8_080,
+    open_browser: Annotated[bool, typer.Option("--open", help="Also open a browser.")] = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show the demo in a browser, with buttons; or your own events, without buttons.
+
+    Your events are read from --path, or from --topic at --bootstrap-servers. The cluster at --bootstrap-servers shows
+    which caches are stale, open transactions, and the lag of each --checkpoint.
+    """
+    with reporting(until_ended=True):
+        if find_spec("nicegui") is None:
+            raise OptionError(f"the page needs more packages: pip install '.[page]' in a clone of {DISTRIBUTION}")
+        from pyspark_kafka_meta.tools.page.start import PageAddress, serve_demo, serve_events
+
+        yours = cluster_options(bootstrap_servers, option, config)
+        check_checkpoints(checkpoint, yours)
+        at = PageAddress(host, port, open_browser)
+        if path is None and topic is None:
+            if yours:
+                raise OptionError("--bootstrap-servers, --option and --config need --path or --topic")
+            serve_demo(cluster, at)
+        elif cluster is not None:
+            raise OptionError("--cluster excludes --path and --topic")
+        else:
+            given = events_options(path, topic, yours, uses_brokers=True)
+            serve_events(given, yours, checkpoint or (), decisions_topic, at)
+
+
+@app.command()
+def migrate_checkpoint(
+    checkpoint: Annotated[Path, typer.Argument(help="checkpointLocation of a stopped query, a local folder.")],
+    write: Annotated[Path | None, typer.Option(help="Write a checkpoint for kafkameta to this folder.")] = None,
+) -> None:
+    """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source."""
+    from pyspark_kafka_meta.tools.cli.migrate import starting_offsets, write_checkpoint
+
+    end_in_good_order()  # removes an incomplete copy
+    with reporting():
+        if write is not None:
+            write_checkpoint(checkpoint, write)
+            typer.echo(f"wrote {write}")
+            return
+        found, pending = starting_offsets(checkpoint)
+    typer.echo("\n".join(found))
+    if pending is not None:
+        typer.echo(
+            f"kafkameta: batch {pending} was planned but not committed: with these offsets it is read again. If the "
+            "sink may have it already, use --write, which keeps the batch and its number",
+            err=True,
+        )

@@ -1,0 +1,166 @@
+"""The options that commands share, and their translation to options of the source.
+
+The file of `--config` is a properties file, as for `--command-config` of Kafka's tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options.client import CLIENT_OPTIONS
+from pyspark_kafka_meta.options.definitions import NAME
+from pyspark_kafka_meta.options.fetch import FETCH_OPTIONS
+from pyspark_kafka_meta.options.parsers import parse_duration_ms
+from pyspark_kafka_meta.options.producer import PRODUCER_OPTIONS
+from pyspark_kafka_meta.options.tables import OPTION_NAMES
+from pyspark_kafka_meta.tools.cli.properties_file import parse_properties, split_pair
+from pyspark_kafka_meta.tools.demo import DemoCluster
+from pyspark_kafka_meta.tools.shared.console import note
+from pyspark_kafka_meta.validators import INT32_MAX
+
+Servers = Annotated[str | None, typer.Option(help="Brokers as host:port, separated by commas; --config may set them.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="A kafka.* option of the source; may be given several times."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="File of such options, one per line; the place for secrets."),
+]
+EventsPath = Annotated[str | None, typer.Option("--path", help="The metricsPath of the events.")]
+Application = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="Only readers and writers of this Spark application; planners have no id."),
+]
+AllApplications = Annotated[
+    bool,
+    typer.Option("--all-applications", help="All applications in the default folders, not only the latest."),
+]
+EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
+TimeoutMs = Annotated[
+    int,
+    typer.Option(
+        min=1, max=INT32_MAX, help="How long brokers may take to respond; overrides kafka.default.api.timeout.ms."
+    ),
+]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoint",
+        help="checkpointLocation of a query, for its lag: a path or a URI; may be given several times.",
+    ),
+]
+WatchSeconds = Annotated[
+    float | None, typer.Option("--watch", min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
+]
+Count = Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")]
+DecisionsTopic = Annotated[str, typer.Option(help="The decisionsTopic of the queries.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+JsonOrPipe = Annotated[bool, typer.Option("--json", help="Print JSON lines, the default without a terminal.")]
+
+
+def cluster_options(
+    servers: str | None, options: Sequence[str] | None, config: Path | None, writes: bool = False
+) -> dict[str, str]:
+    """The `kafka.*` options; the command line takes precedence over the file.
+
+    Args:
+        writes: whether the command uses the options of writing in the file too.
+
+    Raises:
+        OptionError: the file or an option cannot be read. The text contains no values, which may be secret.
+    """
+    found = {} if config is None else _in_file(config, writes)
+    try:
+        found |= {_full_name(name): value for name, value in map(split_pair, options or ())}
+    except ValueError:
+        raise OptionError("--option must be NAME=VALUE") from None
+    return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
+
+
+def events_options(
+    path: str | None, topic: str | None, cluster: Mapping[str, str], uses_brokers: bool = False, others: str = ""
+) -> dict[str, str]:
+    """The options of the table `refresh_events`.
+
+    Args:
+        cluster: the `kafka.*` options.
+        uses_brokers: whether `cluster` has another use than to read the topic.
+        others: options with such a use, for the error text.
+
+    Raises:
+        OptionError: both places are given, or options of a cluster without a use.
+    """
+    if path is not None and topic is not None:
+        raise OptionError("--path and --topic exclude each other")
+    if topic is not None:
+        return {**cluster, "metricsTopic": topic}
+    if cluster and not uses_brokers:
+        raise OptionError(f"--bootstrap-servers, --option and --config need --topic{others}")
+    return {} if path is None else {"metricsPath": path}
+
+
+def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours: Mapping[str, str]) -> None:
+    """Check that the options of `demo` fit together.
+
+    Args:
+        yours: the `kafka.*` options of the user's cluster.
+
+    Raises:
+        OptionError: two clusters are given, or incomplete cluster options.
+    """
+    if yours and cluster is not None:
+        raise OptionError("--cluster and --bootstrap-servers exclude each other")
+    if (topic is None) == ("kafka.bootstrap.servers" in yours) or (topic is None and (feed or yours)):
+        raise OptionError("--bootstrap-servers and --topic need each other; --feed, --option and --config need both")
+
+
+def check_checkpoints(checkpoints: Sequence[str] | None, cluster: Mapping[str, str]) -> None:
+    """Raises OptionError: checkpoints without `cluster`, the `kafka.*` options."""
+    if checkpoints and not cluster:
+        raise OptionError("--checkpoint needs --bootstrap-servers")
+
+
+def check_watch(watch: float | None, count: int | None) -> None:
+    """Raises OptionError: --count without --watch."""
+    if count is not None and watch is None:
+        raise OptionError("--count needs --watch")
+
+
+def since_ms(text: str, now_ms: int) -> int:
+    """The start of the period `text` before `now_ms`, in ms since 1970 UTC. Raises OptionError."""
+    try:
+        if text.strip().isdecimal():  # a number without a unit is probably meant as minutes
+            raise ValueError
+        return now_ms - parse_duration_ms(text)
+    except ValueError:
+        raise OptionError("--since must be a time like 10m, 30s or 2h") from None
+
+
+def _in_file(config: Path, writes: bool) -> dict[str, str]:
+    """The options in the file. Options of Kafka's other tools are ignored."""
+    try:
+        pairs = list(parse_properties(config.read_text()))
+    except OSError as error:
+        raise OptionError(f"{config} cannot be read ({error.strerror}): correct --config") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
+    except ValueError as error:
+        raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
+    table = CLIENT_OPTIONS | FETCH_OPTIONS | (PRODUCER_OPTIONS if writes else {})
+    known = {option.name for option in table.values()}
+    others = {name for name, _ in pairs if _full_name(name) not in known and NAME.fullmatch(name)}
+    if others:
+        note(f"ignored unknown options in {config}: {', '.join(sorted(others))}")
+    return {_full_name(name): value for name, value in pairs if name not in others}
+
+
+def _full_name(name: str) -> str:
+    """The documented name, with the prefix `kafka.` that Kafka's tools omit."""
+    full = name if name in OPTION_NAMES or name.lower().startswith("kafka.") else f"kafka.{name}"
+    return OPTION_NAMES.get(full, full)

@@ -1,0 +1,143 @@
+"""`kafkameta transactions`: the open transactions of a cluster, and how those of one sink are ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import datetime
+
+from rich.console import Console, Group
+from rich.table import Table
+
+from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
+from pyspark_kafka_meta.events.origin import cli_origin
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.model import name_first, shortened
+from pyspark_kafka_meta.options import ClusterOptions, SinkOptions
+from pyspark_kafka_meta.tables.open_transactions import (
+    SinkDecisions,
+    open_transactions,
+    read_decisions,
+    transaction_rows,
+)
+from pyspark_kafka_meta.tables.rows import TransactionRow
+from pyspark_kafka_meta.tools.cli import repeat
+from pyspark_kafka_meta.tools.shared.console import note, print_json
+from pyspark_kafka_meta.tools.shared.formatting import TABLE_STYLE, decided_text, plain, seconds_text, written_text
+from pyspark_kafka_meta.write.exactly_once.plan import tasks_of_sink
+from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+
+
+def show_transactions(rows: Sequence[TransactionRow], console: Console | None) -> None:
+    """A table; without a console a JSON line for each row."""
+    if console is None:
+        for row in rows:
+            print_json(asdict(row))
+    elif rows:
+        console.print(_table(rows))
+    else:
+        note("no transaction is open")
+
+
+def watch(
+    look: Callable[[], Sequence[TransactionRow]], console: Console | None, every_s: float, times: int | None
+) -> bool:
+    """Look as `repeat.watch`."""
+    return repeat.watch(look, lambda rows: show_transactions(rows, None), _tables, console, every_s, times)
+
+
+def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], bool], console: Console | None) -> bool:
+    """Settle what a sink has decided and abort its other transactions, as its next run would.
+
+    Args:
+        is_confirmed: answers a question to the user, which is asked if there is something to end.
+
+    Returns:
+        Whether nothing is left to do.
+
+    Raises:
+        KafkaMetaError: the sink is unknown, transactions stay open, or as `TransactionDriver.plan`.
+    """
+    with closing(KafkaClient(options.client, EventPublisher((), cli_origin()))) as client:
+        decisions = read_decisions(client, options.decisions_topic)
+        rows = _rows(client, decisions)
+        chosen = [row for row in rows if row.sink == sink]
+        sinks = {name for name, _ in decisions} | {row.sink for row in rows if row.sink is not None}
+        if sink not in sinks:
+            raise KafkaMetaError(_unknown(sink, sinks))
+        if not chosen:
+            note(f"nothing to settle: no transaction of {sink} is known to be open")
+            return True
+        show_transactions(chosen, console)
+        decided = sum(row.is_decided for row in chosen)
+        others = len(chosen) - decided
+        question = f"Make the decided transactions of {sink} visible ({decided}), and abort the others ({others})?"
+        if not is_confirmed(f"{question} A query that still runs repeats its tasks."):
+            return False
+        TransactionDriver(client, _sink_options(options, sink)).recover()
+        if left := _still_open(client, sink):
+            raise KafkaMetaError(
+                f"transactions of {sink} are open ({len(left)}): its query runs, or a broker did not respond in time: "
+                "stop the query, and settle again"
+            )
+        note(f"settled {sink}: the decided transactions are visible ({decided}), the others are aborted ({others})")
+        return True
+
+
+def _rows(client: KafkaClient, decisions: SinkDecisions) -> list[TransactionRow]:
+    """Before Kafka 3.0 only those of unsettled batches."""
+    try:
+        return open_transactions(client, decisions)
+    except UnsupportedBrokerError as error:
+        note(str(error))
+        return transaction_rows((), decisions, client.cache.snapshot.cluster_id, int(time.time() * 1000))
+
+
+def _still_open(client: KafkaClient, sink: str) -> tuple[str, ...]:
+    """Open transactions of the sink's tasks; before Kafka 3.0 none is known."""
+    try:
+        return tasks_of_sink(client.coordinators.list_transactions(client.api_deadline()), sink)
+    except UnsupportedBrokerError:
+        return ()
+
+
+def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
+    servers = ",".join(map(str, options.client.bootstrap_servers))
+    parsed = SinkOptions.parse(
+        {
+            "kafka.bootstrap.servers": servers,
+            "kafka.transactional.id": sink,
+            "decisionsTopic": options.decisions_topic,
+        }
+    )
+    return replace(parsed, client=options.client)
+
+
+def _unknown(sink: str, sinks: Collection[str]) -> str:
+    return (
+        f"no query has written with kafka.transactional.id {shortened(sink)}: correct --settle; known are "
+        f"{name_first(sorted(sinks))}"
+    )
+
+
+def _tables(rows: Sequence[TransactionRow]) -> Group:
+    number = "1 transaction" if len(rows) == 1 else f"{len(rows) or 'no'} transactions"
+    return Group(plain(f"At {datetime.now():%H:%M:%S}: {number}", "bold"), _table(rows))
+
+
+def _table(rows: Sequence[TransactionRow]) -> Table:
+    table = Table("sink", "transactional id", "state", "open for", "timeout", "partitions", "decided", **TABLE_STYLE)
+    for row in rows:
+        table.add_row(
+            plain(row.sink),
+            plain(row.transactional_id),
+            plain(row.state),
+            plain(seconds_text(row.open_ms)),
+            plain(seconds_text(row.timeout_ms)),
+            plain(written_text(row)),
+            plain(decided_text(row)),
+        )
+    return table

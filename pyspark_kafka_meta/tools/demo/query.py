@@ -1,0 +1,146 @@
+"""The demo's Spark application: a streaming query on two executors of one core each (`local-cluster`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.model import Positions
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.tools.demo.clusters import COPY, TOPIC, Cluster
+from pyspark_kafka_meta.tools.shared.console import uninterrupted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MASTER = "local-cluster[2,1,1024]"
+MAX_AGE_MS = 15_000
+"""Much longer than a micro-batch on a busy machine: a cache that refreshes by age in each batch meets no error."""
+OFFSETS_PER_TRIGGER = 20_000
+JVM_END_S = 10.0
+
+
+class StreamFailedError(KafkaMetaError):
+    """The demo's own query ended with an error, or reads nothing."""
+
+
+def root_cause(text: str) -> str:
+    """The text of the last KafkaMetaError in a StreamingQueryException, else the first line."""
+    lines = text.strip().splitlines()
+    errors = [error for line in lines if (error := line.partition("pyspark_kafka_meta.errors.")[2])]
+    return errors[-1].partition(": ")[2] if errors else lines[0]
+
+
+@contextmanager
+def spark_session(folder: Path) -> Iterator[SparkSession]:
+    """A session that keeps its files in `folder`."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Caches on one machine find each other by files in the temporary folder.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.local.dir": str(folder / "spark"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    spark = SparkSession.builder.master(MASTER).appName("kafkameta demo").config(map=settings).getOrCreate()
+    application_id = spark.sparkContext.applicationId
+    # pyspark's handler cancels jobs first, which would look like a failed query.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield spark
+    finally:
+        _end(spark)
+        # local-cluster has no other place for the logs of executors.
+        home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+        shutil.rmtree(Path(home, "work", application_id), ignore_errors=True)
+
+
+def _end(spark: SparkSession) -> None:
+    """Stop the session, and wait for its JVM, which ends when its standard input does."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        gateway.proc.wait(JVM_END_S)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+class Stream:
+    """A query that reads the cluster's topics from their beginning, and writes their copies, until `close`."""
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, events: Path, checkpoint: Path) -> None:
+        client = {**cluster.options, "kafka.metadata.max.age.ms": str(MAX_AGE_MS)}
+        client["metricsPath"] = str(events)
+        source = spark.readStream.format("kafkameta").options(
+            **client,
+            **cluster.selection,
+            startingOffsets="earliest",
+            minPartitions="2",
+            maxOffsetsPerTrigger=str(OFFSETS_PER_TRIGGER),
+        )
+        sink_options = {**client, **cluster.sink_options}
+        sink = _copies(source.load(), sink_options) if cluster.copies else source.load().writeStream.format("noop")
+        sink = sink.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second")
+        self._query: StreamingQuery = sink.start()
+        self._begins: Positions = {}
+        self._records_per_s = 0.0
+
+    def progress(self) -> tuple[Positions, Positions, float]:
+        """First offsets, next offsets, and the rows per second of the last micro-batch with rows.
+
+        Raises:
+            StreamFailedError: the query ended.
+        """
+        with uninterrupted():
+            error, last = self._query.exception(), self._query.lastProgress
+        if error is not None:
+            raise StreamFailedError(f"the demo's query failed: {root_cause(str(error))}")
+        offset = None if last is None else _end_offset(last)
+        if last is None or offset is None:
+            return {}, {}, 0.0
+        if not self._begins:
+            with uninterrupted():
+                ends = map(_end_offset, self._query.recentProgress)
+            self._begins = next(end.start for end in ends if end is not None)
+        if last.numInputRows:
+            self._records_per_s = last.processedRowsPerSecond
+        return self._begins, offset.positions, self._records_per_s
+
+    def close(self) -> None:
+        self._query.stop()
+
+
+def _copies(rows: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
+    """Writes rows of each topic to its copy, with these options of the sink. Reading and writing are stages of their
+    own, so that the worker of each executor does both, with one cache."""
+    copies = rows.selectExpr(f"replace(topic, '{TOPIC}', '{COPY}') AS topic", "key", "value").repartition(2)
+    return copies.writeStream.format("kafkameta").options(**options)
+
+
+def _end_offset(progress: StreamingQueryProgress) -> SourceOffset | None:
+    """None before the first batch: Spark reports progress while it waits, too."""
+    text = progress.sources[0].endOffset
+    return None if text in (None, "null") else SourceOffset.parse(json.loads(text))

@@ -1,0 +1,171 @@
+"""The page in one browser. Tables are replaced when they change; buttons stay, so that they keep the focus."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+from nicegui import ui
+from nicegui.elements.mixins.text_element import TextElement
+
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC
+from pyspark_kafka_meta.tools.page.button_actions import Action, ButtonActions
+from pyspark_kafka_meta.tools.page.html_templates import CSS, render
+from pyspark_kafka_meta.tools.page.state_poller import Answers, Snapshot, StatePoller
+from pyspark_kafka_meta.tools.page.view_model import answers_view
+
+REFRESH_S = 0.5
+PLOTS = {"latencies": "Refresh latency", "recoveries": "Recovery after errors"}
+
+
+class _Card(NamedTuple):
+    item: ui.element
+    html: ui.html
+    button: TextElement | None
+
+
+class Page:
+    """Args:
+    subtitle: names the cluster.
+    leaders_title: of the column with the leaders that caches are compared with.
+    actions: of the buttons; None for a page that only watches.
+    """
+
+    def __init__(self, poller: StatePoller, subtitle: str, leaders_title: str, actions: ButtonActions | None) -> None:
+        self._poller = poller
+        self._leaders_title = leaders_title
+        self._actions = actions
+        self._shown: Snapshot | None = None
+        self._answers: Answers | None = None
+        self._brokers: dict[int, _Card] = {}
+        self._parts: dict[str, ui.html] = {}
+        self._plots: dict[str, tuple[ui.echart, TextElement]] = {}
+        self._buttons: list[TextElement] = []
+        ui.add_css(CSS)
+        _tag("h1", "Kafka metadata caches, live")
+        _tag("p", subtitle).classes("subtitle")
+        with ui.element("section").props('aria-label="Figures"'):
+            self._part("figures")
+        with ui.element("div").classes("grid"):
+            self._draw_cluster()
+            self._draw_tables()
+            self._draw_plots()
+        self.refresh()
+        ui.timer(REFRESH_S, self.refresh)
+
+    def refresh(self) -> None:
+        """Show the newest snapshot, and the newest answers."""
+        poller, snapshot, answers = self._poller, self._poller.snapshot, self._poller.answers()
+        self._result.set_text(poller.trouble or (f"{poller.running} ..." if poller.running else poller.result))
+        for button in self._buttons:
+            button.props(f"aria-disabled={'true' if poller.running else 'false'}")
+        if snapshot is None or (snapshot is self._shown and answers == self._answers):
+            return
+        is_new, self._shown, self._answers = snapshot is not self._shown, snapshot, answers
+        values = {"leaders_title": self._leaders_title, "has_query": self._actions is not None}
+        for name, part in self._parts.items():
+            part.set_content(render(name, view=snapshot.view, answers=answers_view(*answers), **values))
+        if is_new:
+            self._show_state(snapshot)
+
+    def _show_state(self, snapshot: Snapshot) -> None:
+        poller, view = self._poller, snapshot.view
+        self._last_event.set_text(view.last_event)
+        for broker in view.brokers:
+            card = self._brokers.get(broker.node_id) or self._add_broker(broker.node_id)
+            card.item.classes(replace="broker dead" if broker.is_alive is False else "broker")
+            card.html.set_content(render("broker", broker=broker))
+            if card.button is not None:
+                verb = "Restore" if broker.node_id in poller.dead else "Kill"
+                card.button.set_text(f"{verb} broker {broker.node_id}")
+                card.button.classes(replace="act danger" if verb == "Kill" else "act")
+        for name, (chart, caption) in self._plots.items():
+            chart.options.update(snapshot.plots[name].options)
+            chart.update()
+            caption.set_text(snapshot.plots[name].summary)
+
+    def _draw_cluster(self) -> None:
+        with _section("cluster", "Cluster"):
+            self._map = ui.element("ul").classes("brokers")
+            if self._actions is not None:
+                self._draw_controls(self._actions)
+            with ui.element("div").classes("status"):
+                _tag("b", "Last event")
+                self._last_event = _tag("span").props('role="status" aria-live="polite" aria-label="Last event"')
+                self._result = _tag("p").classes("said").props('role="status" aria-live="polite"')
+
+    def _draw_controls(self, actions: ButtonActions) -> None:
+        with ui.element("div").classes("controls"):
+            with ui.element("div").props('role="group" aria-label="Move a leader"'):
+                _tag("span", "Move the leader of")
+                for topic, number in product((TOPIC, COPY), range(len(REPLICAS))):
+                    partition = TopicPartition(topic, number)
+                    name = f"Move the leader of {partition}"
+                    self._button(str(partition), name, actions.move(partition)).props(f'aria-label="{name}"')
+            with ui.element("div").props('role="group" aria-label="More"'):
+                self._button(actions.growth, actions.growth, actions.grow)
+                self._button("Refresh now", "Refresh now", actions.refresh)
+
+    def _draw_tables(self) -> None:
+        with _section("caches", "What each cache knows", "card wide" if self._actions else "card"):
+            self._part("caches")
+        lags, transactions = self._poller.answers()
+        if lags:
+            with _section("lag", "Lag by partition", "card narrow" if self._actions else "card"):
+                self._part("lag")
+        with _section("writers", "Writers"):
+            self._part("writers")
+        if transactions is not None:
+            with _section("transactions", "Transactions"):
+                self._part("transactions")
+        with _section("events", "Events"):
+            self._plot("timeline", "timeline", "plot lanes")
+            self._part("events")
+
+    def _draw_plots(self) -> None:
+        reading = {"throughput": "Throughput and lag"} if self._actions is not None else {}
+        for name, title in {**PLOTS, **reading}.items():
+            with _section(name, title, "card third" if reading else "card half"):
+                self._plot(name, "", "plot")
+
+    def _add_broker(self, broker_id: int) -> _Card:
+        with self._map, ui.element("li").classes("broker") as item:
+            html, button = ui.html(), None
+            if self._actions is not None:
+                action = self._actions.kill_or_restore(broker_id)
+                button = self._button("", f"Broker {broker_id}", action)
+        self._brokers[broker_id] = _Card(item, html, button)
+        return self._brokers[broker_id]
+
+    def _button(self, text: str, name: str, action: Action) -> TextElement:
+        button = _tag("button", text).classes("act").props('type="button"')
+        button.on("click", partial(self._submit, name, action))
+        self._buttons.append(button)
+        return button
+
+    def _submit(self, name: str, action: Action) -> None:
+        self._poller.submit(name, action)
+        self.refresh()
+
+    def _part(self, name: str) -> None:
+        self._parts[name] = ui.html()
+
+    def _plot(self, name: str, figure: str, plot: str) -> None:
+        with ui.element("figure").classes(figure):
+            caption = _tag("figcaption").props(f'id="{name}-summary"')
+            chart = ui.echart({"series": []}, renderer="svg").classes(plot)
+            chart.props(f'role="img" aria-labelledby="{name}-summary"')
+        self._plots[name] = (chart, caption)
+
+
+def _tag(tag: str, text: str = "") -> TextElement:
+    return TextElement(tag=tag, text=text)
+
+
+def _section(name: str, title: str, classes: str = "card") -> ui.element:
+    section = ui.element("section").classes(classes).props(f'aria-labelledby="{name}-title"')
+    with section:
+        _tag("h2", title).props(f'id="{name}-title"')
+    return section

@@ -1,0 +1,362 @@
+"""What the page shows of a state, ready for a template; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
+from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES
+from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.query_lag import LagSummary
+from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, TransactionRow, by_partition
+from pyspark_kafka_meta.tools.page.repeated_question import Answer
+from pyspark_kafka_meta.tools.shared.checkpoint_lag import CheckpointLag
+from pyspark_kafka_meta.tools.shared.cluster_state import State, caches_by_process, requests_by_broker
+from pyspark_kafka_meta.tools.shared.formatting import (
+    ID_SHOWN,
+    UNKNOWN,
+    batch_text,
+    event_line,
+    is_notable,
+    joined,
+    leader_text,
+)
+from pyspark_kafka_meta.tools.shared.staleness import SILENT_MS, Leaders, is_stale
+from pyspark_kafka_meta.tools.shared.watcher import KEEP_EVENTS_MS
+
+EVENTS_SHOWN = 10
+CACHES_SHOWN = 12
+LAG_SHOWN = 50
+"""Partitions of each query."""
+TRANSACTIONS_SHOWN = 50
+MOVE_SHOWN_MS = 8_000
+
+
+NamedLag = tuple[str, Answer[CheckpointLag]]
+"""The name of a checkpoint, and the lag of its query."""
+
+
+class Cache(NamedTuple):
+    """A cache: its name, its process, and what it knows."""
+
+    name: str
+    process: str
+    cache_id: str
+    entries: Mapping[TopicPartition, CacheRow]
+
+
+class Move(NamedTuple):
+    """A leader that moved away from a broker, seen at `time_ms` since 1970 UTC."""
+
+    old_leader_id: int
+    time_ms: int
+
+
+Moves = Mapping[TopicPartition, Move]
+
+
+class LedPartition(NamedTuple):
+    """A partition at its leader, and the broker it just came from, if any."""
+
+    partition: TopicPartition
+    old_leader_id: int | None
+
+
+class BrokerCard(NamedTuple):
+    """One broker; `is_alive` is None where no cluster is asked: an old event does not show that a broker lives."""
+
+    node_id: int
+    address: str
+    is_alive: bool | None
+    leads: Sequence[LedPartition]
+
+
+class Cell(NamedTuple):
+    """What a cache knows of a partition, leader@epoch."""
+
+    text: str
+    is_stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTable:
+    """The caches side by side.
+
+    Attributes:
+        names: of each cache, and its process.
+        rows: each partition, its newest leader, and a cell for each cache.
+        left_out: number of caches that are not shown.
+    """
+
+    names: Sequence[tuple[str, str]]
+    rows: Sequence[tuple[TopicPartition, str, Sequence[Cell]]]
+    left_out: int
+
+    def stale(self) -> int:
+        return sum(cell.is_stale for _, _, cells in self.rows for cell in cells)
+
+
+class Writer(NamedTuple):
+    """What a cache whose tasks write has counted in the last hour; None is unknown.
+
+    Attributes:
+        requests: Produce requests, by broker.
+        retries: in tasks that write.
+        throttle_ms: of Produce requests.
+    """
+
+    name: str
+    process: str
+    requests: Mapping[int, int]
+    retries: int | None
+    throttle_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PageView:
+    """What the page shows of a state; `events` are the newest notable ones, newest first."""
+
+    state: State
+    brokers: Sequence[BrokerCard]
+    leaderless: Sequence[TopicPartition]
+    caches: CacheTable
+    writers: Sequence[Writer]
+    events: Sequence[Event]
+    last_event: str
+
+
+@dataclass(frozen=True, slots=True)
+class LagView:
+    """The lag of a query.
+
+    Attributes:
+        name: of its checkpoint.
+        progress: the query's id, and how far it is; empty if unknown.
+        rows: the partitions that are furthest behind or unknown, in order.
+        left_out: number of the others.
+        trouble: why the lag is unknown; None before it is asked for.
+    """
+
+    name: str
+    progress: str
+    rows: Sequence[LagRow]
+    left_out: int
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsView:
+    """The open and the decided transactions.
+
+    Attributes:
+        number: of those that are open; None if unknown.
+        left_out: number of rows that are not shown.
+        trouble: why they are unknown; None before they are asked for.
+        is_supported: whether brokers can list them.
+    """
+
+    rows: Sequence[TransactionRow]
+    number: int | None
+    left_out: int
+    trouble: str | None
+    is_supported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersView:
+    """What a cluster answered beside the state.
+
+    Attributes:
+        lags: of each query.
+        records_behind, seconds_behind: of all queries, as text; None without queries.
+        transactions: None without a cluster.
+    """
+
+    lags: Sequence[LagView]
+    records_behind: str | None
+    seconds_behind: str | None
+    transactions: TransactionsView | None
+
+
+def view_of(
+    state: State, known: Mapping[int, BrokerRow], dead: Collection[int], moves: Moves, by_process: bool
+) -> PageView:
+    """All that the page shows at one moment.
+
+    Args:
+        known: every broker that was ever reported.
+        dead: brokers killed by a button; brokers that the cluster no longer reports are dead, too.
+        by_process: whether to show one cache for each executor: right where Spark has one worker in each.
+    """
+    leaders = dict(sorted(state.leaders().items()))
+    caches = _executor_caches(state) if by_process else _recent_caches(state)
+    events = [event for event in state.events if is_notable(event)][-EVENTS_SHOWN:][::-1]
+    return PageView(
+        state=state,
+        brokers=_broker_cards({row.node_id for row in state.brokers} - set(dead), leaders, known, moves),
+        leaderless=[partition for partition, row in leaders.items() if row.leader_id == NO_LEADER],
+        caches=_cache_table(caches, leaders),
+        writers=_writers(caches[:CACHES_SHOWN], state.since(state.now_ms - KEEP_EVENTS_MS)),
+        events=events,
+        last_event=event_line(events[0]) if events else "none yet",
+    )
+
+
+def answers_view(named: Collection[NamedLag], transactions: Answer[list[TransactionRow]] | None) -> AnswersView:
+    """The lag of each query, and the transactions, as far as known."""
+    lags = [lag for _, lag in named]
+    known = [lag.value.rows for lag in lags if lag.value is not None]
+    rows = list(chain.from_iterable(known))
+    is_known = len(known) == len(lags)
+    return AnswersView(
+        lags=[_lag_view(name, lag) for name, lag in named],
+        records_behind=_records_text(rows, is_known) if lags else None,
+        seconds_behind=_seconds_text(rows, is_known) if lags else None,
+        transactions=None if transactions is None else _transactions_view(transactions),
+    )
+
+
+def records_behind(named: Collection[NamedLag]) -> int | None:
+    """Of all queries; None if it is unknown in a partition."""
+    summaries = [None if lag.value is None else LagSummary.of(lag.value.rows) for _, lag in named]
+    known = [summary.records for summary in summaries if summary is not None and not summary.unknown]
+    return sum(known) if len(known) == len(summaries) else None
+
+
+def moves_since(moves: Moves, before: State | None, now: State) -> dict[TopicPartition, Move]:
+    """`moves` that are still shown, with the moves between two states."""
+    recent = {partition: move for partition, move in moves.items() if move.time_ms > now.now_ms - MOVE_SHOWN_MS}
+    if before is None:
+        return recent
+    old = before.leaders()
+    moved = {
+        partition: Move(old_leader_id, now.now_ms)
+        for partition, row in now.leaders().items()
+        if partition in old and (old_leader_id := old[partition].leader_id) not in (None, row.leader_id)
+    }
+    return recent | moved
+
+
+def _broker_cards(
+    alive: Collection[int], leaders: Leaders, known: Mapping[int, BrokerRow], moves: Moves
+) -> list[BrokerCard]:
+    return [
+        BrokerCard(
+            node_id,
+            address=f"{row.host}:{row.port}" if row.host else "address unknown",
+            is_alive=node_id in alive if row.answered_by else None,
+            leads=[
+                LedPartition(partition, moves[partition].old_leader_id if partition in moves else None)
+                for partition, leader in leaders.items()
+                if leader.leader_id == node_id
+            ],
+        )
+        for node_id, row in sorted(known.items())
+    ]
+
+
+def _executor_caches(state: State) -> list[Cache]:
+    return [
+        _cache(name, rows, next(iter(rows.values()))) for name, rows in caches_by_process(state.caches).items() if rows
+    ]
+
+
+def _recent_caches(state: State) -> list[Cache]:
+    """Those with a recent event, the latest first."""
+    by_id: dict[str, list[CacheRow]] = {}
+    for row in state.caches:
+        if row.last_refresh.timestamp() * 1000 > state.now_ms - SILENT_MS:
+            by_id.setdefault(row.cache_id, []).append(row)
+    return [
+        _cache(joined(rows[0].role, rows[0].executor_id), by_partition(rows), rows[0])
+        for rows in sorted(by_id.values(), key=lambda rows: rows[0].last_refresh, reverse=True)
+    ]
+
+
+def _cache(name: str, entries: Mapping[TopicPartition, CacheRow], row: CacheRow) -> Cache:
+    process = joined(None if row.pid is None else f"pid {row.pid},", f"cache {row.cache_id[:ID_SHOWN]}")
+    return Cache(name, process, row.cache_id, entries)
+
+
+def _cache_table(caches: Sequence[Cache], leaders: Leaders) -> CacheTable:
+    shown = caches[:CACHES_SHOWN]
+    rows = [
+        (
+            partition,
+            leader_text(row.leader_id, row.leader_epoch),
+            [_cell(cache.entries.get(partition), leaders) for cache in shown],
+        )
+        for partition, row in leaders.items()
+    ]
+    return CacheTable([(cache.name, cache.process) for cache in shown], rows, len(caches) - len(shown))
+
+
+def _writers(caches: Iterable[Cache], events: Iterable[Event]) -> list[Writer]:
+    """Of the caches whose tasks wrote."""
+    by_cache: dict[str, list[Event]] = {}
+    for event in events:
+        by_cache.setdefault(event["cache_id"], []).append(event)
+    return [
+        Writer(
+            cache.name,
+            cache.process,
+            dict(sorted(requests.items())),
+            _known_sum(event["retries"] for event in own if event["role"] == Role.WRITER),
+            _known_sum(event["produce_throttle_ms"] for event in own),
+        )
+        for cache in caches
+        if (own := by_cache.get(cache.cache_id)) and (requests := requests_by_broker(own, "produces"))
+    ]
+
+
+def _known_sum(values: Iterable[int | None]) -> int | None:
+    """None if no event has the value: events of other versions may lack it."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _lag_view(name: str, lag: Answer[CheckpointLag]) -> LagView:
+    if lag.value is None:
+        return LagView(name, "", (), 0, lag.trouble)
+    progress, rows = lag.value.progress, lag.value.rows
+    furthest = sorted(
+        rows, key=lambda row: math.inf if row.records_behind is None else row.records_behind, reverse=True
+    )
+    shown = sorted(furthest[:LAG_SHOWN], key=lambda row: (row.topic, row.partition))
+    return LagView(
+        name, f"query {progress.query_id}, {batch_text(progress.batch_id)}", shown, len(rows) - len(shown), None
+    )
+
+
+def _records_text(rows: Sequence[LagRow], is_known: bool) -> str:
+    summary = LagSummary.of(rows)
+    return _at_least(f"{summary.records:,}", summary.records > 0, is_known and not summary.unknown)
+
+
+def _seconds_text(rows: Sequence[LagRow], is_known: bool) -> str:
+    oldest_s = LagSummary.of(rows).oldest_s or 0.0
+    return _at_least(f"{oldest_s:,.1f}", oldest_s > 0, is_known and all(row.seconds_behind is not None for row in rows))
+
+
+def _at_least(text: str, is_positive: bool, is_known: bool) -> str:
+    """`text` if all of it is known; what is known in part is a lower bound."""
+    return text if is_known else f"{text} or more" if is_positive else UNKNOWN
+
+
+def _transactions_view(transactions: Answer[list[TransactionRow]]) -> TransactionsView:
+    if transactions.value is None:
+        return TransactionsView((), None, 0, transactions.trouble, transactions.is_supported)
+    rows = transactions.value
+    number = sum(row.state in OPEN_STATES for row in rows)
+    return TransactionsView(rows[:TRANSACTIONS_SHOWN], number, max(len(rows) - TRANSACTIONS_SHOWN, 0), None, True)
+
+
+def _cell(row: CacheRow | None, leaders: Leaders) -> Cell:
+    return (
+        Cell("", False) if row is None else Cell(leader_text(row.leader_id, row.leader_epoch), is_stale(row, leaders))
+    )

@@ -1,0 +1,257 @@
+"""Events, caches and leaders as text and tables for people. Nothing that a broker sent can steer a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
+from pyspark_kafka_meta.kafka.protocol.error_codes import describe
+from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES
+from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition, name_partitions
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.rows import CacheRow, TransactionRow
+
+CHANGES_SHOWN = 3
+"""A list of changes shows this many, and counts the rest."""
+ID_SHOWN = 8
+"""This many characters identify a cache."""
+UNKNOWN = "unknown"
+"""Shown where an event of another version has no value."""
+STALE_STYLE = "bold red"
+TABLE_STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+OUTCOME_STYLES = {"changed": "green", "failed": "red"}
+
+
+def printable(text: str) -> str:
+    """`text` with an escape, such as `\\x1b`, for each unprintable character: controls, direction marks."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def plain(value: object, style: str = "") -> Text:
+    """A table cell without rich's markup, which wraps a name that is too long; empty for None."""
+    return Text("" if value is None else printable(str(value)), style, overflow="fold")
+
+
+def joined(*words: str | None) -> str:
+    """The words that are not None."""
+    return " ".join(word for word in words if word is not None)
+
+
+def leader_text(leader_id: int | None, epoch: int | None) -> str:
+    """Leader and epoch of a partition: `2@14`."""
+    return f"{'none' if leader_id == NO_LEADER else leader_id}@{epoch}"
+
+
+def leader_cell(row: CacheRow | None, is_stale: bool) -> Text:
+    """The cached leader of a partition; a stale one has a star, a missing one is `-`."""
+    if row is None:
+        return Text("-")
+    text = leader_text(row.leader_id, row.leader_epoch)
+    return plain(f"{text}*", STALE_STYLE) if is_stale else plain(text)
+
+
+def executor_name(executor_id: str | None, pid: int | None) -> str:
+    """Not every process can find out its executor's id."""
+    return f"executor with pid {pid}" if executor_id is None else f"executor {executor_id}"
+
+
+def process_name(host: str | None, pid: int | None) -> str | None:
+    return host if host is None or pid is None else f"{host}:{pid}"
+
+
+def cache_text(event: Event) -> str:
+    """The cache and its process: `reader 1 host:4242 c0ffee12`."""
+    process = process_name(event["host"], event["pid"])
+    return joined(event["role"], event["executor_id"], process, event["cache_id"][:ID_SHOWN])
+
+
+def reason_text(event: Event) -> str:
+    """Why the cache was refreshed, with the affected partition and broker: `connection_lost: broker 2`."""
+    partition = None if event["cause_topic"] is None else f"{event['cause_topic']}-{event['cause_partition']}"
+    broker = None if event["cause_node_id"] is None else f"broker {event['cause_node_id']}"
+    error = describe(event["cause_error_code"]) if event["cause_error_code"] else None
+    detail = ", ".join(part for part in (partition, broker, error) if part is not None)
+    return f"{event['reason'] or UNKNOWN}{': ' if detail else ''}{detail}"
+
+
+def broker_text(event: Event) -> str:
+    """The broker that was asked; the kind of an event without a request."""
+    if event["broker_host"] is None:
+        return f"({event['kind'] or UNKNOWN})"
+    name = "bootstrap" if event["broker_id"] is None else f"broker {event['broker_id']}"
+    return f"{name} {event['broker_host']}:{event['broker_port']}"
+
+
+def changes_text(event: Event) -> str:
+    """What changed, ended, was lost or failed; without any of these the outcome."""
+    return ", ".join([*_losses(event), *_transactions(event), *_changes(event)]) or str(event["outcome"] or UNKNOWN)
+
+
+def ms_text(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def seconds_text(value_ms: int | None) -> str:
+    return "" if value_ms is None else f"{value_ms / 1000:.1f} s"
+
+
+def open_text(row: TransactionRow) -> str:
+    """How long a transaction is open."""
+    return seconds_text(row.open_ms) or UNKNOWN if row.state in OPEN_STATES else "not open"
+
+
+def decided_text(row: TransactionRow) -> str:
+    """The decided batch that a transaction belongs to."""
+    if not row.is_decided:
+        return "no"
+    return f"version {row.batch_id}" if row.query_id is None else f"micro-batch {row.batch_id} of query {row.query_id}"
+
+
+def written_text(row: TransactionRow) -> str:
+    """The partitions that a transaction has written to."""
+    return name_partitions([TopicPartition(each.topic, each.partition) for each in row.partitions])
+
+
+def batch_text(batch_id: int | None) -> str:
+    """How far a query is."""
+    return "no micro-batch finished yet" if batch_id is None else f"after micro-batch {batch_id}"
+
+
+def recovery_text(event: Event) -> str:
+    """How long the recovery took, to append to a sentence; empty where there was none."""
+    return "" if event["recovery_ms"] is None else f", healed in {event['recovery_ms']:.0f} ms"
+
+
+def event_line(event: Event) -> str:
+    """An event in one line."""
+    time = datetime.fromtimestamp(event["time_ms"] / 1000)
+    return f"{time:%H:%M:%S} {cache_text(event)}: {reason_text(event)} -> {changes_text(event)}{recovery_text(event)}"
+
+
+def is_notable(event: Event) -> bool:
+    """Whether an event changed something, failed, or was requested by a user."""
+    return bool(event["outcome"] != Outcome.UNCHANGED or event["reason"] == RefreshReason.ON_DEMAND)
+
+
+class _Column(NamedTuple):
+    """A column of fixed width, or with a share of the rest."""
+
+    width: int = 0
+    share: int = 0
+    justify: JustifyMethod = "left"
+
+
+COLUMNS = {
+    "time": _Column(14),
+    "who": _Column(share=4),
+    "why": _Column(share=5),
+    "asked": _Column(share=3),
+    "ms": _Column(7, justify="right"),
+    "bytes": _Column(6, justify="right"),
+    "what changed": _Column(share=5),
+    "healed in": _Column(10, justify="right"),
+}
+
+
+class EventsTable:
+    """Events in columns where these are wide enough for every word, else as paragraphs. The widths depend on the
+    terminal alone, so that several tables line up."""
+
+    def __init__(self, events: Collection[Event], show_header: bool = True) -> None:
+        self._rows = [_cells(event) for event in events]
+        self._show_header = show_header
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = _column_widths(options.max_width)
+        if not all(_longest_word(cell) <= width for row in self._rows for cell, width in zip(row, widths, strict=True)):
+            yield self._paragraphs()
+            return
+        table = Table(box=SIMPLE_HEAD, padding=0, show_header=self._show_header, show_edge=False)
+        for (name, column), width in zip(COLUMNS.items(), widths, strict=True):
+            table.add_column(name, width=width, justify=column.justify)
+        for row in self._rows:
+            table.add_row(*row)
+        yield table
+
+    def _paragraphs(self) -> Table:
+        table = Table.grid(padding=(0, 1, 0, 0))
+        table.add_column(width=COLUMNS["time"].width)
+        for time, cache, reason, broker, latency, size, changes, recovery in self._rows:
+            cost = ", ".join(f"{value} {unit}" for value, unit in ((latency, "ms"), (size, "bytes")) if value)
+            verb = "" if broker.plain.startswith("(") else "asked "
+            request = Text(f"{cache} {verb}{broker}" + (f" ({cost})" if cost else ""))
+            changes += f", healed in {recovery}" if recovery else ""
+            table.add_row(time, Text("\n", overflow="fold").join([reason, request, changes]))
+        return table
+
+
+def _cells(event: Event) -> list[Text]:
+    return [
+        plain(f"{datetime.fromtimestamp(event['time_ms'] / 1000):%m-%d %H:%M:%S}"),
+        plain(cache_text(event)),
+        plain(reason_text(event)),
+        plain(broker_text(event)),
+        plain(ms_text(event["latency_ms"])),
+        plain(event["response_bytes"]),
+        plain(changes_text(event), OUTCOME_STYLES.get(event["outcome"], "")),
+        plain(None if event["recovery_ms"] is None else f"{ms_text(event['recovery_ms'])} ms"),
+    ]
+
+
+def _column_widths(screen: int) -> list[int]:
+    rest = screen - (len(COLUMNS) - 1) - sum(column.width for column in COLUMNS.values())
+    shares = sum(column.share for column in COLUMNS.values())
+    return [column.width or rest * column.share // shares for column in COLUMNS.values()]
+
+
+def _longest_word(cell: Text) -> int:
+    return max(map(cell_len, cell.plain.split()), default=0)
+
+
+def _losses(event: Event) -> Iterator[str]:
+    if event["dropped_before"]:
+        yield f"{event['dropped_before']} events lost before"
+    if event["lost_from_offset"] is not None:
+        yield f"records from offset {event['lost_from_offset']} on skipped"
+    if event["error"] is not None:
+        yield event["error"]
+
+
+def _transactions(event: Event) -> Iterator[str]:
+    if event["transactional_id"] is not None:
+        done = str(event["kind"] or UNKNOWN).removeprefix("transactions_")
+        took = ms_text(event["transactions_ms"])
+        yield f"transactions {done}: {event['transactions']} of {event['transactional_id']} in {took} ms"
+    if event["copied_records"]:
+        yield f"{event['copied_records']} records copied"
+
+
+def _changes(event: Event) -> Iterator[str]:
+    moves = [
+        f"{change['topic']}-{change['partition']}: {change['old_leader_id']} to {change['new_leader_id']} "
+        f"(epoch {change['old_epoch']} to {change['new_epoch']})"
+        for change in event["leaders_changed"] or ()
+    ]
+    changes: dict[str, Sequence[object]] = {
+        "": moves,
+        "recreated: ": [change["topic"] for change in event["topics_recreated"] or ()],
+        "new partitions: ": [f"{added['topic']}-{added['partition']}" for added in event["partitions_added"] or ()],
+        "new topics: ": event["topics_added"] or (),
+        "topics gone: ": event["topics_removed"] or (),
+        "new brokers: ": event["brokers_added"] or (),
+        "brokers gone: ": event["brokers_removed"] or (),
+        "brokers moved: ": event["brokers_moved"] or (),
+        "caches that died: ": [cache_id[:ID_SHOWN] for cache_id in event["died_cache_ids"] or ()],
+    }
+    for label, values in changes.items():
+        if values:
+            more = f" and {len(values) - CHANGES_SHOWN} more" if len(values) > CHANGES_SHOWN else ""
+            yield label + ", ".join(map(str, values[:CHANGES_SHOWN])) + more

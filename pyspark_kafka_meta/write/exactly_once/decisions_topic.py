@@ -1,0 +1,238 @@
+"""`DecisionsTopic`: the decisions of one sink, in a compacted topic that all sinks of a cluster can share.
+
+A driver writes the records of a decision (`decision_records.py`) in a transaction of the sink's own id, so that a
+fenced driver cannot write any more. Other sinks' open transactions do not matter: records are read up to the high
+watermark, and count if the marker behind them is a commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
+from uuid import UUID
+
+from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition, is_other_topic
+from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions
+from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, RecordKey, joined
+from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
+
+logger = logging.getLogger(__name__)
+
+TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(16 * 1024 * 1024),  # earlier releases write each decision as one record
+    "segment.bytes": str(16 * 1024 * 1024),  # the active segment, which is not compacted, is read at each start
+    "unclean.leader.election.enable": "false",
+}
+
+KeyedDecisions: TypeAlias = dict[tuple[str, str], Decision]
+"""Decisions by the sink's transactional id and series."""
+Records: TypeAlias = dict[RecordKey, bytes]
+"""Values by key."""
+
+_AGAIN = "a batch that was under way is written again, also its rows that are visible"
+_ANOTHER_TOPIC = f"set decisionsTopic to another topic: of a sink that has written before, {_AGAIN}"
+
+REPLICAS = 3
+"""As of Kafka's own topic of transactions. Fewer in a smaller cluster."""
+
+
+class DecisionsTopic:
+    """Reads the decisions of one sink, or of all. Keeps what it has read: later reads continue there.
+
+    Attributes:
+        partition: with the decisions of all sinks; the topic has no other.
+    """
+
+    def __init__(self, client: KafkaClient, topic: str, transactional_id: str | None) -> None:
+        """
+        Args:
+            transactional_id: of the sink; None for all sinks.
+        """
+        self.partition = TopicPartition(topic, 0)
+        self._client = client
+        self._transactional_id = transactional_id
+        self._log = LogReader(client)
+        self._forget()
+
+    def _forget(self) -> None:
+        """The next read starts at the start of the log."""
+        self._next_offset: int | None = None
+        self._topic_id: UUID | None = None  # of the topic that was read
+        self._decisions: KeyedDecisions = {}
+        self._undecided: dict[int, Records] = {}  # of open transactions, by producer id
+        self._incomplete: set[RecordKey] = set()
+
+    def ensure(self, admin: ClusterAdmin) -> None:
+        """Create the topic unless it exists. Warns if decisions may get lost.
+
+        Raises:
+            BrokerError: this user may not create it.
+            ConnectError, UnknownTopicError: no broker responds, or none knows the new topic in time.
+            KafkaMetaError: it has several partitions, or a configuration that loses decisions.
+        """
+        topic, cache, deadline = self.partition.topic, self._client.cache, self._client.api_deadline()
+        cache.track([topic])
+        cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        brokers = len(cache.snapshot.brokers)
+        if partitions := cache.snapshot.partitions(topic):
+            require_one_partition(partitions)
+            config = admin.topic_config(topic)
+            require_usable(topic, config)
+            if not config:
+                logger.warning(
+                    "this user may not describe the configuration of topic %s, or no broker responded: see to it that "
+                    "it has cleanup.policy=compact, or decisions are lost",
+                    topic,
+                )
+            warn_of_few_replicas(topic, len(cache.snapshot.topics[topic].partitions[0].replicas), brokers)
+            return
+        replicas = min(REPLICAS, brokers)
+        admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
+        failures = 0
+        while not cache.snapshot.partitions(topic):
+            failures += 1
+            self._client.sleep(self._client.backoff_s(failures))
+            if self._client.clock() >= deadline:
+                raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
+            cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        warn_of_few_replicas(topic, replicas, REPLICAS)  # other brokers may be down
+
+    def read(self) -> Decisions:
+        """The last committed decision of each series of the one sink.
+
+        Raises:
+            DataLossError: the topic was recreated, or its log truncated. The next read starts at the start of the log.
+            KafkaMetaError: the topic cannot be read.
+        """
+        return {series: decision for (_, series), decision in self.read_all().items()}
+
+    def read_all(self) -> Mapping[tuple[str, str], Decision]:
+        """The last committed decision of each sink and series. Raises as `read`."""
+        self._read_until(self._log.end_offset(self.partition))
+        return self._decisions
+
+    def is_unchanged_until(self, offset: int, own: Decisions) -> bool:
+        """Whether only `own` decisions were committed between the last read and this offset.
+
+        A broker that does not know yet that it has lost the partition reports an end of the log that is too low. An
+        acknowledged offset is right: if it is lower than those that were read, the log is another. Raises as `read`.
+        """
+        assert self._transactional_id is not None
+        assert self._next_offset is not None
+        if offset < self._next_offset:
+            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
+            self._require_same_topic()
+            raise self._lost(f"{self.partition} was read up to offset {self._next_offset} and ends at {offset} now")
+        expected = self._decisions | {(self._transactional_id, series): own[series] for series in own}
+        self._read_until(offset)
+        return self._decisions == expected
+
+    def _read_until(self, until_offset: int) -> None:
+        if self._next_offset is None:
+            self._next_offset = self._log.start_offset(self.partition)
+            self._topic_id = self._log.topic_id(self.partition)
+        self._require_same_topic()
+        try:
+            for fetched in self._log.batches(self.partition, self._next_offset, until_offset, self._topic_id):
+                self._add(fetched)
+        except DataLossError as error:
+            raise self._lost(str(error)) from None
+        self._next_offset = max(self._next_offset, until_offset)
+        for key in self._incomplete:
+            raise self._unreadable(key, "it lacks parts")
+
+    def _add(self, fetched: FetchedRecords) -> None:
+        (header,) = fetched.headers
+        if not header.is_control:
+            self._undecided.setdefault(header.producer_id, {}).update(self._records(fetched))
+        elif header.record_count:
+            if not is_abort_marker(header, fetched.records):
+                self._take(self._undecided.get(header.producer_id, {}))
+            self._undecided.pop(header.producer_id, None)
+        self._next_offset = header.last_offset + 1  # a read that fails later goes on here
+
+    def _require_same_topic(self) -> None:
+        now = self._log.topic_id(self.partition)
+        if is_other_topic(self._topic_id, now):
+            raise self._lost(f"the topic was deleted and recreated (topic id {self._topic_id}, now {now})")
+
+    def _lost(self, cause: str) -> DataLossError:
+        """The error after which a restart reads what is there."""
+        self._forget()
+        return DataLossError(
+            f"decisions are gone from topic {self.partition.topic}: {cause}. Start the query again: a batch that it "
+            "repeats is written again, also its rows that are visible"
+        )
+
+    def _records(self, fetched: FetchedRecords) -> Records:
+        """The records of a batch that are of this sink."""
+        records = {}
+        for rows in decode([fetched], ["key", "value"]):
+            for row in rows.to_pylist():
+                key = RecordKey.parse(row["key"])
+                if key is not None and self._transactional_id in (None, key.transactional_id):
+                    records[key] = row["value"] or b""
+        return records
+
+    def _take(self, records: Records) -> None:
+        """Take the decisions of a committed transaction."""
+        for key in [key for key in records if key.part is None]:
+            try:
+                decision = joined(key, records)
+            except (TypeError, ValueError, KeyError) as error:
+                raise self._unreadable(key, str(error)) from None
+            if decision is None:
+                self._incomplete.add(key)  # unless a later decision follows, which has replaced the parts
+            else:
+                self._incomplete.discard(key)
+                self._decisions[key.transactional_id, key.series] = decision
+
+    def _unreadable(self, key: RecordKey, reason: str) -> KafkaMetaError:
+        return KafkaMetaError(
+            f"the last decision of {key.transactional_id}, before offset {self._next_offset} of {self.partition}, "
+            f"cannot be read ({reason}): only sinks may write to this topic: use a new kafka.transactional.id, with "
+            f"which {_AGAIN}"
+        )
+
+
+def require_one_partition(partitions: Collection[TopicPartition]) -> None:
+    """Raises KafkaMetaError if these partitions of the decisions topic are not one."""
+    if len(partitions) != 1:
+        topic = next(iter(partitions)).topic
+        raise KafkaMetaError(
+            f"topic {topic} has {len(partitions)} partitions, and decisions need one: {_ANOTHER_TOPIC}"
+        )
+
+
+def require_usable(topic: str, config: Mapping[str, str]) -> None:
+    """Raises KafkaMetaError if this configuration of the decisions topic loses or refuses decisions."""
+    for name in ("cleanup.policy", "unclean.leader.election.enable"):
+        if config.get(name, TOPIC_CONFIG[name]) != TOPIC_CONFIG[name]:
+            raise KafkaMetaError(
+                f"topic {topic} has {name}={config[name]}, which loses decisions: set it to {TOPIC_CONFIG[name]}, or "
+                + _ANOTHER_TOPIC
+            )
+    if int(config.get("max.message.bytes", MESSAGE_BYTES)) < MESSAGE_BYTES:
+        raise KafkaMetaError(
+            f"topic {topic} has max.message.bytes={config['max.message.bytes']}, which refuses large decisions: raise "
+            f"it to {MESSAGE_BYTES}, or {_ANOTHER_TOPIC}"
+        )
+
+
+def warn_of_few_replicas(topic: str, replicas: int, brokers: int) -> None:
+    if replicas < min(REPLICAS, brokers):
+        logger.warning(
+            "topic %s has %d of %d replicas: give it the others (kafka-reassign-partitions) once the cluster has %d "
+            "brokers, or the loss of the brokers with its replicas is the loss of all decisions",
+            topic,
+            replicas,
+            REPLICAS,
+            REPLICAS,
+        )

@@ -1,0 +1,259 @@
+"""`StepRunner`: carries out the steps of the commit protocol in Kafka."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from pyspark_kafka_meta.errors import (
+    FencedError,
+    KafkaMetaError,
+    RecordTooLargeError,
+    TransactionTimeoutError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch
+from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol
+from pyspark_kafka_meta.write.exactly_once.decision import Decision
+from pyspark_kafka_meta.write.exactly_once.decision_records import (
+    MESSAGE_BYTES,
+    Record,
+    confirming_record,
+    decision_records,
+)
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan, tasks_of_sink
+from pyspark_kafka_meta.write.exactly_once.steps import (
+    AbortOpen,
+    Commit,
+    ConfirmDecisions,
+    Fence,
+    ReadDecisions,
+    ReadOutcomes,
+    Step,
+    WriteDecision,
+    WriteSettled,
+)
+from pyspark_kafka_meta.write.exactly_once.written_records import WrittenRecords, not_copied
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
+from pyspark_kafka_meta.write.transactional_producer import ABORT_S, TransactionalProducer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COPY_SHARE = 0.5
+"""Of the timeout of the driver's own transaction. What is not copied in this time is copied in the next one."""
+MAX_NAMED = 10
+"""Transactions in a log line."""
+_COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
+
+
+class StepRunner:
+    """Runs one protocol of one sink.
+
+    Attributes:
+        timeout_ms: of the driver's own transactions: they may copy what all tasks of a batch have written.
+        committed: how many transactions of tasks became visible: committed, or copied.
+        aborted: how many of them it aborted.
+        copied_records: of decided transactions that were aborted by others.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        options: SinkOptions,
+        plan: TransactionPlan,
+        timeout_ms: int,
+        decisions: DecisionsTopic,
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self.timeout_ms = timeout_ms
+        self._producer_options = replace(
+            options.producer,
+            compression_type="zstd",
+            zstd_level=None,
+            batch_bytes=MESSAGE_BYTES,
+            max_request_bytes=max(MESSAGE_BYTES, options.producer.max_request_bytes),
+        )
+        self._topic = options.transaction.decisions_topic
+        self._decisions = decisions
+        self._own: TransactionalProducer | None = None  # since the last `Fence`
+        self._written: dict[str, Decision] = {}  # since the last `ReadDecisions`
+        self.committed = self.aborted = self.copied_records = 0
+
+    def carry_out(self, protocol: Protocol[T]) -> T:
+        """Run a protocol to its end.
+
+        Raises:
+            KafkaMetaError: of a step, or of the protocol. What is decided stays so: the next run settles it.
+        """
+        result: Any = None
+        while True:
+            try:
+                step = protocol.send(result)
+            except StopIteration as done:
+                value: T = done.value
+                return value
+            result = self.run(step)
+
+    def run(self, step: Step) -> Any:
+        """Carry out one step; returns its result."""
+        match step:
+            case Fence():
+                max_block_ms = self._producer_options.max_block_ms
+                plan = self._plan
+                self._own = TransactionalProducer(
+                    self._client, plan.transactional_id, self.timeout_ms, plan.version, max_block_ms
+                )
+                self._own.begin()
+            case ReadDecisions():
+                self._written.clear()
+                return self._decisions.read()
+            case ConfirmDecisions():
+                record = confirming_record(self._plan.transactional_id)
+                return self._write("a record", lambda _: [record])
+            case WriteDecision(decision):
+                return self._write_decision(decision) is not None
+            case Commit(transactions):
+                return self._commit(transactions)
+            case ReadOutcomes(transactions):
+                api_deadline = self._client.api_deadline
+                return tuple(each for each in transactions if not self._records.is_committed(each, api_deadline()))
+            case WriteSettled(decision, aborted):
+                written = self._write_decision(decision, aborted)
+                if written is None:
+                    return False
+                self.committed += len(aborted) - len(written.transactions)
+                return written.is_settled or written
+            case AbortOpen(known, guessed):
+                self._abort(known, guessed)
+        return None
+
+    @cached_property
+    def _records(self) -> WrittenRecords:
+        return WrittenRecords(self._client)
+
+    def _write_decision(self, decision: Decision, aborted: Sequence[OpenTransaction] | None = None) -> Decision | None:
+        """Write a decision. With `aborted`, copies of their records come before it, and it is settled, or says what is
+        left to copy. Returns what was written; None if `_write` is False."""
+
+        def records(writer: TaskWriter) -> Iterator[Record]:
+            nonlocal decision
+            if aborted is not None:
+                decision = decision.settled(self._copy(aborted, writer))
+            return decision_records(self._plan.transactional_id, decision)
+
+        if not self._write(f"the decision of {decision.batch}", records):
+            return None
+        self._written[decision.batch.series] = decision
+        return decision
+
+    def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]]) -> bool:
+        """Write records to the decisions topic in one transaction of the sink's own id, and before them what `records`
+        writes. False if decisions were committed that this driver has not read, or another driver has fenced it."""
+        own = self._own
+        assert own is not None, "a driver fences all others before it writes"
+        try:
+            writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
+            offset = self._write_records(writer, records(writer), what)
+            if not self._decisions.is_unchanged_until(offset, self._written):
+                own.abort()
+                return False
+            own.commit(self._client.api_deadline())
+        except FencedError:
+            return False
+        except TransactionTimeoutError:
+            raise TransactionTimeoutError(
+                f"{what}, or copies of decided records, were not acknowledged within 80 % of the longest timeout that "
+                f"brokers allow ({self.timeout_ms / 1000:.0f} s): check the leaders and in-sync replicas of the topics "
+                f"and of topic {self._topic}, then start the query again: it goes on from there"
+            ) from None
+        return True
+
+    def _write_records(self, writer: TaskWriter, records: Iterable[Record], what: str) -> int:
+        """Returns the offset of a record."""
+        try:
+            return writer.write(map(_row, records))[self._decisions.partition][-1].from_offset
+        except RecordTooLargeError:
+            raise RecordTooLargeError(
+                f"{what} cannot be written, because topic {self._topic} refuses records of its size: raise "
+                f"max.message.bytes of the topic to {MESSAGE_BYTES} or more"
+            ) from None
+
+    def _copy(self, aborted: Sequence[OpenTransaction], writer: TaskWriter) -> tuple[OpenTransaction, ...]:
+        """Copy the records of aborted transactions, for as long as the driver's own transaction has time. Returns what
+        is left of them."""
+        left, until = deque(aborted), self._client.clock() + COPY_SHARE * self.timeout_ms / 1000
+
+        def copies() -> Iterator[tuple[TopicPartition, EncodedBatch]]:
+            while left:
+                logger.warning(
+                    "the transaction %s of a decided batch was aborted by its coordinator: its records are copied",
+                    left[0].transactional_id,
+                )
+                for copy in self._records.copies(left[0]):
+                    self.copied_records += copy.batch.record_count
+                    yield copy.partition, copy.batch
+                    if self._client.clock() >= until:
+                        left[0] = not_copied(left[0], copy)
+                        return
+                left.popleft()
+
+        writer.write_encoded(copies())
+        return tuple(transaction for transaction in left if transaction.written)
+
+    def _commit(self, transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
+        ended = self._client.coordinators.end_transactions(
+            {each.transactional_id: each.producer for each in transactions},
+            True,
+            self._plan.version,
+            self._client.api_deadline(),
+        )
+        unknown = tuple(each for each in transactions if ended[each.transactional_id].error_code != 0)
+        self.committed += len(transactions) - len(unknown)
+        return unknown
+
+    def _abort(self, known: Sequence[str], guessed: Sequence[str]) -> None:
+        """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on. A broker
+        that does not respond is not waited for: its coordinators move, and the next batch aborts what is left."""
+        coordinators, clock = self._client.coordinators, self._client.clock
+        found = self._open_tasks((*known, *guessed))
+        if found:
+            first = ", ".join(found[:MAX_NAMED])
+            logger.info("aborting %d transactions of no decided batch, the first are %s", len(found), first)
+        try:
+            coordinators.fence(dict.fromkeys((*known, *found)), self._plan.timeout_ms, clock() + ABORT_S)
+            self.aborted += len(found)
+        except KafkaMetaError as error:  # what is decided is visible
+            logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
+
+    def _open_tasks(self, guessed: Sequence[str]) -> Sequence[str]:
+        """The transactional ids of the sink's task attempts with an open transaction, as brokers list them. If they
+        list none, those that are guessed."""
+        client = self._client
+        try:
+            listed = client.coordinators.list_transactions(client.clock() + ABORT_S, of_all_brokers=False)
+        except UnsupportedBrokerError:  # before Kafka 3.0
+            return guessed
+        except KafkaMetaError as error:
+            logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
+            return guessed
+        return tasks_of_sink(listed, self._plan.transactional_id)
+
+
+def _row(record: Record) -> pa.RecordBatch:
+    key, value = record
+    columns = [pa.array([key], pa.binary()), pa.array([value], pa.binary()), pa.array([0], pa.int32())]
+    return pa.record_batch(columns, names=["key", "value", "partition"])

@@ -1,0 +1,144 @@
+"""`TransactionDriver`: plans, commits and aborts the batches of one sink. It lives beside Spark's driver.
+
+Spark plans the micro-batches of a stream in one Python process and commits them in another: each has its own, and only
+what is in Kafka is common to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TypeVar
+
+from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TRANSACTION_TIMEOUT
+from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, commit, recover
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decisions
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.write.exactly_once.plan import GUESSED_ATTEMPTS, TransactionPlan, attempt_id, earlier_attempts
+from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
+
+T = TypeVar("T")
+
+KILLED_TASK_S = 3.0
+"""A Python worker lives on for `spark.python.task.killTimeout`, by default 2 s, after Spark has killed its task."""
+DEFAULT_MAX_TIMEOUT_MS = 900_000
+"""Kafka's default of transaction.max.timeout.ms, for a user who may not ask the brokers."""
+
+
+class TransactionDriver:
+    """A sink with `kafka.transactional.id`."""
+
+    def __init__(self, client: KafkaClient, options: SinkOptions) -> None:
+        assert options.transaction.transactional_id is not None
+        self._client = client
+        self._options = options
+        self._transactional_id = options.transaction.transactional_id
+        self._plan: TransactionPlan  # of the last protocol
+        self._has_planned = False
+
+    @classmethod
+    def of(cls, client: KafkaClient, options: SinkOptions) -> TransactionDriver:
+        """The driver of this client, which remembers what it has read of the decisions topic."""
+        of_any_batch = replace(options.transaction, txn_app_id=None, txn_version=None)
+        key = replace(options, transaction=of_any_batch)
+        driver: TransactionDriver = client.attached.setdefault(key, cls(client, options))
+        return driver
+
+    def plan(self, series: str = BATCH) -> TransactionPlan:
+        """Recover, and return what the tasks of the next batch of this series need. The decisions are confirmed at the
+        start of a stream, and before each batch write: any driver may have been at work. Raises as `recover`."""
+        decisions = self.recover(confirms=series != STREAM or not self._has_planned)
+        self._has_planned = True
+        return replace(self._plan, decisions=decisions)
+
+    def recover(self, known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms: bool = True) -> Decisions:
+        """Settle what earlier runs have decided, abort what they have not, and return the decisions.
+
+        Raises:
+            FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
+        """
+        return self._carry_out(lambda: recover(known, guessed, confirms=confirms), EventKind.TRANSACTIONS_RECOVERED)
+
+    def commit(
+        self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None
+    ) -> None:
+        """Make a batch visible; see `commit_protocol.commit`."""
+        lost = [earlier for each in transactions for earlier in earlier_attempts(each.transactional_id)]
+        self._carry_out(lambda: commit(batch, transactions, now_ms, lost, rows), EventKind.TRANSACTIONS_COMMITTED)
+
+    def abort(self, tasks: int, transactions: Sequence[OpenTransaction] = (), *, all_ended: bool) -> None:
+        """Settle a batch that is decided nevertheless, else abort its transactions.
+
+        Args:
+            tasks: of the batch, as far as Spark says.
+            transactions: of the task attempts that Spark chose.
+            all_ended: False if some may still run for a moment, and begin a transaction.
+        """
+        if not all_ended:
+            self._client.sleep(KILLED_TASK_S)
+        attempts = [(task, attempt) for task in range(tasks) for attempt in range(GUESSED_ATTEMPTS)]
+        self.recover(
+            [transaction.transactional_id for transaction in transactions],
+            [attempt_id(self._transactional_id, *attempt) for attempt in attempts],
+        )
+
+    def _carry_out(self, protocol: Callable[[], Protocol[T]], committed_as: EventKind) -> T:
+        """Run a protocol. If brokers do not accept its timeouts any more, ask them for their limit, and run it again:
+        it begins with what an earlier run has decided."""
+        try:
+            return self._run(protocol(), committed_as)
+        except BrokerError as error:
+            if error.code != INVALID_TRANSACTION_TIMEOUT or not self._has_new_limit():
+                raise
+        return self._run(protocol(), committed_as)
+
+    def _has_new_limit(self) -> bool:
+        """Ask the brokers for their limit again. Whether it has changed."""
+        before = self._max_timeout_ms
+        del self._max_timeout_ms
+        return self._max_timeout_ms != before
+
+    def _run(self, protocol: Protocol[T], committed_as: EventKind) -> T:
+        """Run a protocol, and report the transactions that it has ended, also if it fails later."""
+        started = self._client.clock()
+        runner = self.step_runner()
+        try:
+            return runner.carry_out(protocol)
+        finally:
+            latency_ms = (self._client.clock() - started) * 1000
+            ended = {
+                committed_as: (runner.committed, runner.copied_records),
+                EventKind.TRANSACTIONS_ABORTED: (runner.aborted, 0),
+            }
+            for kind, (transactions, copied_records) in ended.items():
+                if transactions:
+                    self._client.cache.report_transactions(
+                        kind, self._transactional_id, transactions, latency_ms, copied_records
+                    )
+
+    def step_runner(self) -> StepRunner:
+        """Of one protocol, under the transaction version that the cluster has finalized by now."""
+        max_timeout_ms = self._max_timeout_ms
+        timeout_ms = self._options.transaction.timeout_ms or max_timeout_ms or DEFAULT_MAX_TIMEOUT_MS
+        version = self._client.coordinators.transaction_version(self._client.api_deadline())
+        self._plan = TransactionPlan(self._transactional_id, timeout_ms, version)
+        return StepRunner(self._client, self._options, self._plan, max_timeout_ms or timeout_ms, self._decisions)
+
+    @cached_property
+    def _decisions(self) -> DecisionsTopic:
+        return DecisionsTopic(self._client, self._options.transaction.decisions_topic, self._transactional_id)
+
+    @cached_property
+    def _max_timeout_ms(self) -> int | None:
+        """The longest timeout that all brokers allow; None if none of them says. Creates the decisions topic at the
+        first use."""
+        admin = ClusterAdmin(self._options.client)
+        self._decisions.ensure(admin)
+        return admin.transaction_max_timeout_ms(self._client.cache.snapshot.brokers)

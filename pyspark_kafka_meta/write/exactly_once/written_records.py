@@ -1,0 +1,220 @@
+"""Reads from the log how a transaction ended that its coordinator does not know any more, and its records.
+
+The records of an aborted transaction stay in the log, invisible to read_committed readers, until retention or
+compaction removes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from pyspark_kafka_meta.errors import (
+    ConnectError,
+    DataLossError,
+    KafkaMetaError,
+    NoLeaderError,
+    ReadTimeoutError,
+    UnknownTopicError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES
+from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
+from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
+from pyspark_kafka_meta.kafka.records.compression import Compression
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
+from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch
+from pyspark_kafka_meta.model import OpenTransaction, RefreshReason, TopicPartition, WrittenOffsets, name_partitions
+from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
+
+MAY_BE_READ_LATER = (ConnectError, NoLeaderError, ReadTimeoutError)
+"""Errors of a log, whose partition may have a leader later."""
+
+COORDINATOR_S = 5.0
+"""Maximum wait for the state of a transaction, which may not be needed."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """For the marker of a transaction in one of its partitions.
+
+    Attributes:
+        next_offset: behind what was read.
+        is_lost: whether the log is gone, or starts behind `next_offset`.
+        error: why the log was not read up to its end.
+    """
+
+    partition: TopicPartition
+    next_offset: int
+    is_lost: bool = False
+    error: KafkaMetaError | None = None
+
+
+class Copy(NamedTuple):
+    """A record batch for another producer, in the partition that it was read from.
+
+    Attributes:
+        left: what the transaction wrote to this partition behind the batch.
+    """
+
+    partition: TopicPartition
+    batch: EncodedBatch
+    left: WrittenOffsets
+
+
+class WrittenRecords:
+    """The records that tasks wrote in transactions."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._log = LogReader(client)
+
+    def is_committed(self, transaction: OpenTransaction, deadline: float) -> bool:
+        """Whether the marker behind the transaction's records, in any of its partitions, commits them. Waits for the
+        marker if the transaction is just ending.
+
+        Raises:
+            DataLossError: no marker can come any more: all logs are gone or start behind its records, or by `deadline`
+                all markers were written and no log has one.
+            ConnectError: no log has a marker by `deadline`, but one may come later.
+            KafkaMetaError: a log cannot be read.
+        """
+        searches = [
+            _Search(TopicPartition(each.topic, each.partition), each.until_offset) for each in transaction.written
+        ]
+        for rounds in itertools.count(1):
+            is_open = self._is_open(transaction)  # before the logs are read: a marker may come in between
+            read_until = deadline if is_open else math.inf  # a marker that was written is found, however far it is
+            for search in searches:
+                is_committed = self._go_on(search, transaction.producer.producer_id, read_until, rounds)
+                if is_committed is not None:
+                    return is_committed
+            searches = [search for search in searches if not search.is_lost]
+            errors = [search.error for search in searches if search.error is not None]
+            for error in errors:
+                if not isinstance(error, MAY_BE_READ_LATER):
+                    raise error
+            is_late = self._client.clock() >= deadline
+            if not searches or (is_late and is_open is False and not errors):
+                break
+            if is_late:
+                raise _not_known_yet(transaction, searches, errors)
+            if rounds == 1:
+                self._client.cache.refresh(RefreshReason.ON_DEMAND, deadline)  # a leader may have been deposed
+            self._client.sleep(min(self._client.backoff_s(rounds), max(deadline - self._client.clock(), 0)))
+        raise DataLossError(
+            f"nobody knows whether the transaction {transaction.transactional_id} was committed: no marker follows its "
+            f"records. {_advice(transaction)}"
+        )
+
+    def _is_open(self, transaction: OpenTransaction) -> bool | None:
+        """Whether the coordinator has markers of this id to write; None if it does not say. It does not know an id that
+        it has forgotten long after the markers, or lost."""
+        deadline = self._client.clock() + COORDINATOR_S
+        try:
+            described = self._client.coordinators.describe_transactions([transaction.transactional_id], deadline)
+        except (UnsupportedBrokerError, ConnectError):  # before Kafka 3.0, or away
+            return None
+        return any(each.state in OPEN_STATES for each in described)
+
+    def _go_on(self, search: _Search, producer_id: int, deadline: float, leader_s: float) -> bool | None:
+        """Read on, to the marker or the end of the log. Returns whether the marker commits; None without a marker.
+
+        Args:
+            leader_s: maximum wait for the leader: other partitions wait too.
+        """
+        search.error = None
+        try:
+            end = self._log.end_offset(search.partition, min(deadline, self._client.clock() + leader_s))
+            for fetched in self._log.batches(search.partition, search.next_offset, end):
+                (header,) = fetched.headers
+                if header.is_control and header.record_count and header.producer_id == producer_id:
+                    return not is_abort_marker(header, fetched.records)
+                search.next_offset = header.last_offset + 1
+                if self._client.clock() >= deadline:
+                    raise ConnectError(f"{search.partition} was read up to offset {search.next_offset} of {end}")
+            search.next_offset = max(search.next_offset, end)
+        except (DataLossError, UnknownTopicError):
+            search.is_lost = True
+        except KafkaMetaError as error:  # other partitions have a marker, too
+            search.error = error
+        return None
+
+    def copies(self, transaction: OpenTransaction) -> Iterator[Copy]:
+        """The transaction's record batches: one partition after the other, each in the order of its log.
+
+        Raises:
+            DataLossError: the log does not hold all its records any more.
+        """
+        for written in transaction.written:
+            partition, left = TopicPartition(written.topic, written.partition), written
+            with suppress(DataLossError, UnknownTopicError):  # told below
+                for fetched in self._log.batches(partition, written.from_offset, written.until_offset):
+                    (header,) = fetched.headers
+                    is_written = (header.producer_id, header.producer_epoch) == transaction.producer
+                    if is_written and not header.is_control and header.record_count == header.last_offset_delta + 1:
+                        records = left.records - header.record_count
+                        left = left._replace(from_offset=header.last_offset + 1, records=records)
+                        yield Copy(partition, _copy(fetched), left)
+            if left.records != 0:
+                raise DataLossError(_incomplete(written, left.records, transaction))
+
+
+def not_copied(transaction: OpenTransaction, last: Copy) -> OpenTransaction:
+    """What is left of a transaction after this copy; nothing written if it was the last."""
+    at = next(at for at, written in enumerate(transaction.written) if TopicPartition(*written[:2]) == last.partition)
+    left = (last.left,) if last.left.records else ()
+    return transaction._replace(written=left + transaction.written[at + 1 :])
+
+
+def _copy(fetched: FetchedRecords) -> EncodedBatch:
+    """The compressed records as they are: the header alone names their producer."""
+    (header,) = fetched.headers
+    payload = bytes(fetched.records[header.position + HEADER_BYTES : header.end])
+    return EncodedBatch(
+        partition=fetched.partition.partition,
+        rows=np.arange(header.record_count, dtype=np.int32),
+        payload=payload,
+        records_bytes=len(payload),
+        compression=Compression(header.codec),
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        is_copy=True,
+    )
+
+
+def _incomplete(written: WrittenOffsets, missing: int, transaction: OpenTransaction) -> str:
+    return (
+        f"{missing} of {written.records} records of a decided batch are gone from "
+        f"{written.topic}-{written.partition}, offsets {written.from_offset} to {written.until_offset}: retention, "
+        f"compaction or somebody has removed them after their transaction timed out. {_advice(transaction)}"
+    )
+
+
+def _not_known_yet(
+    transaction: OpenTransaction, searches: Sequence[_Search], errors: Sequence[KafkaMetaError]
+) -> ConnectError:
+    partitions = name_partitions([search.partition for search in searches])
+    return ConnectError(
+        f"it is not known yet whether the transaction {transaction.transactional_id} of a decided batch was committed: "
+        f"no marker follows its records in {partitions}{f' ({errors[0]})' if errors else ''}. Nothing is lost: start "
+        "the query again when these partitions have a leader and min.insync.replicas replicas in sync"
+    )
+
+
+def _advice(transaction: OpenTransaction) -> str:
+    ranges = ", ".join(
+        f"{each.topic}-{each.partition} {each.from_offset} to {each.until_offset}" for each in transaction.written
+    )
+    return (
+        f"Its records are at {ranges}. The batch cannot become whole any more. With a new kafka.transactional.id it is "
+        "written again, also the part that is visible; to prevent this, restart queries within the retention of their "
+        "topics"
+    )

@@ -1,0 +1,330 @@
+"""Published events are complete and private, and publishing never fails a read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pyspark_kafka_meta.events import default_folder, liveness_lock
+from pyspark_kafka_meta.events import publisher as event_publisher
+from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
+from pyspark_kafka_meta.events.liveness_lock import LivenessLock
+from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.options import MetricsOptions
+from tests.unit.written_events import events_in, made
+
+TIMEOUT_S = 10
+ORIGIN = Origin(role=Role.READER, application_id="app-1", executor_id="7", stage_id=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Created by the publisher."""
+    return tmp_path / "some" / "events"
+
+
+@pytest.fixture
+def publisher(folder: Path) -> EventPublisher:
+    """Writes in this thread, without a `BackgroundSink`."""
+    return EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN)
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The events of all files, by sequence."""
+    return sorted(events_in(folder), key=itemgetter("sequence"))
+
+
+def publish(publisher: EventPublisher, first: int, last: int) -> None:
+    for sequence in range(first, last + 1):
+        publisher.publish(made("c0ffee", sequence))
+
+
+def test_events_are_written_with_their_origin(folder: Path, publisher: EventPublisher) -> None:
+    publish(publisher, 1, 2)
+    publisher.origin = Origin(role=Role.PLANNER)
+    publish(publisher, 3, 3)
+    publisher.flush()
+
+    assert [(row["sequence"], row["reason"], row["executor_id"]) for row in rows(folder)] == [
+        (1, "max_age", "7"),
+        (2, "max_age", "7"),
+        (3, "max_age", None),
+    ]
+    assert rows(folder)[0] == json.loads(made("c0ffee", 1, origin=ORIGIN).to_json())
+
+
+def test_each_flush_of_new_events_writes_one_file(folder: Path, publisher: EventPublisher) -> None:
+    publisher.flush()
+    assert not folder.exists()
+    for sequence in (1, 2):
+        publish(publisher, sequence, sequence)
+        publisher.flush()
+        publisher.flush()
+
+    assert len(list(folder.iterdir())) == 2
+    assert len(rows(folder)) == 2
+
+
+def test_files_and_their_folder_are_private(folder: Path, publisher: EventPublisher) -> None:
+    publish(publisher, 1, 1)
+    publisher.flush()
+    [file] = folder.iterdir()
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_existing_folder_keeps_its_mode(folder: Path, publisher: EventPublisher) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    publish(publisher, 1, 1)
+    publisher.flush()
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_without_a_path_events_go_to_a_folder_named_after_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., object]
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    planned = MetricsOptions(None, None, (), driver="driver-host-42")
+    for options, origin in ((planned, ORIGIN), (MetricsOptions(None, None, ()), Origin(role=Role.PLANNER))):
+        publisher = new_publisher(options, origin)
+        publish(publisher, 1, 1)
+        publisher.flush()
+    wait_for(lambda: len(list(tmp_path.rglob("*.jsonl"))) == 2)
+
+    root = tmp_path / f"kafkameta-events-{os.getuid()}"
+    own = re.sub(r"[^A-Za-z0-9_-]", "_", f"driver-{socket.gethostname()}-{os.getppid()}")
+    assert {path.parent for path in tmp_path.rglob("*.jsonl")} == {root / "driver-host-42", root / own}
+
+
+def test_relative_path_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    publisher = new_publisher(MetricsOptions("events", None, ()), ORIGIN)
+    publish(publisher, 1, 1)
+    publisher.close()
+
+    assert len(list((tmp_path / "events").glob("*.jsonl"))) == 1
+
+
+def test_event_is_one_structured_log_line_at_once(publisher: EventPublisher, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="pyspark_kafka_meta.events"):
+        publish(publisher, 4, 4)
+    [line] = [record.getMessage() for record in caplog.records]
+
+    assert json.loads(line)["sequence"] == 4
+    assert "\n" not in line
+
+
+def test_full_queue_drops_the_oldest_and_the_next_event_reports_how_many(
+    folder: Path, publisher: EventPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_publisher, "MAX_PENDING_EVENTS", 3)
+    publish(publisher, 1, 8)
+    publisher.flush()
+    publish(publisher, 9, 10)
+    publisher.flush()
+
+    losses = [(row["sequence"], row["dropped_before"]) for row in rows(folder)]
+    assert losses == [(6, 5), (7, 0), (8, 0), (9, 0), (10, 0)]
+
+
+def test_without_sinks_an_event_is_only_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    silent = EventPublisher((), ORIGIN)
+    with caplog.at_level(logging.INFO, logger="pyspark_kafka_meta.events"):
+        publish(silent, 1, 2)
+    silent.close()
+
+    assert len(caplog.records) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_child_of_a_fork_writes_nothing_through_its_parents_sinks(
+    folder: Path, publisher: EventPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(publisher, 1, 1)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        publish(publisher, 2, 2)
+        publisher.close()
+
+    assert not folder.exists()
+
+
+class RecordingSink:
+    """Records the sequences of its events."""
+
+    def __init__(self) -> None:
+        self.sequences: list[int] = []
+        self.is_closed = False
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        self.sequences += [event.sequence for event in events]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_every_sink_gets_every_event_and_is_closed() -> None:
+    sinks = RecordingSink(), RecordingSink()
+    publisher = EventPublisher(sinks, ORIGIN)
+    publish(publisher, 1, 2)
+    publisher.close()
+
+    assert [(sink.sequences, sink.is_closed) for sink in sinks] == [([1, 2], True)] * 2
+
+
+@pytest.mark.parametrize("obstacle", ["a file in the way", "a folder that may not be written", "a disk that is full"])
+def test_failed_write_raises_nothing_leaves_no_file_and_is_counted(
+    folder: Path,
+    publisher: EventPublisher,
+    obstacle: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        if obstacle == "a file in the way":
+            folder.parent.write_text("")
+        elif obstacle == "a folder that may not be written":
+            broken.setattr("os.open", refuse)
+        else:
+            broken.setattr("os.rename", refuse)
+        publish(publisher, 1, 3)
+        publisher.flush()
+        publish(publisher, 4, 4)
+        publisher.flush()
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "once, until a write succeeds"
+
+    if folder.parent.is_file():
+        folder.parent.unlink()
+    publish(publisher, 5, 6)
+    publisher.flush()
+    assert [(row["sequence"], row["dropped_before"]) for row in rows(folder)] == [(5, 4), (6, 0)]
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_new_cache_reports_a_dead_cache_but_not_a_closed_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(default_folder, "default_root", lambda: tmp_path / "root")
+    options = MetricsOptions(str(folder), None, ())
+    born = replace(made("c0ffee", 1), kind=EventKind.BORN)
+    first, second, third = (new_publisher(options, ORIGIN) for _ in range(3))
+    assert first._liveness is not None
+    with monkeypatch.context() as killed:  # the kernel releases the locks of a process, and removes no file
+        killed.setattr(Path, "unlink", lambda _: None)
+        first.publish(replace(born, cache_id="first"))
+        first._liveness.release()
+    second.publish(replace(born, cache_id="second"))
+    second.close()
+    third.publish(replace(born, cache_id="third"))
+    third.close()
+
+    assert {row["cache_id"]: row["died_cache_ids"] for row in rows(folder)} == {"second": ["first"], "third": []}
+
+
+@pytest.mark.parametrize("trouble", ["missing", "hanging"])
+def test_events_reach_their_folder_without_a_temporary_folder(
+    folder: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    responds = threading.Event()
+
+    def temporary_folder() -> NoReturn:
+        if trouble == "hanging":
+            responds.wait(TIMEOUT_S)
+        raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", temporary_folder)
+    monkeypatch.setattr(liveness_lock, "WAIT_S", 0.001)
+    publisher = new_publisher(MetricsOptions(str(folder), None, ()), ORIGIN)
+    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    publisher.close()
+    responds.set()
+
+    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, [])]
+
+
+def test_without_a_temporary_folder_default_events_are_lost_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def temporary_folder() -> NoReturn:
+        raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", temporary_folder)
+    publisher = new_publisher(MetricsOptions(None, None, ()), ORIGIN)
+    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    publisher.close()
+
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "refresh events not written: 1 (No usable temporary directory found in ['/tmp'])"
+    ]
+
+
+class FakeLock(LivenessLock):
+    """Finds a dead cache soon, or later."""
+
+    def __init__(self, *dead: tuple[str, ...]) -> None:
+        super().__init__("app", "a folder")
+        self.dead = list(dead)
+
+    def acquire(self, cache_id: str) -> tuple[str, ...]:
+        return self.take_dead()
+
+    def take_dead(self) -> tuple[str, ...]:
+        return self.dead.pop(0)
+
+
+def test_dead_caches_that_are_found_late_are_in_the_next_event(folder: Path) -> None:
+    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, FakeLock((), ("dead",)))
+    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    publisher.publish(made("c0ffee", 2))
+
+    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, []), (2, ["dead"])]
+
+
+def test_child_of_a_fork_leaves_the_lock_to_its_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = FakeLock(("dead",))
+    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, lock)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        publisher.publish(made("c0ffee", 1))
+        publisher.close()
+
+    assert lock.dead == [("dead",)]
+    assert not lock._is_released.is_set()
+
+
+def test_dead_caches_are_reported_at_once(folder: Path) -> None:
+    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, FakeLock(("dead",), ()))
+    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    publisher.publish(made("c0ffee", 2))
+
+    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, ["dead"])]
+
+
+def test_only_events_go_to_the_logger_of_events() -> None:
+    """Its lines are JSON: users parse them."""
+    loggers = logging.root.manager.loggerDict
+
+    assert "pyspark_kafka_meta.events" in loggers
+    assert [name for name in loggers if name.startswith("pyspark_kafka_meta.events.")] == []

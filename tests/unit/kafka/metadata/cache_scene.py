@@ -1,0 +1,92 @@
+"""A cache over a fake cluster, a clock that sleeping advances, and the events."""
+
+from __future__ import annotations
+
+import random
+
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
+from tests.partitions import T0
+from tests.unit.fake_wire import FakeClock, FakeWire
+
+REQUEST_TIMEOUT_S = 5
+WALL_S = 1_700_000_000.25
+BROKER_1 = Address("broker-1", 9092)
+
+
+class NoRandom(random.Random):
+    """Keeps the order of addresses, without jitter."""
+
+    def random(self) -> float:
+        return 0.5
+
+    def uniform(self, a: float, b: float) -> float:
+        return min(b, 1.0)
+
+
+class LimitedClock(FakeClock):
+    """Fails a test that sleeps endlessly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps_left = 1_000
+
+    def sleep(self, seconds: float) -> None:
+        self._steps_left -= 1
+        assert self._steps_left > 0, "endless sleep"
+        super().sleep(seconds)
+
+
+class Scene:
+    """A cluster with topic t (two partitions, led by brokers 1 and 2), its cache, and the published events."""
+
+    def __init__(
+        self,
+        *bootstrap: Address,
+        request_timeout_s: int = REQUEST_TIMEOUT_S,
+        settings: PolicySettings = PolicySettings(),  # noqa: B008 (frozen)
+    ) -> None:
+        self.clock = LimitedClock()
+        self.wire = FakeWire(clock=self.clock)
+        self.cluster = self.wire.cluster
+        self.cluster.create_topic("t", partitions=2)
+        self.events: list[RefreshEvent] = []
+        self.cache = MetadataCache(
+            self.wire,
+            bootstrap or (BROKER_1,),
+            settings,
+            request_timeout_ms=request_timeout_s * 1000,
+            publish=self.events.append,
+            clock=self.clock,
+            wall_clock=lambda: WALL_S,
+            sleep=self.clock.sleep,
+            rng=NoRandom(),
+        )
+        [self.first_event] = self.events
+        self.events.clear()
+        self.cache.track(["t"])
+
+    def deadline(self, seconds: float = 60) -> float:
+        return self.clock() + seconds
+
+    def bootstrapped(self) -> Scene:
+        self.cache.refresh(RefreshReason.BOOTSTRAP, self.deadline())
+        self.clock.sleep(10)
+        self.events.clear()
+        self.wire.requests.clear()
+        return self
+
+    def report(self, reason: RefreshReason = RefreshReason.NOT_LEADER, node_id: int = 1) -> None:
+        partition = T0 if reason is RefreshReason.NOT_LEADER else None
+        self.cache.request_update(reason, self.cache.snapshot.generation, partition, 6, node_id)
+
+    def refresh_when_due(self) -> RefreshEvent:
+        self.clock.sleep(self.cache.time_to_next_update_ms() / 1000)
+        self.cache.refresh_if_due(self.deadline())
+        return self.events[-1]
+
+    def leader_id(self, partition: TopicPartition = T0) -> int | None:
+        leader = self.cache.leader(partition)
+        return None if leader is None else leader.broker.node_id

@@ -1,0 +1,413 @@
+"""The cache as callers see it: its requests and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, BrokerProduces, EventKind, Outcome
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
+from pyspark_kafka_meta.model import NO_LEADER, Address, LeaderHint, MetadataResponse, RefreshReason, TopicPartition
+from tests.partitions import T0, T1
+from tests.unit.fake_wire import about_ms
+from tests.unit.kafka.metadata.cache_scene import BROKER_1, Scene
+
+
+def test_one_bootstrap_address_suffices() -> None:
+    scene = Scene()
+    snapshot = scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert sorted(snapshot.brokers) == [1, 2, 3]
+    assert (scene.leader_id(T0), scene.leader_id(T1)) == (1, 2)
+    [event] = scene.events
+    assert (event.kind, event.reason, event.outcome) == (EventKind.REFRESH, RefreshReason.BOOTSTRAP, Outcome.CHANGED)
+    assert (event.broker_id, event.broker_host, event.broker_port) == (1, "broker-1", 9092)
+    assert (scene.first_event.cluster_id, event.cluster_id) == (None, "fake-cluster")
+    assert (event.generation_before, event.generation_after, event.age_ms) == (0, 1, None)
+    assert (event.api_version, event.correlation_id, event.request_bytes, event.response_bytes) == (12, 1, 40, 400)
+    assert event.changes.brokers_added == (1, 2, 3)
+    assert event.time_ms == 1_700_000_000_250
+    assert event.recovery_ms is None
+
+
+def test_first_event_needs_no_request() -> None:
+    scene = Scene()
+
+    assert (scene.first_event.kind, scene.first_event.sequence, scene.first_event.cache_id) == (
+        EventKind.BORN,
+        1,
+        scene.cache.cache_id,
+    )
+    assert (scene.first_event.outcome, scene.first_event.generation_after) == (Outcome.UNCHANGED, 0)
+    assert (scene.first_event.broker_host, scene.first_event.attempt, scene.first_event.idle_ms) == (None, 0, None)
+    assert scene.wire.requests == []
+
+
+def test_last_event_has_the_idle_time() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.leader(T0)
+    scene.clock.sleep(3)
+    scene.cache.close()
+    ended = scene.events[-1]
+
+    assert (ended.kind, ended.reason, ended.sequence, ended.lookups) == (EventKind.CLOSED, RefreshReason.CLOSED, 3, 1)
+    assert ended.idle_ms == about_ms(3_000)
+
+
+def test_event_has_the_idle_time() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.leader(T0)
+    scene.clock.sleep(42)
+    scene.report()
+    first = scene.refresh_when_due()
+    scene.cache.leader(T0)
+    scene.report()
+    second = scene.refresh_when_due()
+
+    assert (first.idle_ms, second.idle_ms) == (about_ms(42_000), about_ms(100))
+
+
+def test_throttle_time_of_fetches_is_in_the_next_event() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.count_fetch(1, 0, 30)
+    scene.cache.count_fetch(1, 0, 12)
+    scene.report()
+
+    assert scene.refresh_when_due().fetch_throttle_ms == 42
+    assert scene.refresh_when_due().fetch_throttle_ms == 0
+
+
+def test_fetches_and_retries_are_in_the_next_event_only() -> None:
+    scene = Scene().bootstrapped()
+    for node_id, response_bytes in ((2, 100), (1, 7), (2, 50)):
+        scene.cache.count_fetch(node_id, response_bytes, 0)
+    scene.cache.count_retry()
+    scene.cache.count_retry()
+    event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
+
+    assert (event.fetches, event.retries) == ((BrokerFetches(1, 1, 7), BrokerFetches(2, 2, 150)), 2)
+    assert (next_event.fetches, next_event.retries) == ((), 0)
+
+
+def test_produces_and_their_throttle_time_are_in_the_next_event_only() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.count_fetch(1, 7, 5)
+    for node_id, request_bytes, throttle_ms in ((2, 100, 30), (1, 9, 0), (2, 50, 12)):
+        scene.cache.count_produce(node_id, request_bytes, throttle_ms)
+    event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
+
+    assert (event.produces, event.produce_throttle_ms) == ((BrokerProduces(1, 1, 9), BrokerProduces(2, 2, 150)), 42)
+    assert (event.fetches, event.fetch_throttle_ms) == ((BrokerFetches(1, 1, 7),), 5)
+    assert (next_event.produces, next_event.produce_throttle_ms) == ((), 0)
+
+
+def test_lost_records_are_an_event_without_a_request() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.record_loss(T1, 3, 12, "they aged out")
+    [event] = scene.events
+
+    assert (event.kind, event.reason, event.error) == (EventKind.DATA_LOSS, RefreshReason.DATA_LOSS, "they aged out")
+    assert (event.cause_topic, event.cause_partition) == ("t", 1)
+    assert (event.lost_from_offset, event.lost_until_offset) == (3, 12)
+    assert (event.generation_before, event.generation_after, event.attempt) == (1, 1, 0)
+    assert scene.wire.requests == []
+
+
+def test_ended_transactions_are_an_event_without_a_request() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.report_transactions(EventKind.TRANSACTIONS_RECOVERED, "orders", 3, 12.3456, copied_records=40)
+    [event] = scene.events
+
+    assert (event.kind, event.reason) == (EventKind.TRANSACTIONS_RECOVERED, RefreshReason.TRANSACTION)
+    assert (event.transactional_id, event.transactions) == ("orders", 3)
+    assert (event.transactions_ms, event.copied_records) == (12.346, 40)
+    assert (event.latency_ms, event.attempt, event.outcome) == (None, 0, Outcome.UNCHANGED), (
+        "of Metadata requests alone"
+    )
+    assert scene.wire.requests == []
+
+
+def test_begun_transactions_are_counted_until_the_next_event() -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(2):
+        scene.cache.count_transaction()
+    scene.report()
+
+    assert scene.events == []
+    assert scene.refresh_when_due().transactions_begun == 2
+    assert scene.refresh_when_due().transactions_begun == 0
+
+
+def test_many_lookups_need_no_request_and_are_counted() -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(500):
+        scene.cache.leader(T0)
+    scene.report()
+    event = scene.refresh_when_due()
+
+    assert len(scene.wire.requests) == 1
+    assert event.lookups == 500
+    assert scene.refresh_when_due().lookups == 0
+
+
+def test_no_request_before_a_refresh_is_due() -> None:
+    scene = Scene().bootstrapped()
+
+    assert not scene.cache.refresh_if_due(scene.deadline())
+    assert scene.cache.time_to_next_update_ms() == about_ms(290_000)
+    scene.clock.sleep(290)
+    assert scene.cache.refresh_if_due(scene.deadline())
+    [event] = scene.events
+    assert (event.reason, event.outcome, event.age_ms) == (RefreshReason.MAX_AGE, Outcome.UNCHANGED, about_ms(300_000))
+
+
+def test_periodic_refresh_finds_new_partitions() -> None:
+    scene = Scene().bootstrapped()
+    topic = scene.cluster.topics["t"]
+    added = replace(topic.partitions[0], partition=2)
+    scene.cluster.topics["t"] = replace(topic, partitions=(*topic.partitions, added))
+    event = scene.refresh_when_due()
+
+    assert event.changes.partitions_added == (TopicPartition("t", 2),)
+    assert scene.cache.snapshot.partitions("t")[-1] == TopicPartition("t", 2)
+
+
+def test_event_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
+    scene = Scene().bootstrapped()
+    scene.cluster.move_leader(T0, 3)
+    scene.report(node_id=1)
+    scene.clock.sleep(2)
+    event = scene.refresh_when_due()
+
+    assert scene.leader_id() == 3
+    assert (event.reason, event.cause_error_code, event.cause_topic) == (RefreshReason.NOT_LEADER, 6, "t")
+    assert (event.cause_partition, event.cause_node_id) == (0, 1)
+    assert event.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
+    assert event.recovery_ms == about_ms(2_000)
+
+
+def test_error_with_an_older_generation_needs_no_refresh() -> None:
+    scene = Scene().bootstrapped()
+    used = scene.cache.snapshot.generation
+    scene.report()
+    scene.refresh_when_due()
+
+    scene.cache.request_update(RefreshReason.NOT_LEADER, used, T0, 6, 1)
+    assert scene.cache.time_to_next_update_ms() == about_ms(300_000)
+
+
+def test_second_report_of_the_same_generation_adds_no_request() -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(5):
+        scene.report()
+    scene.refresh_when_due()
+
+    assert not scene.cache.refresh_if_due(scene.deadline())
+    assert len(scene.wire.requests) == len(scene.events) == 1
+
+
+def test_backoff_grows_while_responses_are_stale() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.down.add(1)
+    times = []
+    for _ in range(9):
+        scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
+        assert scene.refresh_when_due().outcome is Outcome.UNCHANGED
+        times.append(scene.clock())
+    scene.cluster.move_leader(T0, 2)
+    scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
+    event = scene.refresh_when_due()
+
+    assert [round((b - a) * 1000) for a, b in pairwise(times)] == [100, 200, 400, 800, *[1000] * 4]
+    assert scene.leader_id() == 2
+    assert event.recovery_ms == pytest.approx(6_500, abs=0.1)
+
+
+def test_stale_broker_is_not_the_only_one_used() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.cut_off(1)
+    scene.cluster.move_leader(T0, 3)
+    scene.report()
+    first = scene.refresh_when_due()
+    scene.report()
+    second = scene.refresh_when_due()
+
+    assert (first.broker_id, first.outcome) == (1, Outcome.UNCHANGED)
+    assert second.broker_id != 1
+    assert scene.leader_id() == 3
+
+
+def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.cut_off(1)
+    scene.cluster.move_leader(T0, 3)
+    scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
+    assert scene.refresh_when_due().broker_id != 1
+    scene.wire.down |= {2, 3}
+    scene.report()
+    while scene.refresh_when_due().outcome is Outcome.FAILED:
+        pass
+
+    assert scene.events[-1].broker_id == 1
+    assert scene.events[-1].changes.stale_ignored == 1
+    assert scene.leader_id() == 3
+
+
+def test_last_responding_broker_is_used_again() -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(10):
+        scene.refresh_when_due()
+
+    assert {event.broker_id for event in scene.events} == {1}
+
+
+@pytest.mark.parametrize("reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT])
+def test_refresh_avoids_the_unreachable_broker(reason: RefreshReason) -> None:
+    scene = Scene().bootstrapped()
+    scene.report(reason, node_id=1)
+
+    assert scene.refresh_when_due().broker_id in (2, 3)
+
+
+def test_only_tracked_topics_are_requested() -> None:
+    scene = Scene()
+    scene.cluster.create_topic("other")
+    scene.bootstrapped()
+
+    assert list(scene.cache.snapshot.topics) == ["t"]
+    scene.cache.track(["t"])
+    assert scene.cache.time_to_next_update_ms() > 0, "nothing new"
+    scene.cache.track(["other"])
+    assert scene.refresh_when_due().reason is RefreshReason.NEW_TOPIC
+    assert sorted(scene.cache.snapshot.topics) == ["other", "t"]
+
+
+def test_missing_topic_leaves_the_requests_after_its_last_lookup() -> None:
+    scene = Scene()
+    scene.cluster.create_topic("yesterday")
+    scene.cache.track(["yesterday"])
+    scene.bootstrapped()
+    del scene.cluster.topics["yesterday"]
+    real, requested = scene.wire.metadata, []
+
+    def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
+        requested.append(sorted(topics or ()))
+        return real(address, topics, deadline)
+
+    scene.wire.metadata = metadata  # type: ignore[method-assign]
+    for wanted in (True, True, False, False):
+        scene.clock.sleep(200)
+        if wanted:
+            scene.cache.leader(TopicPartition("yesterday", 0))
+        scene.cache.refresh(RefreshReason.MAX_AGE, scene.deadline())
+
+    assert requested == [["t", "yesterday"]] * 3 + [["t"]]
+
+
+def test_topic_without_a_response_stays_in_requests() -> None:
+    scene = Scene()
+    real, back_at = scene.wire.metadata, scene.clock() + 400
+
+    def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
+        if scene.clock() < back_at:
+            raise ConnectError("down")
+        return real(address, topics, deadline)
+
+    scene.wire.metadata = metadata  # type: ignore[method-assign]
+
+    assert list(scene.cache.refresh(RefreshReason.BOOTSTRAP, back_at + 100).topics) == ["t"]
+
+
+@pytest.mark.parametrize("code", [3, 29])
+def test_topic_error_is_no_failed_refresh(code: int) -> None:
+    scene = Scene()
+    scene.wire.metadata_errors["t"] = code
+    snapshot = scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert snapshot.topic_errors.get("t") == code
+    assert scene.leader_id() is None
+
+
+def test_partition_gets_a_leader_again() -> None:
+    scene = Scene().bootstrapped()
+    scene.cluster.move_leader(T0, NO_LEADER)
+    scene.report()
+    assert scene.refresh_when_due().recovery_ms is None
+    assert scene.leader_id() is None
+    scene.cluster.move_leader(T0, 2)
+    scene.cache.request_update(RefreshReason.NO_LEADER, scene.cache.snapshot.generation, T0)
+    event = scene.refresh_when_due()
+
+    assert scene.leader_id() == 2
+    assert event.recovery_ms is not None
+
+
+def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
+    """As docs/options.md explains."""
+    healed = []
+    for backoff_ms in (100, 1_000):
+        settings = PolicySettings(retry_backoff_ms=backoff_ms, retry_backoff_max_ms=10 * backoff_ms)
+        scene = Scene(settings=settings).bootstrapped()
+        scene.cluster.move_leader(T0, 3)
+        scene.report()
+        scene.wire.down |= {1, 2, 3}
+        began = scene.clock()
+        while scene.clock() < began + 20.5:
+            scene.refresh_when_due()
+        scene.wire.down.clear()
+        healed.append(scene.refresh_when_due())
+    eager, patient = healed
+
+    assert eager.attempt > 2 * patient.attempt
+    assert eager.recovery_ms is not None
+    assert patient.recovery_ms is not None
+    assert 20_500 <= eager.recovery_ms < patient.recovery_ms
+
+
+def test_every_request_is_one_event_and_no_event_is_missing() -> None:
+    scene = Scene(BROKER_1, Address("dead", 1))
+    for step in range(60):
+        scene.wire.down = {step % 4}
+        scene.wire.hung = {(step + 1) % 5} - scene.wire.down
+        if step % 3 == 0:
+            scene.cluster.move_leader(T0, 1 + step % 3)
+        scene.report()
+        scene.refresh_when_due()
+    scene.cache.take_hint(T0, LeaderHint(2, 1_000, None), scene.cache.snapshot.generation)
+    refreshes = [event for event in scene.events if event.kind is EventKind.REFRESH]
+
+    assert len(refreshes) == len(scene.wire.requests) == 60
+    assert [event.sequence for event in (scene.first_event, *scene.events)] == list(range(1, 63))
+    assert {event.cache_id for event in scene.events} == {scene.cache.cache_id}
+    assert {event.outcome for event in refreshes} == set(Outcome)
+
+
+def test_cache_ids_are_unique() -> None:
+    assert Scene().cache.cache_id != Scene().cache.cache_id
+
+
+def test_topic_whose_name_is_refused_is_requested_once_for_each_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene().bootstrapped()
+    requested: list[Collection[str]] = []
+    send = scene.wire.send_metadata
+
+    def record(address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        requested.append(sorted(topics or ()))
+        send(address, topics, deadline)
+
+    monkeypatch.setattr(scene.wire, "send_metadata", record)
+    scene.wire.metadata_errors["refused"] = INVALID_TOPIC_EXCEPTION
+    for _ in range(2):
+        assert scene.cache.track(["refused"]) == {"refused"}
+        scene.cache.refresh(RefreshReason.NEW_TOPIC, scene.deadline())
+        assert scene.cache.snapshot.topic_errors == {"refused": INVALID_TOPIC_EXCEPTION}
+        assert scene.cache.time_to_next_update_ms() > 200_000
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert requested == [["refused", "t"], ["t"]] * 2

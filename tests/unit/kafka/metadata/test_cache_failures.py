@@ -1,0 +1,332 @@
+"""A cache whose brokers fail or respond with errors: the next broker and the messages."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    KafkaMetaError,
+    ProtocolError,
+    TlsError,
+    UnknownHostError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
+from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
+from tests.partitions import T0
+from tests.unit.fake_wire import about_ms, about_s
+from tests.unit.kafka.metadata.cache_scene import BROKER_1, REQUEST_TIMEOUT_S, Scene
+
+BROKER_2 = Address("broker-2", 9092)
+TOO_OLD = UnsupportedBrokerError("broker-1:9092 is too old")
+EXPIRED = TlsError("broker-2:9092: its certificate has expired")
+
+
+def test_bootstrap_failover_has_events_of_both_addresses() -> None:
+    dead, hung = Address("dead", 1), Address("broker-2", 9092)
+    scene = Scene(dead, hung, BROKER_1)
+    scene.wire.hung.add(2)
+    scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    refused, silent, answered = scene.events
+
+    assert scene.wire.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
+    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (1, "dead", about_ms(0))
+    assert refused.error == "cannot connect to dead:1: Connection refused"
+    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (2, "broker-2", about_ms(3_000))
+    assert silent.error == "broker 2 did not answer in time"
+    assert (answered.attempt, answered.broker_host, answered.recovery_ms) == (3, "broker-1", about_ms(3_000))
+    assert [event.outcome for event in scene.events] == [Outcome.FAILED, Outcome.FAILED, Outcome.CHANGED]
+
+
+def test_error_without_a_response_names_every_address() -> None:
+    scene = Scene(Address("dead", 1), Address("gone", 2), BROKER_1)
+    scene.wire.failures[1] = deque(ProtocolError("unreadable response") for _ in range(100))
+    with pytest.raises(ConnectError) as caught:
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline(3))
+
+    text = str(caught.value)
+    assert "cannot connect to dead:1: Connection refused" in text
+    assert "cannot connect to gone:2: Connection refused" in text
+    assert "broker-1:9092: unreadable response" in text
+    assert "check kafka.bootstrap.servers" in text
+    assert len(scene.events) == len(scene.wire.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
+    assert scene.clock() <= 1_003
+
+
+NOT_KNOWN = UnknownHostError("cannot connect to broker-1:9092: Name or service not known")
+
+
+def test_unknown_host_names_fail_a_new_query_within_seconds() -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 100)
+    began = scene.clock()
+    with pytest.raises(ConnectError, match=r"Name or service not known.*check kafka\.bootstrap\.servers"):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert scene.clock() - began < 4
+
+
+def test_one_host_name_that_resolves_later_suffices() -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 4)
+
+    assert scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline()).generation == 1
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "reason"),
+    [
+        ([Address("dead", 1), BROKER_1], RefreshReason.BOOTSTRAP),  # refuses connections, and may be up soon
+        ([BROKER_1], RefreshReason.NEW_TOPIC),  # of a task
+    ],
+)
+def test_unknown_host_name_is_retried_if_it_may_be_right(bootstrap: list[Address], reason: RefreshReason) -> None:
+    scene = Scene(*bootstrap)
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 15)
+    began = scene.clock()
+    scene.cache.refresh(reason, scene.deadline())
+
+    assert scene.clock() - began > 4
+
+
+def test_error_omits_failures_before_the_last_refresh() -> None:
+    scene = Scene(Address("dead", 1), BROKER_1).bootstrapped()
+    scene.wire.hung |= {1, 2, 3}
+    with pytest.raises(ConnectError) as caught:
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(4))
+
+    assert "broker 2 did not answer in time" in str(caught.value)
+    assert "dead" not in str(caught.value)
+
+
+def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.hung.add(2)
+    started = scene.clock()
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(60))
+
+    assert scene.clock() - started == about_s(FIRST_ATTEMPT_TIMEOUT_MS / 1000)
+    assert FIRST_ATTEMPT_TIMEOUT_MS / 1000 < REQUEST_TIMEOUT_S
+    assert [event.broker_id == 2 for event in scene.events] == [True, False]
+
+
+def test_refreshes_on_demand_use_different_brokers() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.down.add(2)
+    answered = [1]
+    for _ in range(4):
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+        answered.append(scene.events[-1].broker_id or 0)
+
+    assert answered == [1, 3, 1, 3, 1]
+
+
+def test_refreshes_on_demand_use_the_only_broker() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.down |= {2, 3}
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert scene.events[-1].broker_id == 1
+
+
+def test_attempt_ends_at_the_callers_deadline() -> None:
+    scene = Scene()
+    scene.wire.hung.add(1)
+    scene.cache.refresh_if_due(scene.deadline(1))
+
+    assert scene.events[-1].latency_ms == about_ms(1_000)
+
+
+def test_no_request_after_the_deadline() -> None:
+    scene = Scene()
+
+    assert not scene.cache.refresh_if_due(scene.clock())
+    with pytest.raises(ConnectError, match="no time was left"):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.clock())
+    assert scene.wire.requests == []
+
+
+def test_failed_refresh_keeps_the_metadata() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    scene.wire.down |= {1, 2, 3}
+    scene.report()
+
+    assert not scene.cache.refresh_if_due(scene.deadline())
+    assert scene.cache.snapshot is before
+    [event] = scene.events
+    assert (event.outcome, event.error) == (
+        Outcome.FAILED,
+        "cannot connect to broker-1:9092: Connection refused",
+    )
+    assert event.api_version is None
+    assert (event.generation_before, event.generation_after) == (1, 1)
+
+
+def test_cache_rebootstraps_if_every_known_broker_failed() -> None:
+    service_name = Address("kafka", 9092)
+    scene = Scene(service_name)
+    scene.wire.aliases[service_name] = 1
+    scene.bootstrapped()
+    scene.cluster.brokers = {n: Broker(n, Address(f"new-{n}", 9092)) for n in (7, 8, 9)}
+    scene.wire.aliases[service_name] = 7
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert sorted(scene.cache.snapshot.brokers) == [7, 8, 9]
+    assert [event.reason for event in scene.events] == [RefreshReason.ON_DEMAND] * 3 + [RefreshReason.REBOOTSTRAP]
+    assert scene.events[-1].changes.brokers_removed == (1, 2, 3)
+    assert (scene.events[-1].broker_host, scene.events[-1].broker_id) == ("kafka", None)
+
+
+def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
+    """KIP-1102, although other brokers are known and respond."""
+    service_name = Address("kafka", 9092)
+    scene = Scene(service_name)
+    scene.wire.aliases[service_name] = 3
+    scene.bootstrapped()
+    scene.report()
+    scene.wire.metadata_refusals = {node_id: deque([129]) for node_id in (1, 2)}
+    refused, answered, after = (scene.refresh_when_due() for _ in range(3))
+
+    assert (refused.broker_host, refused.outcome) == ("broker-1", Outcome.FAILED)
+    assert "REBOOTSTRAP_REQUIRED" in str(refused.error)
+    assert (answered.broker_host, answered.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
+    assert answered.outcome is not Outcome.FAILED
+    assert after.broker_host != "kafka", "the brokers are used again"
+
+
+def test_refused_metadata_request_goes_to_another_broker() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    scene.report()
+    scene.wire.metadata_refusals[1] = deque([31])
+    refused, answered = scene.refresh_when_due(), scene.refresh_when_due()
+
+    assert refused.error == "broker-1:9092 refused a Metadata request: CLUSTER_AUTHORIZATION_FAILED (error 31)"
+    assert refused.generation_after == before.generation
+    assert (answered.broker_host, answered.reason) == ("broker-2", RefreshReason.NOT_LEADER)
+
+
+def test_response_without_brokers_is_a_failure() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    brokers, scene.cluster.brokers = scene.cluster.brokers, {}
+    scene.wire.cut_off(1)
+    scene.cluster.brokers = brokers
+    scene.report()
+    event = scene.refresh_when_due()
+
+    assert scene.cache.snapshot is before
+    assert event.error == "broker-1:9092 knows no brokers: it is starting up"
+
+
+def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([TOO_OLD])
+
+    with pytest.raises(UnsupportedBrokerError):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    assert [event.error for event in scene.events] == ["broker-1:9092 is too old"]
+    assert caplog.text == ""  # there is no retry, and the caller has the error
+
+
+def test_a_broker_that_fails_for_good_is_passed_over_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene(BROKER_2, BROKER_1)
+    scene.wire.failures[2] = deque([EXPIRED] * 10)
+    for _ in range(3):
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert scene.cache.snapshot.generation == 3
+    assert [event.error for event in scene.events].count(str(EXPIRED)) >= 1
+    assert caplog.messages.count(f"{EXPIRED}. Asking other brokers") == 1
+
+
+@pytest.mark.parametrize("other", [TOO_OLD, ConnectError("cannot connect to broker-1:9092: Connection refused")])
+def test_error_that_is_not_retriable_ends_a_refresh_once_all_addresses_failed(other: KafkaMetaError) -> None:
+    scene = Scene(BROKER_2, BROKER_1)
+    scene.wire.failures = {2: deque([EXPIRED]), 1: deque([other])}
+
+    with pytest.raises((TlsError, UnsupportedBrokerError)):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    assert len(scene.wire.requests) == 2
+
+
+def test_a_refused_login_is_not_tried_at_another_broker() -> None:
+    scene = Scene(BROKER_2, BROKER_1)
+    refused = AuthenticationError("wrong password")
+    scene.wire.failures = {2: deque([refused]), 1: deque([refused])}
+
+    with pytest.raises(AuthenticationError):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    assert len(scene.wire.requests) == 1
+
+
+def test_failing_publisher_does_not_fail_a_refresh(caplog: pytest.LogCaptureFixture) -> None:
+    def publish(event: RefreshEvent) -> None:
+        raise OSError("disk full")
+
+    scene = Scene()
+    cache = MetadataCache(
+        scene.wire, [BROKER_1], PolicySettings(), request_timeout_ms=1000, publish=publish, clock=scene.clock
+    )
+    cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert cache.snapshot.generation == 1
+    assert "refresh event 2 was not published" in caplog.text
+
+
+@pytest.mark.parametrize("request_timeout_s", [30, 2])
+def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int) -> None:
+    alias = Address("kafka", 9092)
+    scene = Scene(alias, request_timeout_s=request_timeout_s)
+    scene.wire.aliases[alias] = 3
+    scene.bootstrapped()
+    scene.wire.hung |= {1, 2, 3}
+    began = scene.clock()
+    scene.report()
+    events = [scene.refresh_when_due() for _ in range(3)]
+
+    assert [event.reason for event in events[:2]] == [RefreshReason.NOT_LEADER] * 2
+    assert (events[2].reason, events[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
+    assert events[2].latency_ms == about_ms(min(12, request_timeout_s) * 1000)
+    assert round(scene.clock() - began, 3) <= 3 + 6 + 12
+
+
+def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
+    scene = Scene().bootstrapped()
+    scene.clock.sleep(300)
+    scene.wire.down |= {1, 2, 3}
+    scene.refresh_when_due()
+    scene.wire.down.clear()
+    scene.cluster.move_leader(T0, 3)
+    scene.clock.sleep(5)
+    assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
+    hint = scene.events[-1]
+    scene.clock.sleep(5)
+    answered = scene.refresh_when_due()
+
+    assert hint.recovery_ms == about_ms(0)
+    assert answered.recovery_ms is not None
+    assert answered.recovery_ms >= 10_000
+
+
+def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(2):
+        scene.wire.down.update({1, 2, 3})
+        scene.report()
+        for _ in range(12):
+            scene.refresh_when_due()
+        scene.wire.down.clear()
+        assert scene.refresh_when_due().outcome is not Outcome.FAILED
+
+    first, second = (record.message for record in caplog.records)
+    assert first.startswith("no broker answers a Metadata request (")
+    assert "kafka.default.api.timeout.ms" in first and "kafkaConsumer.pollTimeoutMs" in first
+    assert all(first.count(f"broker-{one}:9092") == second.count(f"broker-{one}:9092") == 1 for one in (1, 2, 3))

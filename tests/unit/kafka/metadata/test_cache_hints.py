@@ -1,0 +1,68 @@
+"""Leader hints in error responses (KIP-951)."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
+from tests.partitions import T0
+from tests.unit.fake_wire import about_ms
+from tests.unit.kafka.metadata.cache_scene import Scene
+
+
+def test_hint_moves_the_leader_and_a_refresh_confirms_it() -> None:
+    scene = Scene().bootstrapped()
+    scene.cluster.move_leader(T0, 3)
+
+    assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1, error_code=6, node_id=1)
+    assert scene.leader_id() == 3
+    assert scene.wire.requests == []
+    [hint] = scene.events
+    assert (hint.cause_error_code, hint.cause_partition, hint.cause_node_id, hint.recovery_ms) == (6, 0, 1, 0.0)
+    assert (hint.kind, hint.outcome, hint.broker_host, hint.attempt) == (EventKind.HINT, Outcome.CHANGED, None, 0)
+    assert hint.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
+    assert (hint.generation_before, hint.generation_after) == (1, 1)
+
+    assert scene.refresh_when_due().reason is RefreshReason.LEADER_HINT
+    assert scene.events[-1].outcome is Outcome.UNCHANGED
+
+
+def test_refresh_corrects_a_wrong_hint() -> None:
+    scene = Scene().bootstrapped()
+    scene.cluster.move_leader(T0, 3)
+    scene.cache.take_hint(T0, LeaderHint(2, 1, None), generation=1)
+    scene.refresh_when_due()
+
+    assert scene.leader_id() == 3
+
+
+def test_hint_with_an_endpoint_adds_a_broker() -> None:
+    scene = Scene().bootstrapped()
+    newcomer = Broker(4, Address("broker-4", 9092))
+
+    assert scene.cache.take_hint(T0, LeaderHint(4, 1, newcomer), generation=1)
+    assert scene.leader_id() == 4
+    assert scene.events[0].changes.brokers_added == (4,)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "generation"), [(0, 1), (-1, 1), (1, 0)], ids=["same epoch", "no epoch", "older generation"]
+)
+def test_hint_without_a_newer_epoch_is_ignored(epoch: int, generation: int) -> None:
+    scene = Scene().bootstrapped()
+
+    assert not scene.cache.take_hint(T0, LeaderHint(3, epoch, None), generation)
+    assert scene.leader_id() == 1
+    assert scene.events == []
+    assert scene.cache.time_to_next_update_ms() == about_ms(290_000)
+
+
+def test_hint_that_resolves_a_problem_has_the_recovery_time() -> None:
+    scene = Scene().bootstrapped()
+    scene.report()
+    scene.clock.sleep(0.5)
+    scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1)
+
+    assert scene.events[0].recovery_ms == about_ms(500)

@@ -1,0 +1,132 @@
+"""A Metadata request in flight, for which the caller does not wait."""
+
+from __future__ import annotations
+
+import math
+from typing import NoReturn
+
+import pytest
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
+from pyspark_kafka_meta.model import LeaderHint, RefreshReason
+from tests.partitions import T0
+from tests.unit.fake_wire import about_ms, about_s
+from tests.unit.kafka.metadata.cache_scene import Scene
+
+
+def asking() -> Scene:
+    """A cache with a request in flight."""
+    scene = Scene().bootstrapped()
+    scene.wire.hung_metadata |= {1, 2, 3}
+    scene.report()
+    look(scene)
+    assert scene.cache.has_request_in_flight
+    return scene
+
+
+def look(scene: Scene) -> bool:
+    """Take the response if it has arrived."""
+    return scene.cache.refresh_if_due(scene.deadline(), until=scene.clock())
+
+
+def test_lookups_work_while_a_request_is_in_flight() -> None:
+    scene = asking()
+    began = scene.clock()
+    for _ in range(3):
+        scene.report()
+        assert not look(scene)
+
+    assert scene.leader_id() == 1
+    assert scene.cache.time_to_next_update_ms() == math.inf
+    assert (len(scene.wire.requests), scene.events, scene.clock()) == (1, [], about_s(began))
+
+
+def test_response_is_merged_when_it_arrives() -> None:
+    scene = asking()
+    scene.cluster.move_leader(T0, 2)
+    scene.clock.sleep(1)
+    scene.wire.hung_metadata.clear()
+
+    assert look(scene)
+    assert scene.leader_id() == 2
+    [event] = scene.events
+    assert (event.reason, event.attempt, event.latency_ms) == (RefreshReason.NOT_LEADER, 1, about_ms(1_000))
+    assert not scene.cache.has_request_in_flight
+
+
+def test_timeout_leads_to_another_broker() -> None:
+    scene = asking()
+    scene.clock.sleep(3)
+    assert not look(scene)
+    [event] = scene.events
+    assert "did not answer in time" in str(event.error)
+    scene.wire.hung_metadata.clear()
+
+    assert look(scene)
+    assert [event.attempt for event in scene.events] == [1, 2]
+    assert scene.events[0].broker_id != scene.events[1].broker_id
+
+
+def test_age_of_metadata_starts_at_the_request() -> None:
+    scene = asking()
+    scene.clock.sleep(200)
+    scene.wire.hung_metadata.clear()
+    assert look(scene)
+
+    assert scene.cache.time_to_next_update_ms() == about_ms(100_000)
+    assert scene.refresh_when_due().age_ms == about_ms(300_000)
+
+
+def test_refresh_sends_its_own_request() -> None:
+    scene = asking()
+    scene.wire.hung_metadata.clear()
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert [event.reason for event in scene.events] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
+    assert len({event.broker_id for event in scene.events}) == 2
+
+
+def test_topic_added_during_a_request_needs_another_request() -> None:
+    scene = asking()
+    scene.cluster.create_topic("u")
+    scene.cache.track(["u"])
+    scene.wire.hung_metadata.clear()
+    assert look(scene)
+    assert not scene.cache.snapshot.partitions("u")
+
+    assert scene.refresh_when_due().reason is RefreshReason.NEW_TOPIC
+    assert scene.cache.snapshot.partitions("u")
+
+
+def test_hint_during_a_request_needs_another_request() -> None:
+    scene = asking()
+    assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
+    scene.wire.hung_metadata.clear()
+    assert look(scene)
+
+    assert scene.leader_id() == 3
+    assert scene.cache.time_to_next_update_ms() < 1_000
+
+
+def test_request_in_flight_at_close_has_an_event() -> None:
+    scene = asking()
+    scene.clock.sleep(1)
+    scene.cache.close()
+
+    refresh, closed = scene.events
+    assert (refresh.kind, refresh.outcome, refresh.latency_ms) == (EventKind.REFRESH, Outcome.FAILED, about_ms(1_000))
+    assert closed.kind is EventKind.CLOSED
+
+
+def test_unexpected_exception_leaves_no_request_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = asking()
+    scene.wire.hung_metadata.clear()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(scene.wire, "receive_metadata", interrupted)
+        look(scene)
+
+    assert scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline()).generation == 2
+
+
+def interrupted(_: float) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,483 @@
+"""Merging responses: cases named as in Kafka's MetadataTest and MetadataSnapshotTest if those have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import (
+    LeaderChange,
+    PartitionLearned,
+    SnapshotChanges,
+    TopicRecreated,
+)
+from pyspark_kafka_meta.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    Address,
+    Broker,
+    LeaderAndEpoch,
+    LeaderHint,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+)
+from tests.partitions import T0
+
+ID, OTHER_ID = UUID(int=1), UUID(int=2)
+
+
+def broker(node_id: int, port: int = 9092) -> Broker:
+    return Broker(node_id, Address(f"host-{node_id}", port))
+
+
+def topic(*partitions: PartitionMetadata, topic_id: UUID | None = ID, name: str = "t", code: int = 0) -> TopicMetadata:
+    return TopicMetadata(name, topic_id, partitions, code)
+
+
+def led(leader_id: int, epoch: int, number: int = 0) -> PartitionMetadata:
+    return PartitionMetadata(number, leader_id, epoch)
+
+
+def response(*topics: TopicMetadata, nodes: tuple[int, ...] = (1, 2, 3)) -> MetadataResponse:
+    return MetadataResponse("c", 1, tuple(broker(n) for n in nodes), topics, 12, 7, 40, 400)
+
+
+def merged(*responses: MetadataResponse) -> tuple[MetadataSnapshot, SnapshotChanges]:
+    """The snapshot and the changes after the last of these responses."""
+    snapshot, changes = MetadataSnapshot(), SnapshotChanges()
+    for now, response in enumerate(responses):
+        snapshot, changes = snapshot.merge(response, float(now))
+    return snapshot, changes
+
+
+def test_first_response_adds_everything() -> None:
+    snapshot, changes = merged(response(topic(led(1, 0), led(2, 0, number=1))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
+    assert snapshot.partitions("t") == [T0, TopicPartition("t", 1)]
+    assert snapshot.topic_id("t") == ID
+    assert snapshot.generation == 1
+    assert changes == SnapshotChanges(
+        brokers_added=(1, 2, 3),
+        topics_added=("t",),
+        partitions_learned=(PartitionLearned("t", 0, 1, 0, str(ID)), PartitionLearned("t", 1, 2, 0, str(ID))),
+    )
+
+
+def test_unknown_topics_and_partitions_are_none() -> None:
+    snapshot = MetadataSnapshot()
+
+    assert snapshot.leader(T0) is None
+    assert snapshot.partitions("t") == []
+    assert snapshot.topic_id("t") is None
+    assert snapshot.topic_errors.get("t") is None
+
+
+def test_equivalent_response_changes_only_the_generation() -> None:
+    first = response(topic(led(1, 4)))
+    snapshot, changes = merged(first, first)
+
+    assert snapshot.generation == 2
+    assert not changes
+    assert snapshot.fetched_at == 1.0
+
+
+def test_update_last_epoch() -> None:
+    reported = (10, 8, 10, 12, 11, 12, 20, 19, 21)
+    taken = (10, 10, 10, 12, 12, 12, 20, 20, 21)
+    snapshot = MetadataSnapshot()
+    for index, (epoch, expected) in enumerate(zip(reported, taken, strict=True)):
+        snapshot, changes = snapshot.merge(response(topic(led(1, epoch))), 0.0)
+        leader = snapshot.leader(T0)
+        assert leader is not None and leader.leader_epoch == expected, f"response {index}"
+        assert changes.stale_ignored == (epoch < expected), f"response {index}"
+
+
+def test_older_epoch_is_ignored_and_counted() -> None:
+    snapshot, changes = merged(response(topic(led(1, 5))), response(topic(led(2, 4))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
+    assert changes == SnapshotChanges(stale_ignored=1)
+    assert not changes, "an ignored response is no change"
+
+
+def test_newer_epoch_changes_the_leader() -> None:
+    snapshot, changes = merged(response(topic(led(1, 5))), response(topic(led(2, 6))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 6)
+    assert changes == SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),))
+
+
+def test_leaderless_window_never_lowers_the_epoch() -> None:
+    window = (response(topic(led(1, 5))), response(topic(replace(led(NO_LEADER, NO_EPOCH), error_code=5))))
+    without, changes = merged(*window)
+    stale, _ = merged(*window, response(topic(led(1, 4))))
+    healed, _ = merged(*window, response(topic(led(3, 6))))
+
+    assert without.leader(T0) is None
+    assert changes.leaders_changed == (LeaderChange("t", 0, 1, NO_LEADER, 5, NO_EPOCH),)
+    assert stale.leader(T0) is None
+    assert healed.leader(T0) == LeaderAndEpoch(broker(3), 6)
+
+
+def test_missing_epoch_of_the_same_leader_keeps_the_known_epoch() -> None:
+    snapshot, changes = merged(response(topic(led(1, 5))), response(topic(led(1, NO_EPOCH))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
+    assert not changes
+
+
+def test_other_leader_without_epoch_is_not_fenced_by_the_old_epoch() -> None:
+    moved = (response(topic(led(1, 5))), response(topic(led(2, NO_EPOCH))))
+
+    assert merged(*moved)[0].leader(T0) == LeaderAndEpoch(broker(2), NO_EPOCH)
+    assert merged(*moved, response(topic(led(1, 4))))[0].leader(T0) == LeaderAndEpoch(broker(2), NO_EPOCH)
+
+
+def test_epoch_update_on_changed_topic_id() -> None:
+    snapshot, changes = merged(response(topic(led(1, 9))), response(topic(led(2, 0), topic_id=OTHER_ID)))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 0)
+    assert changes.topics_recreated == (TopicRecreated("t", str(ID), str(OTHER_ID)),)
+    assert changes.leaders_changed == (LeaderChange("t", 0, 1, 2, 9, 0),)
+
+
+def test_recreated_topic_with_fewer_partitions_loses_the_others() -> None:
+    _, changes = merged(response(topic(led(1, 9), led(1, 9, number=1))), response(topic(led(1, 9), topic_id=OTHER_ID)))
+
+    assert changes.partitions_removed == (TopicPartition("t", 1),)
+
+
+def test_first_topic_id_resets_the_epoch() -> None:
+    snapshot, changes = merged(response(topic(led(1, 9), topic_id=None)), response(topic(led(1, 3))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 3)
+    assert changes.topics_recreated == ()
+
+
+def test_response_without_topic_id_keeps_the_topic_id() -> None:
+    snapshot, _ = merged(response(topic(led(1, 9))), response(topic(led(1, 8), topic_id=None)))
+
+    assert snapshot.topic_id("t") == ID
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 9)
+
+
+def test_partial_metadata_update_leaves_other_topics_alone() -> None:
+    snapshot, _ = merged(response(topic(led(1, 5))), response(topic(led(2, 1), name="u", topic_id=OTHER_ID)))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
+    assert snapshot.leader(TopicPartition("u", 0)) == LeaderAndEpoch(broker(2), 1)
+
+
+@pytest.mark.parametrize("code", [5, 7, -1])
+def test_retriable_topic_error_keeps_the_topic(code: int) -> None:
+    broken = (response(topic(led(1, 5))), response(topic(code=code, topic_id=None)))
+    snapshot, changes = merged(*broken)
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
+    assert snapshot.topic_errors.get("t") == code
+    assert not changes
+    assert merged(*broken, response(topic(led(1, 5))))[0].topic_errors.get("t") is None
+
+
+@pytest.mark.parametrize("code", [3, 17, 29, 100])
+def test_missing_or_forbidden_topic_is_removed(code: int) -> None:
+    snapshot, changes = merged(response(topic(led(1, 5))), response(topic(code=code, topic_id=None)))
+
+    assert snapshot.partitions("t") == []
+    assert snapshot.leader(T0) is None
+    assert snapshot.topic_errors.get("t") == code
+    assert changes == SnapshotChanges(topics_removed=("t",))
+
+
+def test_epoch_update_after_topic_deletion() -> None:
+    snapshot, _ = merged(
+        response(topic(led(1, 9))),
+        response(topic(code=3, topic_id=None)),
+        response(topic(led(1, 0), topic_id=OTHER_ID)),
+    )
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
+
+
+@pytest.mark.parametrize("then", [3, 5])
+def test_topic_that_returns_keeps_its_epoch(then: int) -> None:
+    """A broker that is starting up does not know the topic yet, and a broker that lags behind names an old leader."""
+    away = [response(topic(code=code, topic_id=None)) for code in (3, then)]
+    snapshot, changes = merged(response(topic(led(2, 9))), *away, response(topic(led(1, 8))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 9)
+    assert changes.stale_ignored == 1
+    assert changes.topics_added == ("t",)
+
+
+def test_topic_that_returns_without_a_topic_id_may_be_a_new_one() -> None:
+    away = response(topic(code=3, topic_id=None))
+    snapshot, _ = merged(response(topic(led(2, 9), topic_id=None)), away, response(topic(led(1, 0), topic_id=None)))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
+
+
+def test_missing_topics_outside_the_request_are_forgotten() -> None:
+    snapshot, _ = merged(response(topic(led(2, 9))), response(topic(code=3, topic_id=None)), response())
+
+    assert not snapshot.missing_topics
+
+
+def test_leader_is_none_until_its_broker_is_known() -> None:
+    lagging = response(topic(led(3, 5)), nodes=(1, 2))
+
+    assert merged(lagging)[0].leader(T0) is None
+    assert merged(lagging, response(topic(led(3, 5))))[0].leader(T0) == LeaderAndEpoch(broker(3), 5)
+
+
+def test_added_partition_stays_if_a_broker_misses_it() -> None:
+    smaller, larger = response(topic(led(1, 5))), response(topic(led(1, 5), led(2, 0, number=1)))
+    grown, growth = merged(smaller, larger)
+    lagging, changes = merged(smaller, larger, smaller)
+
+    learned = (PartitionLearned("t", 1, 2, 0, str(ID)),)
+    assert growth == SnapshotChanges(partitions_added=(TopicPartition("t", 1),), partitions_learned=learned)
+    assert lagging.topics == grown.topics
+    assert changes == SnapshotChanges(stale_ignored=1)
+
+
+def test_without_topic_ids_each_response_replaces_the_partitions() -> None:
+    two = response(topic(led(1, 5), led(2, 0, number=1), topic_id=None))
+    snapshot, changes = merged(two, response(topic(led(1, 5), topic_id=None)))
+
+    assert snapshot.partitions("t") == [T0]
+    assert changes.partitions_removed == (TopicPartition("t", 1),)
+
+
+def test_sum_of_all_changes_equals_the_known_leaders() -> None:
+    first = response(topic(led(1, 5)), topic(led(2, 3), name="u", topic_id=None))
+    grown = response(topic(led(-1, 6), led(2, 0, number=1)))
+    recreated = response(topic(led(3, 0), led(3, 1, number=2), topic_id=OTHER_ID), topic(name="u", code=3))
+    moved_on = response(topic(led(2, 7), topic_id=OTHER_ID))
+    recreated_with_the_same_leader = response(topic(led(2, 7)))
+    snapshot, leaders = MetadataSnapshot(), dict[TopicPartition, tuple[int, int]]()
+    for step in (first, grown, recreated, moved_on, recreated_with_the_same_leader):
+        snapshot, changes = snapshot.merge(step, 0.0)
+        gone = {*changes.topics_removed, *(recreated.topic for recreated in changes.topics_recreated)}
+        leaders = {known: leader for known, leader in leaders.items() if known.topic not in gone}
+        for learned in changes.partitions_learned:
+            leaders[TopicPartition(learned.topic, learned.partition)] = (learned.leader_id, learned.leader_epoch)
+        for moved in changes.leaders_changed:
+            leaders[TopicPartition(moved.topic, moved.partition)] = (moved.new_leader_id, moved.new_epoch)
+
+        assert leaders == {
+            TopicPartition(name, number): (known.leader_id, known.leader_epoch)
+            for name, view in snapshot.topics.items()
+            for number, known in view.partitions.items()
+        }
+
+
+def test_brokers_come_go_and_move() -> None:
+    before = response(nodes=(1, 2))
+    after = replace(before, brokers=(broker(2, port=9999), broker(3)))
+    snapshot, changes = merged(before, after)
+
+    assert snapshot.brokers == {2: broker(2, port=9999), 3: broker(3)}
+    assert changes == SnapshotChanges(brokers_added=(3,), brokers_removed=(1,), brokers_moved=(2,))
+
+
+def test_merge_does_not_change_the_old_snapshot() -> None:
+    before, _ = merged(response(topic(led(1, 5))))
+    before.merge(response(topic(led(2, 6), led(2, 6, number=1)), nodes=(2,)), 9.0)
+    before.with_leader_hint(T0, LeaderHint(2, 6, None))
+
+    assert before == merged(response(topic(led(1, 5))))[0]
+
+
+HINTS = {
+    "newer epoch at a known broker": (2, 6, None, LeaderAndEpoch(broker(2), 6)),
+    "newer epoch with its endpoint": (4, 6, broker(4), LeaderAndEpoch(broker(4), 6)),
+    "newer epoch at a new endpoint of a known broker": (2, 6, broker(2, 9999), LeaderAndEpoch(broker(2, 9999), 6)),
+    "same epoch": (2, 5, None, None),
+    "older epoch": (2, 4, None, None),
+    "no epoch": (2, NO_EPOCH, None, None),
+    "unknown broker without endpoint": (4, 6, None, None),
+}
+
+
+@pytest.mark.parametrize("case", HINTS)
+def test_leader_hint_must_be_strictly_newer_and_reachable(case: str) -> None:
+    leader_id, epoch, endpoint, expected = HINTS[case]
+    snapshot, _ = merged(response(topic(led(1, 5))))
+    hinted = snapshot.with_leader_hint(T0, LeaderHint(leader_id, epoch, endpoint))
+
+    if expected is None:
+        assert hinted is None
+    else:
+        assert hinted is not None
+        assert hinted[0].leader(T0) == expected
+        assert hinted[0].generation == snapshot.generation
+        assert hinted[1].leaders_changed == (LeaderChange("t", 0, 1, leader_id, 5, 6),)
+
+
+def test_leader_hint_for_an_unknown_partition_is_ignored() -> None:
+    snapshot, _ = merged(response(topic(led(1, 5))))
+
+    assert snapshot.with_leader_hint(TopicPartition("t", 1), LeaderHint(2, 6, None)) is None
+    assert snapshot.with_leader_hint(TopicPartition("u", 0), LeaderHint(2, 6, None)) is None
+
+
+def test_response_older_than_a_hint_is_ignored() -> None:
+    snapshot, _ = merged(response(topic(led(1, 5))))
+    hinted = snapshot.with_leader_hint(T0, LeaderHint(2, 6, None))
+    assert hinted is not None
+    after, changes = hinted[0].merge(response(topic(led(1, 5))), 0.0)
+
+    assert after.leader(T0) == LeaderAndEpoch(broker(2), 6)
+    assert changes.stale_ignored == 1
+
+
+NEWS_OF_LEADERS = {
+    "new leader": (response(topic(led(2, 6))), {0}),
+    "no leader": (response(topic(led(NO_LEADER, 6))), set()),
+    "new partition": (response(topic(led(1, 5), led(1, 0, number=1))), {1}),
+    "new partition without a leader": (response(topic(led(1, 5), led(NO_LEADER, 0, number=1))), set()),
+    "recreated topic": (response(topic(led(1, 5), topic_id=OTHER_ID)), {0}),
+    "recreated topic without a leader": (response(topic(led(NO_LEADER, 0), topic_id=OTHER_ID)), set()),
+    "nothing new": (response(topic(led(1, 5))), set()),
+}
+
+
+def test_topic_errors_outside_the_request_are_forgotten() -> None:
+    snapshot, _ = merged(response(topic(code=3, topic_id=None)), response(topic(led(1, 5), name="u")))
+
+    assert snapshot.topic_errors == {}
+
+
+def test_changes_give_leaders_of_a_new_topic() -> None:
+    assert merged(response(topic(led(1, 0))))[1].gives_leader(T0)
+    assert not merged(response(topic(led(1, 0))))[1].gives_leader(TopicPartition("u", 0))
+    assert not merged(response(topic(led(NO_LEADER, 0))))[1].gives_leader(T0)
+
+
+@pytest.mark.parametrize("case", NEWS_OF_LEADERS)
+def test_changes_give_leaders_of_partitions(case: str) -> None:
+    later, expected = NEWS_OF_LEADERS[case]
+    _, changes = merged(response(topic(led(1, 5))), later)
+
+    assert {number for number in (0, 1) if changes.gives_leader(TopicPartition("t", number))} == expected
+
+
+PARTITIONS = st.builds(
+    PartitionMetadata,
+    partition=st.integers(0, 2),
+    leader_id=st.integers(NO_LEADER, 4),
+    leader_epoch=st.integers(NO_EPOCH, 6),
+)
+TOPICS = st.builds(
+    TopicMetadata,
+    name=st.just("t"),
+    topic_id=st.sampled_from([ID, OTHER_ID, None]),
+    partitions=st.lists(PARTITIONS, max_size=3, unique_by=lambda partition: partition.partition).map(tuple),
+    error_code=st.sampled_from([0, 0, 0, 3, 5]),
+)
+RESPONSES = st.builds(lambda topic, nodes: response(topic, nodes=tuple(nodes)), TOPICS, st.sets(st.integers(1, 3)))
+
+
+@settings(deadline=None)
+@given(st.lists(RESPONSES, max_size=12))
+def test_epoch_never_decreases_for_the_same_topic_id(responses: list[MetadataResponse]) -> None:
+    snapshots = [MetadataSnapshot()]
+    for merged_response in responses:
+        snapshots.append(snapshots[-1].merge(merged_response, 0.0)[0])
+    for before, after in pairwise(snapshots):
+        old, new = before.topics.get("t"), after.topics.get("t")
+        if old is not None and new is not None and old.topic_id is not None and old.topic_id == new.topic_id:
+            assert all(new.epochs[number] >= epoch for number, epoch in old.epochs.items())
+        for partition in after.partitions("t"):
+            leader = after.leader(partition)
+            assert leader is None or leader.leader_epoch in (NO_EPOCH, after.topics["t"].epochs[partition.partition])
+
+
+def rewinds(*broker_ids: int | None, epoch: int = 2, nodes: tuple[int, ...] = (1, 2, 3)) -> list[bool]:
+    """Whether the lower epoch was accepted after the response of each of these brokers. The known epoch is 5."""
+    snapshot, _ = merged(response(topic(led(1, 5)), nodes=nodes))
+    believed = []
+    for broker_id in broker_ids:
+        snapshot, changes = snapshot.merge(response(topic(led(2, epoch)), nodes=nodes), 0.0, broker_id)
+        believed.append(snapshot.leader(T0) == LeaderAndEpoch(broker(2), epoch))
+        assert changes.stale_ignored == (not believed[-1])
+    return believed
+
+
+def test_rewind_is_confirmed_after_five_responses_by_two_brokers() -> None:
+    assert rewinds(1, 1, 1, 1, 3, 1) == [False] * 5 + [True]
+    assert rewinds(1, 3, 1, 3, 1, 3) == [False] * 5 + [True]
+
+
+def test_one_stale_broker_never_confirms_a_rewind() -> None:
+    assert rewinds(*[1] * 100) == [False] * 100
+    assert rewinds(*[1] * 100, 3)[-1], "the response of a second broker suffices then"
+
+
+def test_unknown_broker_does_not_confirm_a_rewind() -> None:
+    assert not any(rewinds(*[1, None] * 20))
+
+
+def test_only_broker_confirms_a_rewind_alone() -> None:
+    assert rewinds(*[2] * 6, nodes=(2,)) == [False] * 5 + [True]
+
+
+INTERRUPTIONS = {
+    "the known epoch": response(topic(led(1, 5))),
+    "a newer epoch": response(topic(led(1, 6))),
+    "another lower epoch": response(topic(led(2, 3))),
+    "no epoch": response(topic(led(NO_LEADER, NO_EPOCH))),
+    "no such partition": response(topic(led(1, 0, number=1))),
+}
+
+
+@pytest.mark.parametrize("case", INTERRUPTIONS)
+def test_rewind_needs_consecutive_responses(case: str) -> None:
+    snapshot, _ = merged(response(topic(led(1, 5))))
+    rewound = response(topic(led(2, 2)))
+    for broker_id in (1, 2, 3, 1, 2):
+        snapshot, _ = snapshot.merge(rewound, 0.0, broker_id)
+    snapshot, _ = snapshot.merge(INTERRUPTIONS[case], 0.0, 3)
+    for broker_id in (1, 2, 3, 1, 2):
+        snapshot, changes = snapshot.merge(rewound, 0.0, broker_id)
+        assert changes.stale_ignored >= 1
+    assert snapshot.merge(rewound, 0.0, 3)[0].leader(T0) == LeaderAndEpoch(broker(2), 2)
+
+
+def test_different_lower_epoch_restarts_the_count() -> None:
+    snapshot, _ = merged(response(topic(led(1, 5))))
+    for broker_id in (1, 2, 3, 1, 2):
+        snapshot, _ = snapshot.merge(response(topic(led(2, 2))), 0.0, broker_id)
+
+    assert snapshot.merge(response(topic(led(2, 3))), 0.0, 3)[0].leader(T0) == LeaderAndEpoch(broker(1), 5)
+
+
+def test_newer_hint_restarts_the_count() -> None:
+    snapshot, _ = merged(response(topic(led(1, 5))))
+    for broker_id in (1, 2, 3, 1, 2):
+        snapshot, _ = snapshot.merge(response(topic(led(2, 2))), 0.0, broker_id)
+    hinted = snapshot.with_leader_hint(T0, LeaderHint(3, 6, None))
+    assert hinted is not None
+    after, _ = hinted[0].merge(response(topic(led(2, 2))), 0.0, 3)
+
+    assert after.leader(T0) == LeaderAndEpoch(broker(3), 6)
+
+
+def test_epochs_order_responses_after_a_rewind() -> None:
+    snapshot, _ = merged(response(topic(led(1, 5))))
+    for broker_id in (1, 2, 3, 1, 2, 3):
+        snapshot, changes = snapshot.merge(response(topic(led(2, 2))), 0.0, broker_id)
+    assert changes.leaders_changed == (LeaderChange("t", 0, 1, 2, 5, 2),)
+
+    assert snapshot.merge(response(topic(led(3, 1))), 0.0, 1)[0].leader(T0) == LeaderAndEpoch(broker(2), 2)
+    assert snapshot.merge(response(topic(led(3, 3))), 0.0, 1)[0].leader(T0) == LeaderAndEpoch(broker(3), 3)

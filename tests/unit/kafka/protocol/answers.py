@@ -1,0 +1,291 @@
+"""What brokers read and answer, made of the protocol library's messages, by version."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol.describe_transactions import DescribeTransactionsResponse, TransactionState
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FEATURES,
+    FETCH,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    LIST_TRANSACTIONS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
+    Api,
+    Exchange,
+    decode,
+    encode,
+    milliseconds,
+)
+from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+    AddPartitionsRequest,
+    DescribeTransactionsRequest,
+    EndTransactionRequest,
+    FindCoordinatorRequest,
+    ListTransactionsRequest,
+    ProducerIdRequest,
+    TransactionRequest,
+    TransactionVersionRequest,
+)
+from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+
+T_ID, U_ID = UUID(int=7), UUID(int=8)
+CORRELATION_ID = 77
+PRODUCER = ProducerEpoch(2**40, 3)
+TRANSACTION_REQUESTS: dict[Api, TransactionRequest] = {
+    INIT_PRODUCER_ID: ProducerIdRequest("orders/1/0", 60_000),
+    FIND_COORDINATOR: FindCoordinatorRequest(("orders/1/0", "orders/2/0")),
+    ADD_PARTITIONS_TO_TXN: AddPartitionsRequest(
+        "orders/1/0", PRODUCER, (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0))
+    ),
+    END_TXN: EndTransactionRequest("orders/1/0", PRODUCER, True, TransactionVersion.V2),
+    LIST_TRANSACTIONS: ListTransactionsRequest(),
+    DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest("orders/1/0"),
+    FEATURES: TransactionVersionRequest(),
+}
+"""A request of each API, to which the message of `transaction_message` is the response."""
+
+
+def versions(api: Api) -> list[int]:
+    return list(range(api.min_version, api.max_version + 1))
+
+
+def schema(api: Api, version: int, kind: str) -> Any:
+    return getattr(frame_codec.schema(api, version), kind)
+
+
+def payload(message: Any) -> bytes:
+    """An answer's frame without its length."""
+    body = io.BytesIO()
+    header = message.__header_schema__(correlation_id=CORRELATION_ID)
+    entity_writer(type(header))(body, header)
+    entity_writer(type(message))(body, message)
+    return body.getvalue()
+
+
+def as_broker_reads(message: Any, kind: Any) -> Any:
+    """A request through its frame, as the protocol library reads it back."""
+    frame = b"".join(encode(message, CORRELATION_ID, "client-1"))
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    header, size = entity_reader(kind.__header_schema__)(frame, 4)
+    assert (header.request_api_key, header.request_api_version) == (kind.__api_key__, kind.__version__)
+    assert (header.correlation_id, header.client_id) == (CORRELATION_ID, "client-1")
+    read, rest = entity_reader(kind)(frame, 4 + size)
+    assert 4 + size + rest == len(frame)
+    return read
+
+
+def exchange(api: Api, message: Any) -> Exchange:
+    """`message` as it arrives."""
+    read = decode(api, message.__version__, CORRELATION_ID, memoryview(payload(message)))
+    return Exchange(*read, message.__version__, CORRELATION_ID, 30, 60, 1.5)
+
+
+def metadata_message(version: int = 12, **changed: Any) -> Any:
+    kinds = schema(METADATA, version, "response")
+    partition = kinds.MetadataResponsePartition(
+        error_code=ErrorCode.leader_not_available,
+        partition_index=1,
+        leader_id=4,
+        leader_epoch=9,
+        replica_nodes=(4, 5),
+        isr_nodes=(4,),
+        offline_replicas=(5,),
+    )
+    by_id = {"topic_id": T_ID} if version >= 10 else {}
+    error = {"error_code": ErrorCode.none} if version >= 13 else {}
+    topic = kinds.MetadataResponseTopic(error_code=ErrorCode.none, name="t", partitions=(partition,), **by_id)
+    fields = {
+        "throttle_time": milliseconds(1001),
+        "brokers": (kinds.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r"),),
+        "cluster_id": "c",
+        "controller_id": 4,
+        "topics": (topic,),
+    }
+    return kinds.MetadataResponse(**(fields | error | changed))
+
+
+def offsets_message(*partitions: tuple[str, int], version: int = 7, **changed: Any) -> Any:
+    kinds = schema(LIST_OFFSETS, version, "response")
+    fields = {"error_code": ErrorCode.none, "timestamp": 5, "offset": 42, "leader_epoch": 3}
+    return kinds.ListOffsetsResponse(
+        throttle_time=milliseconds(1003),
+        topics=tuple(
+            kinds.ListOffsetsTopicResponse(
+                name=topic,
+                partitions=(kinds.ListOffsetsPartitionResponse(partition_index=number, **(fields | changed)),),
+            )
+            for topic, number in partitions
+        ),
+    )
+
+
+def epochs_message(*partitions: tuple[str, int], version: int = 4, **changed: Any) -> Any:
+    kinds = schema(OFFSET_FOR_LEADER_EPOCH, version, "response")
+    fields = {"error_code": ErrorCode.none, "leader_epoch": 3, "end_offset": 42}
+    return kinds.OffsetForLeaderEpochResponse(
+        throttle_time=milliseconds(1003),
+        topics=tuple(
+            kinds.OffsetForLeaderTopicResult(
+                topic=topic, partitions=(kinds.EpochEndOffset(partition=number, **(fields | changed)),)
+            )
+            for topic, number in partitions
+        ),
+    )
+
+
+def fetch_message(*partitions: tuple[Any, int], version: int = 16, code: Any = ErrorCode.none, **changed: Any) -> Any:
+    kinds = schema(FETCH, version, "response")
+    endpoints = {"node_endpoints": (kinds.NodeEndpoint(node_id=4, host="kafka-4", port=9092),)} if version >= 16 else {}
+    fields = {
+        "error_code": ErrorCode.not_leader_or_follower,
+        "high_watermark": 50,
+        "last_stable_offset": 40,
+        "log_start_offset": 5,
+        "diverging_epoch": kinds.EpochEndOffset(epoch=2, end_offset=8),
+        "current_leader": kinds.LeaderIdAndEpoch(leader_id=4, leader_epoch=6),
+        "aborted_transactions": (kinds.AbortedTransaction(producer_id=9, first_offset=11),),
+        "records": b"batches",
+    }
+    return kinds.FetchResponse(
+        throttle_time=milliseconds(1003),
+        error_code=code,
+        session_id=0,
+        responses=tuple(
+            kinds.FetchableTopicResponse(
+                **({"topic_id": topic} if version >= 13 else {"topic": topic}),
+                partitions=(kinds.PartitionData(partition_index=number, **(fields | changed)),),
+            )
+            for topic, number in partitions
+        ),
+        **endpoints,
+    )
+
+
+def produce_message(*partitions: tuple[Any, int], version: int = 13, **changed: Any) -> Any:
+    kinds = schema(PRODUCE, version, "response")
+    hints = version >= 10
+    endpoints = {"node_endpoints": (kinds.NodeEndpoint(node_id=4, host="kafka-4", port=9092),)} if hints else {}
+    leader = {"current_leader": kinds.LeaderIdAndEpoch(leader_id=4, leader_epoch=6)} if hints else {}
+    record_error = kinds.BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="no key")
+    fields = {
+        "error_code": ErrorCode.invalid_record,
+        "base_offset": 50,
+        "log_start_offset": 5,
+        "record_errors": (record_error,),
+        "error_message": "one record failed",
+    }
+    return kinds.ProduceResponse(
+        throttle_time=milliseconds(1003),
+        responses=tuple(
+            kinds.TopicProduceResponse(
+                **({"topic_id": topic} if version >= 13 else {"name": topic}),
+                partition_responses=(kinds.PartitionProduceResponse(index=number, **(fields | leader | changed)),),
+            )
+            for topic, number in partitions
+        ),
+        **endpoints,
+    )
+
+
+def producer_id_message(version: int = 5, **changed: Any) -> Any:
+    fields = {"error_code": ErrorCode.none, "producer_id": 2**40, "producer_epoch": 3}
+    kinds = schema(INIT_PRODUCER_ID, version, "response")
+    return kinds.InitProducerIdResponse(throttle_time=milliseconds(1003), **(fields | changed))
+
+
+def transaction_message(api: Api, version: int, **changed: Any) -> Any:
+    """The response to the request in `TRANSACTION_REQUESTS`; `changed` are fields of its innermost part."""
+    return {
+        INIT_PRODUCER_ID: producer_id_message,
+        FIND_COORDINATOR: find_coordinator_message,
+        ADD_PARTITIONS_TO_TXN: add_partitions_message,
+        END_TXN: end_transaction_message,
+        LIST_TRANSACTIONS: list_transactions_message,
+        DESCRIBE_TRANSACTIONS: describe_transactions_message,
+        FEATURES: features_message,
+    }[api](version, **changed)
+
+
+def find_coordinator_message(version: int = 4, keys: Any = ("orders/1/0", "orders/2/0"), **changed: Any) -> Any:
+    kinds = schema(FIND_COORDINATOR, version, "response")
+    fields = {"error_code": ErrorCode.none, "error_message": None, "node_id": 4, "host": "kafka-4", "port": 9092}
+    found = fields | changed
+    if version < 4:
+        return kinds.FindCoordinatorResponse(throttle_time=milliseconds(1003), **found)
+    return kinds.FindCoordinatorResponse(
+        throttle_time=milliseconds(1003), coordinators=tuple(kinds.Coordinator(key=key, **found) for key in keys)
+    )
+
+
+def add_partitions_message(version: int = 3, partitions: Any = (("t", 0), ("t", 1), ("u", 0)), **changed: Any) -> Any:
+    kinds = schema(ADD_PARTITIONS_TO_TXN, version, "response")
+    fields = {"partition_error_code": ErrorCode.none} | changed
+    return kinds.AddPartitionsToTxnResponse(
+        throttle_time=milliseconds(1003),
+        results_by_topic_v3_and_below=tuple(
+            kinds.AddPartitionsToTxnTopicResult(
+                name=topic,
+                results_by_partition=(kinds.AddPartitionsToTxnPartitionResult(partition_index=number, **fields),),
+            )
+            for topic, number in partitions
+        ),
+    )
+
+
+def end_transaction_message(version: int = 5, **changed: Any) -> Any:
+    kinds = schema(END_TXN, version, "response")
+    producer = {"producer_id": PRODUCER.producer_id, "producer_epoch": 4} if version >= 5 else {}
+    fields = {"error_code": ErrorCode.none} | producer | changed
+    return kinds.EndTxnResponse(throttle_time=milliseconds(1003), **fields)
+
+
+def list_transactions_message(version: int = 0, ids: Any = ("orders/1/0", "orders/2/0"), **changed: Any) -> Any:
+    kinds = schema(LIST_TRANSACTIONS, version, "response")
+    states = tuple(
+        kinds.TransactionState(transactional_id=each, producer_id=9, transaction_state="Ongoing") for each in ids
+    )
+    fields = {"error_code": ErrorCode.none, "transaction_states": states} | changed
+    return kinds.ListTransactionsResponse(throttle_time=milliseconds(1003), **fields)
+
+
+def describe_transactions_message(version: int = 0, ids: Any = ("orders/1/0",), **changed: Any) -> Any:
+    kinds = schema(DESCRIBE_TRANSACTIONS, version, "response")
+    fields: dict[str, Any] = {
+        "error_code": ErrorCode.none,
+        "transaction_state": "Ongoing",
+        "transaction_timeout": milliseconds(60_000),
+        "transaction_start_time": 1_700_000_000_123,
+        "producer_id": PRODUCER.producer_id,
+        "producer_epoch": PRODUCER.epoch,
+        "topics": (kinds.TopicData(topic="t", partitions=(1, 0)),),
+    }
+    states = tuple(TransactionState(transactional_id=each, **(fields | changed)) for each in ids)
+    return DescribeTransactionsResponse(throttle_time=milliseconds(1003), transaction_states=states)
+
+
+def features_message(version: int = 4, level: int = 2, **changed: Any) -> Any:
+    kinds = schema(FEATURES, version, "response")
+    features = tuple(
+        kinds.FinalizedFeatureKey(name=name, max_version_level=maximum, min_version_level=1)
+        for name, maximum in (("metadata.version", 27), ("transaction.version", level))
+    )
+    fields = {"error_code": ErrorCode.none, "finalized_features": features} | changed
+    return kinds.ApiVersionsResponse(
+        api_keys=(kinds.ApiVersion(api_key=0, min_version=0, max_version=13),),
+        throttle_time=milliseconds(1003),
+        **fields,
+    )

@@ -1,0 +1,32 @@
+"""The memory of decoding a response is proportional to its bytes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, Api, decode
+from tests.unit.kafka.protocol.answers import CORRELATION_ID, fetch_message, offsets_message, payload
+
+PARTITIONS = [("t", partition) for partition in range(3000)]
+RESPONSES = {
+    "partitions of a Fetch": (FETCH, 12, fetch_message(*PARTITIONS, version=12)),
+    "partitions of a ListOffsets": (LIST_OFFSETS, 7, offsets_message(*PARTITIONS, version=7)),
+    "name of 40,000 characters": (FETCH, 12, fetch_message(("x" * 40_000, 0), version=12)),
+}
+
+
+@pytest.mark.parametrize(("api", "version", "message"), RESPONSES.values(), ids=RESPONSES)
+def test_response_takes_at_most_twenty_times_its_bytes(api: Api, version: int, message: Any) -> None:
+    frame = memoryview(payload(message))
+    decode(api, version, CORRELATION_ID, frame)  # builds the parsers
+    tracemalloc.start()
+    try:
+        decode(api, version, CORRELATION_ID, frame)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes <= 20 * len(frame)

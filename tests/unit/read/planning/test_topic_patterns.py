@@ -1,0 +1,154 @@
+"""Planning for a pattern of topics: those with a match now, and those to come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
+from tests.checkpoints import restored, text
+from tests.partitions import T0, T1, T2, U0
+from tests.unit.read.planning.changes import HOW_TO_GO_ON
+from tests.unit.read.planning.queries import GO_ON, Query, batch_planner, positions, spans
+from tests.unit.scene import Scene
+
+BY_PATTERN = {"subscribePattern": "^[tu]$", "kafka_metadata_max_age_ms": "5000"}
+
+
+def test_topics_with_a_match_in_their_name_are_read(scene: Scene) -> None:
+    for topic in ("u", "tu", "other"):
+        scene.cluster.create_topic(topic, partitions=1)
+    scene.cluster.create_topic("__t", partitions=1)
+    scene.cluster.topics["__t"] = replace(scene.cluster.topics["__t"], is_internal=True)
+    scene.write(U0, "a")
+
+    assert spans(batch_planner(scene, **BY_PATTERN).batch_ranges()) == {
+        **dict.fromkeys((T0, T1, T2), (0, 12)),
+        U0: (0, 1),
+    }
+    assert sorted(batch_planner(scene, subscribePattern="^_*t$").available_now()) == [T0, T1, T2]
+    assert U0 in batch_planner(scene, subscribePattern="u").available_now()
+    assert TopicPartition("tu", 0) in batch_planner(scene, subscribePattern="u").available_now()
+
+
+OWN_TOPICS = {
+    "kafkameta-decisions": {},
+    "team-a.kafkameta-decisions_2": {},
+    "team-a.kafkameta-events": {},
+    "audit": {"metricsTopic": "audit"},
+    "u": {"metricsTopic": "u", "metricsBootstrapServers": "broker-2:9092,broker-1:9092"},
+    "ledger": {"decisionsTopic": "ledger"},
+}
+
+
+@pytest.mark.parametrize(("topic", "options"), OWN_TOPICS.items(), ids=OWN_TOPICS.keys())
+def test_pattern_matches_no_topic_that_queries_write_for_themselves(
+    scene: Scene, topic: str, options: dict[str, str]
+) -> None:
+    scene.cluster.create_topic(topic, partitions=1)
+    query = Query(scene, **options, subscribePattern=".", startingOffsets="earliest")
+    assert query.step().keys() == {T0, T1, T2}
+
+    scene.write(TopicPartition(topic, 0), "an event or a decision")
+    scene.clock.sleep(5)
+    assert query.step() == {}
+    assert batch_planner(scene, **options, subscribePattern=".").available_now().keys() == {T0, T1, T2}
+
+
+@pytest.mark.parametrize("selection", [{"subscribe": "audit"}, {"assign": '{"audit":[0]}'}])
+@pytest.mark.parametrize("topic", ["kafkameta-decisions", "kafkameta-events", "audit"])
+def test_topic_that_queries_write_for_themselves_is_read_by_its_name(
+    scene: Scene, topic: str, selection: dict[str, str]
+) -> None:
+    scene.cluster.create_topic(topic, partitions=1)
+    scene.write(TopicPartition(topic, 0), "an event or a decision")
+    selection = {name: text.replace("audit", topic) for name, text in selection.items()}
+
+    planner = batch_planner(scene, **selection, metricsTopic="audit")
+    assert spans(planner.batch_ranges()) == {TopicPartition(topic, 0): (0, 1)}
+
+
+def test_topic_with_the_name_of_a_metrics_topic_in_another_cluster_is_read(scene: Scene) -> None:
+    planner = batch_planner(scene, subscribePattern="t", metricsTopic="t", metricsBootstrapServers="another:9092")
+    assert planner.available_now().keys() == {T0, T1, T2}
+
+
+def test_topic_that_a_query_begins_to_write_for_itself_leaves_its_checkpoint_without_a_loss(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.cluster.create_topic("u", partitions=1)
+    earlier = Query(scene, **BY_PATTERN)
+    earlier.step()
+    query = Query(scene, **BY_PATTERN, metricsTopic="u")
+    query.offset = earlier.offset
+    scene.write(U0, "an event")
+    scene.write(T0, "a record")
+
+    assert query.step() == {T0: (12, 13)}
+    assert positions(query.offset).keys() == {T0, T1, T2}
+    assert query.step() == {}
+    assert caplog.text.count("u-0: read no more, because queries write these topics for themselves") == 1
+
+
+def test_a_pattern_without_a_match_is_warned_of_as_acls_hide_topics(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert batch_planner(scene, subscribePattern="t").batch_ranges()
+    assert caplog.text == ""
+    assert batch_planner(scene, subscribePattern="none").batch_ranges() == []
+    assert "no topic that this user may see" in caplog.text
+    assert batch_planner(scene, subscribePattern="n" * 40_000).batch_ranges() == []
+    assert len(caplog.messages[-1]) < 1_000
+
+
+def test_a_new_topic_that_matches_is_read_from_its_start_within_the_max_age(scene: Scene) -> None:
+    query = Query(scene, **BY_PATTERN)
+    query.step()
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a", "b")
+    assert query.step() == {}
+
+    scene.clock.sleep(5)
+    assert query.step() == {U0: (0, 2)}
+
+
+def test_a_pattern_that_matches_nothing_yet_waits_for_topics(scene: Scene) -> None:
+    query = Query(scene, **BY_PATTERN | {"subscribePattern": "u"})
+    assert query.step() == {}
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a")
+    scene.clock.sleep(5)
+
+    assert query.step() == {U0: (0, 1)}
+
+
+def test_a_pattern_that_matched_nothing_at_first_pins_that_though_it_would_begin_at_the_latest(scene: Scene) -> None:
+    planner = scene.planner(**BY_PATTERN | {"subscribePattern": "u"}, startingOffsets="latest")
+    first = restored(planner.next_offset(BEGINNING, None, limited=True))
+    assert text(first) != text(BEGINNING), "Spark takes equal texts for nothing new, and would begin anew"
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a")
+    scene.clock.sleep(300)
+
+    assert spans(ranges(first, planner.next_offset(first, None, limited=True))) == {U0: (0, 1)}
+
+
+def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is_allowed(scene: Scene) -> None:
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a")
+    strict, lenient = Query(scene, **BY_PATTERN), Query(scene, **BY_PATTERN, **GO_ON)
+    for query in (strict, lenient):
+        query.step()
+    del scene.cluster.topics["u"]
+    scene.write(T0, "b")
+    scene.clock.sleep(5)
+
+    with pytest.raises(DataLossError, match=f"topic u does not exist .*{HOW_TO_GO_ON}"):
+        strict.step()
+    assert lenient.step() == {T0: (12, 13)}
+    assert positions(lenient.offset).keys() == {T0, T1, T2}
+    assert [event.cause_topic for event in scene.events if event.kind is EventKind.DATA_LOSS] == ["u"]

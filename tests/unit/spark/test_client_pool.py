@@ -1,0 +1,154 @@
+"""A worker keeps the clients that queries use, and no others."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafka_meta.errors import OtherClusterError
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
+from pyspark_kafka_meta.spark import client_pool
+from pyspark_kafka_meta.spark.client_pool import MAX_CLIENTS, ClientPool
+from tests.unit.fake_wire import FakeClock
+
+READER = Origin(role=Role.READER)
+MAX_AGE_S = 300
+
+
+class RecordedClient(KafkaClient):
+    """Tells whether it was closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        super().close()
+        self.closed = True
+
+
+class Worker:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, metrics: MetricsOptions) -> None:
+        monkeypatch.setattr(client_pool, "KafkaClient", RecordedClient)
+        self.clock = FakeClock()
+        self.pool = ClientPool(self.clock)
+        self.metrics = metrics
+
+    def run(self, query: str, origin: Origin = READER, seconds: float = 0) -> RecordedClient:
+        """A task of this query; the client that it got."""
+        with self.pool.client(options(query), self.metrics, origin) as client:
+            self.clock.sleep(seconds)
+        assert isinstance(client, RecordedClient)
+        return client
+
+
+def options(query: str) -> ClientOptions:
+    return ClientOptions.parse({"kafka.bootstrap.servers": f"{query}:9092"})
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Worker:
+    return Worker(monkeypatch, MetricsOptions(str(tmp_path), None, ()))
+
+
+def test_tasks_of_one_query_share_a_client_and_its_events_name_the_task(worker: Worker) -> None:
+    first = worker.run("a", replace(READER, batch_id=1))
+    second = worker.run("a", replace(READER, batch_id=2))
+
+    assert second is first
+    assert second.publisher.origin.batch_id == 2
+    assert worker.run("b") is not first
+
+
+def test_queries_with_other_settings_do_not_share_a_client(worker: Worker) -> None:
+    connection, metrics = options("a"), worker.metrics
+    with (
+        worker.pool.client(connection, metrics, READER) as plain,
+        worker.pool.client(replace(connection, client_id="other"), metrics, READER) as other_id,
+        worker.pool.client(connection, replace(metrics, topic="events"), READER) as other_metrics,
+    ):
+        assert len({id(client) for client in (plain, other_id, other_metrics)}) == 3
+
+
+def test_client_that_no_query_used_for_the_max_age_is_closed(worker: Worker) -> None:
+    old, young = worker.run("old"), worker.run("young")
+    worker.clock.sleep(MAX_AGE_S - 1)
+    assert worker.run("young") is young
+    assert not old.closed
+    worker.clock.sleep(1)
+    worker.run("young")
+
+    assert (old.closed, young.closed) == (True, False)
+    assert worker.run("old") is not old
+
+
+def test_client_that_comes_back_late_is_not_closed_but_used(worker: Worker) -> None:
+    client = worker.run("a")
+    worker.clock.sleep(10 * MAX_AGE_S)
+
+    assert worker.run("a") is client
+    assert not client.closed
+
+
+def test_idle_time_begins_at_the_end_of_a_task(worker: Worker) -> None:
+    slow = worker.run("slow", seconds=2 * MAX_AGE_S)
+    worker.run("other")
+
+    assert not slow.closed
+
+
+def test_of_too_many_clients_the_longest_unused_is_closed(worker: Worker) -> None:
+    clients = [worker.run(str(number)) for number in range(MAX_CLIENTS)]
+    assert worker.run("0") is clients[0]
+    worker.run("ninth")
+
+    assert [client.closed for client in clients] == [False, True, *[False] * (MAX_CLIENTS - 2)]
+
+
+def test_client_in_use_is_never_closed(worker: Worker) -> None:
+    with ExitStack() as tasks:
+        used = [
+            tasks.enter_context(worker.pool.client(options(f"used-{number}"), worker.metrics, READER))
+            for number in range(MAX_CLIENTS + 1)
+        ]
+        worker.clock.sleep(10 * MAX_AGE_S)
+        worker.run("another")
+        assert not any(client.closed for client in used if isinstance(client, RecordedClient))
+
+
+def test_child_of_a_fork_gets_its_own_client_and_leaves_its_parents_alone(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_parent = worker.run("a")
+    child_pid = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child_pid)
+    worker.clock.sleep(10 * MAX_AGE_S)
+
+    assert worker.run("a") is not of_parent
+    assert not of_parent.closed
+
+
+def test_task_that_fails_writes_its_events_and_gives_its_client_back(worker: Worker) -> None:
+    with (
+        pytest.raises(RuntimeError, match="task failed"),
+        worker.pool.client(options("a"), worker.metrics, READER),
+    ):
+        raise RuntimeError("task failed")
+    assert len(list(Path(worker.metrics.path or "").glob("*.jsonl"))) == 1
+    worker.clock.sleep(MAX_AGE_S)
+    worker.run("b")
+
+    assert list(worker.pool._entries) == [(os.getpid(), options("b"), worker.metrics)]
+
+
+def test_a_client_that_met_another_cluster_is_not_kept(worker: Worker) -> None:
+    first = worker.run("a")
+    with pytest.raises(OtherClusterError), worker.pool.client(options("a"), worker.metrics, READER):
+        raise OtherClusterError("broker-1:9092 belongs to another cluster")
+
+    assert first.closed
+    assert worker.run("a") is not first

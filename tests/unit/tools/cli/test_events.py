@@ -1,0 +1,317 @@
+"""`kafkameta events` over files: what a person sees of each event, what a pipe gets, and what a terminal is spared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.events.default_folder import DefaultFolder, default_root
+from pyspark_kafka_meta.events.folder_sink import FolderSink
+from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tools.cli import events as events_module
+from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events
+from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.shared.event_sources import FolderEvents, open_events
+from pyspark_kafka_meta.tools.shared.formatting import cache_text
+from tests.unit.written_events import learning, made, moving, sequences, write
+
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}
+NOW_MS = 1_800_000_000_000
+
+
+def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Any:
+    return CliRunner().invoke(app, ["events", "--path", str(folder), *arguments], env=env)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three events of two caches, the newest in the first file."""
+    reader = Origin(role=Role.READER, application_id="app-1", executor_id="1", host="worker", pid=7)
+    moved = made("a" * 32, 3, NOW_MS + 2_000, origin=reader, **moving("t", 0, (1, 2), (4, 5)))
+    write(tmp_path, made("a" * 32, 1, NOW_MS), moved)
+    planner = Origin(role=Role.PLANNER, executor_id="driver", host="head", pid=3)
+    write(tmp_path, made("b" * 32, 2, NOW_MS + 1_000, origin=planner, **learning("t", 1)))
+    return tmp_path
+
+
+def test_a_pipe_gets_every_field_as_json_lines_newest_last(folder: Path) -> None:
+    result = run(folder)
+
+    assert sequences(result.stdout) == [1, 2, 3]
+    assert json.loads(result.stdout.splitlines()[2])["leaders_changed"] == [
+        {"topic": "t", "partition": 0, "old_leader_id": 1, "new_leader_id": 2, "old_epoch": 4, "new_epoch": 5}
+    ]
+
+
+def test_a_person_sees_who_asked_whom_why_and_what_changed(folder: Path) -> None:
+    header, *rest = run(folder, env=TERMINAL).stdout.splitlines()
+
+    assert header.split() == ["time", "who", "why", "asked", "ms", "bytes", "what", "changed", "healed", "in"]
+    shown = " ".join(" ".join(rest[3:]).split())
+    for text in (
+        "reader 1 worker:7 aaaaaaaa",
+        "broker 1 broker-1:9092",
+        "2.5",
+        "t-0: 1 to 2 (epoch 4 to 5)",
+        "120.0 ms",
+        "not_leader: t-0, broker 1, NOT_LEADER_OR_FOLLOWER (error 6)",
+    ):
+        assert text in shown
+
+
+WORDS = (
+    "NOT_LEADER_OR_FOLLOWER",
+    "worker-12.example:41187",
+    "broker-3.eu-central-1.example:19092",
+    "orders-by-customer-17:",
+)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 110, 127, 160, 200, 300])
+def test_no_name_is_split_at_any_width(tmp_path: Path, columns: int) -> None:
+    moved = moving("orders-by-customer", 17, (1, 2), (4, 5)) | {"broker_host": WORDS[2][:-6], "broker_port": 19092}
+    origin = Origin(role=Role.READER, executor_id="12", host=WORDS[1][:-6], pid=41187)
+    write(tmp_path, made("a" * 32, 1, NOW_MS, origin=origin, **moved))
+    lines = run(tmp_path, env={**TERMINAL, "COLUMNS": str(columns)}).stdout.splitlines()
+
+    assert [word for word in WORDS if word not in " ".join(lines).split()] == []
+    assert max(map(len, lines)) <= columns
+
+
+def test_a_narrow_terminal_shows_an_event_as_a_paragraph_beside_its_time(folder: Path) -> None:
+    lines = run(folder, "--reason", "not_leader", env={**TERMINAL, "COLUMNS": "80"}).stdout.splitlines()
+    assert [line[15:].rstrip() for line in lines] == [
+        "not_leader: t-0, broker 1, NOT_LEADER_OR_FOLLOWER (error 6)",
+        "reader 1 worker:7 aaaaaaaa asked broker 1 broker-1:9092 (2.5 ms)",
+        "t-0: 1 to 2 (epoch 4 to 5), healed in 120.0 ms",
+    ]
+    assert [bool(line[:14].strip()) for line in lines] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--reason", "not_leader"], [3]),
+        (["--reason", "not_leader", "--reason", "bootstrap"], [2, 3]),
+        (["--role", "planner"], [2]),
+        (["--role", "writer"], []),
+        (["--application", "app-1"], [3]),
+        (["--last", "2"], [2, 3]),
+        (["--since", "10m"], []),
+        (["--since", "9999d"], [1, 2, 3]),
+    ],
+)
+def test_options_choose_among_the_events(
+    folder: Path, arguments: list[str], shown: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: (NOW_MS + 3_600_000) / 1000)
+    assert sequences(run(folder, *arguments).stdout) == shown
+
+
+def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(tmp_path: Path) -> None:
+    before = made("a" * 32, 1, NOW_MS).to_dict()
+    del before["produces"], before["produce_throttle_ms"]
+    (tmp_path / f"events-{'0' * 32}-00000000.jsonl").write_text(json.dumps(before))
+    writer = Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)
+    write(tmp_path, made("a" * 32, 2, NOW_MS + 1, origin=writer, produces=(BrokerProduces(2, 3, 400),)))
+    read, written = map(json.loads, run(tmp_path).stdout.splitlines())
+
+    assert (read["produces"], read["produce_throttle_ms"]) == (None, None)
+    assert written["produces"] == [{"broker_id": 2, "requests": 3, "request_bytes": 400}]
+    assert sequences(run(tmp_path, "--role", "writer").stdout) == [2]
+    assert "writer 1 worker:7 aaaaaaaa" in run(tmp_path, "--role", "writer", env=TERMINAL).stdout
+
+
+def test_transactions_that_a_committer_ended_are_said_to_a_person(tmp_path: Path) -> None:
+    committer = Origin(role=Role.COMMITTER, executor_id="driver", host="head", pid=3)
+    ended = {"transactional_id": "orders", "transactions": 3, "transactions_ms": 12.34, "copied_records": 40}
+    kind = {"kind": EventKind.TRANSACTIONS_RECOVERED, "reason": RefreshReason.TRANSACTION, "broker_host": None}
+    write(tmp_path, made("a" * 32, 1, NOW_MS, origin=committer, **kind, **ended))
+    shown = " ".join(run(tmp_path, "--role", "committer", "--reason", "transaction", env=TERMINAL).stdout.split())
+
+    assert "(transactions_recovered)" in shown
+    assert "transactions recovered: 3 of orders in 12.3 ms, 40 records copied" in shown
+
+
+def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:
+    write(tmp_path, made("a" * 32, 1, NOW_MS, kind=EventKind.BORN, broker_host=None, died_cache_ids=("c0ffee" * 5,)))
+    shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
+    assert "(born)" in shown
+    assert "caches that died: c0ffeec0" in shown
+
+
+def test_what_is_left_out_unasked_and_what_is_not_there_is_said_beside_the_output(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(folder, "--last", "2").stderr == ""
+    monkeypatch.setattr(events_module, "LAST", 2)
+    assert "only the newest 2 events are shown: --last 1000000 shows more" in run(folder).stderr
+    (tmp_path / "empty").mkdir()
+    nothing = run(tmp_path / "empty")
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert str(tmp_path / "empty") in nothing.stderr
+
+
+@pytest.fixture
+def applications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Default folders of three drivers: the third has written last, and the first has planned alone."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    for number in (1, 2, 3):
+        folder = DefaultFolder(f"driver-{number}")
+        planner = made("a" * 32, number, origin=Origin(role=Role.PLANNER))
+        reader = made("b" * 32, number, origin=Origin(role=Role.READER, application_id=f"app-{number}"))
+        FolderSink(folder).write([planner] if number == 1 else [planner, reader])
+        written_s = time.time() - 60 + number
+        os.utime(folder.make(), (written_s, written_s))
+    return default_root()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [([], [3, 3]), (["--all-applications"], [1, 2, 2, 3, 3]), (["--application", "app-2"], [2])],
+)
+def test_without_a_place_the_latest_application_of_this_machine_is_shown(
+    arguments: list[str], shown: list[int], applications: Path
+) -> None:
+    assert sorted(sequences(CliRunner().invoke(app, ["events", *arguments]).stdout)) == shown
+
+
+@pytest.mark.parametrize("command", ["events", "caches"])
+def test_other_applications_of_this_machine_are_named_beside_the_output(command: str, applications: Path) -> None:
+    note = CliRunner().invoke(app, [command]).stderr.splitlines()[0]
+    others = "others, newest first: app-2, driver-1; --all-applications shows them"
+    assert note == f"kafkameta: the latest application is app-3; {others}"
+    assert "others" not in CliRunner().invoke(app, [command, "--all-applications"]).stderr
+    assert "others" not in CliRunner().invoke(app, [command, "--path", str(applications / "driver-3")]).stderr
+
+
+def test_following_shows_applications_that_begin_later(applications: Path) -> None:
+    source = open_events({}, must_exist=False)
+    assert {event["sequence"] for event in source.read()} == {3}
+    for name, number in (("driver-1", 8), ("driver-9", 9)):
+        FolderSink(DefaultFolder(name)).write([made("c" * 32, number, NOW_MS)])
+    assert [event["sequence"] for event in source.read()] == [9]
+
+
+def test_following_shows_what_comes_once_and_ends_well_with_ctrl_c(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes = iter([made("c" * 32, 7, NOW_MS), made("c" * 32, 8, NOW_MS)])
+
+    def sleep(_: float) -> None:
+        event = next(comes, None)
+        if event is None:
+            raise KeyboardInterrupt
+        write(folder, event)
+
+    monkeypatch.setattr(events_module, "sleep", sleep)
+    result = run(folder, "--follow")
+
+    assert (result.exit_code, sequences(result.stdout)) == (0, [1, 2, 3, 7, 8])
+
+
+def test_following_shows_many_events_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "EVENTS_AT_ONCE", 2)
+    shown: list[list[Event]] = []
+    rounds = iter([None])
+
+    def sleep(_: float) -> None:
+        if next(rounds, 0) == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(events_module, "sleep", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        follow_events(FolderEvents(str(folder)), EventFilter(), shown.append)
+    assert sorted(len(part) for part in shown) == [1, 2]
+
+
+def test_text_of_brokers_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    error = "\x1b[2Jgone [bold]loud[/] \u202eesrever"
+    write(tmp_path, made("a" * 32, 1, NOW_MS, outcome=Outcome.FAILED, error=error))
+    shown = " ".join(run(tmp_path, env={**TERMINAL, "COLUMNS": "400"}).stdout.split())
+
+    assert r"\x1b[2Jgone [bold]loud[/] \u202eesrever" in shown
+    assert "\x1b[2J" not in shown
+
+
+@pytest.mark.parametrize("line", ["no json", '{"cache_id":"c","sequence":1,"time_ms":9e30}', "[]"])
+def test_lines_that_are_no_events_are_left_out(folder: Path, line: str) -> None:
+    (folder / f"events-{'d' * 32}-00000000.jsonl").write_text(f"{line}\n")
+    assert sequences(run(folder).stdout) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("time_ms", [-1, 10**17])
+def test_an_event_of_no_possible_time_is_left_out(folder: Path, time_ms: int) -> None:
+    write(folder, made("c" * 32, 9, time_ms))
+    assert run(folder, env=TERMINAL).exit_code == 0
+    assert sequences(run(folder).stdout) == [1, 2, 3]
+
+
+def test_an_event_of_another_version_that_lacks_fields_is_shown(tmp_path: Path) -> None:
+    (tmp_path / f"events-{'d' * 32}-00000000.jsonl").write_text('{"cache_id":"c0ffee","sequence":1,"time_ms":5}\n')
+    result = run(tmp_path, env=TERMINAL)
+    assert (result.exit_code, "c0ffee" in result.stdout, "None" in result.stdout) == (0, True, False)
+
+
+def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
+    assert (
+        cache_text(made("c" * 32, 1, origin=Origin(role=Role.READER, host="worker")).to_dict())
+        == "reader worker cccccccc"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--topic", "t"], "--path and --topic exclude each other"),
+        (["--since", "soon"], "--since must be a time like 10m"),
+        (["--option", "client.id"], "--option must be NAME=VALUE"),
+        (["--bootstrap-servers", "localhost:1"], "--option and --config need --topic"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_1(folder: Path, arguments: list[str], text: str) -> None:
+    result = run(folder, *arguments)
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (
+            "gs://key:secret@bucket/folder",
+            "no events can be read: ArrowInvalid from the gs folder of --path: check its URI",
+        ),
+        ("nonsense://key:secret@bucket/folder", "--path must be a folder or the URI of one"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri(path: str, text: str) -> None:
+    result = CliRunner().invoke(app, ["events", "--path", path])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert result.stderr.startswith(f"kafkameta: {text}")
+    assert "secret" not in result.stderr
+
+
+def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:
+    result = CliRunner().invoke(app, ["events", "--topic", "t"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "give --bootstrap-servers, or a --config that names them" in result.stderr
+
+
+def test_no_spark_takes_part(folder: Path) -> None:
+    code = (
+        "import sys; from pyspark_kafka_meta.tools.cli.main import app; "
+        f"app(['events', '--path', {str(folder)!r}], standalone_mode=False); sys.exit('pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, sequences(done.stdout)) == (0, [1, 2, 3])

@@ -1,0 +1,104 @@
+"""The shared options: Kafka's properties from the command line and from a file, whose secrets no error repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.cli.parameters import cluster_options, since_ms
+
+FILE = """
+# Kafka's tools leave out the kafka. in front \\
+security.protocol = SASL_SSL
+  ! so may the line of another kind of comment, in C:\\
+sasl.jaas.config=org.apache.kafka.Module required \\
+    username="u" \\
+    password="a=b\\\\c";
+kafka.client.id=from-file
+oauthTokenProvider=module:Class
+ssl.keystore.key=one\\ntwo\\u0021
+"""
+
+
+def test_a_file_of_kafkas_tools_is_read_and_the_command_line_goes_before_it(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(FILE)
+
+    assert cluster_options("b:9092", ["Client.Id=given"], config) == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.jaas.config": 'org.apache.kafka.Module required username="u" password="a=b\\c";',
+        "oauthTokenProvider": "module:Class",
+        "kafka.ssl.keystore.key": "one\ntwo!",
+        "kafka.client.id": "given",
+        "kafka.bootstrap.servers": "b:9092",
+    }
+
+
+@pytest.mark.parametrize("text", ["sasl.password: hunter2", "=hunter2", b"\xffhunter2"])
+def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(text: str | bytes, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_bytes(text.encode() if isinstance(text, str) else text)
+
+    with pytest.raises(OptionError, match=r"client\.properties") as refused:
+        cluster_options(None, None, config)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("missing", "No such file or directory"), ("", "Is a directory")])
+def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as refused:
+        cluster_options(None, None, tmp_path / name)
+    assert str(refused.value) == f"{tmp_path / name} cannot be read ({reason}): correct --config"
+
+
+@pytest.mark.parametrize("text", ["10", " 0 ", "soon", "m"])
+def test_a_time_without_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="like 10m"):
+        since_ms(text, 0)
+
+
+@pytest.mark.parametrize("arguments", [["--timeout-ms", str(2**31)], ["--watch", "inf"]])
+def test_a_time_that_no_clock_can_wait_is_refused(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["metadata", "--bootstrap-servers", "127.0.0.1:1", *arguments])
+    assert (result.exit_code, f"Invalid value for '{arguments[0]}'" in result.stderr) == (2, True)
+
+
+def test_a_line_of_another_layout_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("# one\n\nclient.id=a \\\n  b\nsasl.password: hunter2\n")
+
+    with pytest.raises(OptionError, match=r"line 5 of .*client\.properties is not NAME=VALUE"):
+        cluster_options(None, None, config)
+
+
+@pytest.mark.parametrize("other", ["group.id", "auto.offset.reset", "kafka.key.deserializer", "acks", "Sasl.Pasword"])
+def test_what_a_file_of_kafkas_tools_has_for_other_clients_is_passed_over_and_named(
+    other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(f"{other}=hunter2\nlinger.ms=5\nclient.id=c\\\n")
+
+    assert ClientOptions.parse(cluster_options("b:9092", None, config)).client_id == "c"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafkameta: ignored unknown options in ")
+    assert set(line.rpartition(": ")[2].split(", ")) == {other, "linger.ms"}
+
+
+def test_what_cannot_be_a_name_is_refused_in_a_file_too_and_not_repeated(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("hunter2+/Q=\n")
+
+    with pytest.raises(OptionError, match="name of an option is invalid") as refused:
+        ClientOptions.parse(cluster_options("b:9092", None, config))
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "named"), [("group.id", "kafka.group.id"), ("kafka.Sesame", "kafka.Sesame")])
+def test_an_option_on_the_command_line_must_be_known_and_is_repeated_as_it_was_given(given: str, named: str) -> None:
+    with pytest.raises(OptionError, match=f"Unknown option '{named}'"):
+        ClientOptions.parse(cluster_options("b:9092", [f"{given}=g"], None))

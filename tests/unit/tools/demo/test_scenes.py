@@ -1,0 +1,363 @@
+"""`kafkameta demo`: what a frame marks as stale, and which events make a scene one that was seen."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import (
+    BrokerFetches,
+    BrokerProduces,
+    Origin,
+    Outcome,
+    RefreshEvent,
+    Role,
+)
+from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.demo import runner, scene_checks
+from pyspark_kafka_meta.tools.demo.clusters import UserCluster
+from pyspark_kafka_meta.tools.demo.scene_checks import Check
+from pyspark_kafka_meta.tools.demo.scenes import Scene, SceneResult, scenes_of
+from pyspark_kafka_meta.tools.demo.screen import event_lines, frame, result_line, summary
+from pyspark_kafka_meta.tools.shared.cluster_state import State, caches_by_process
+from pyspark_kafka_meta.tools.shared.formatting import event_line, is_notable
+from tests.partitions import T0, T1
+from tests.unit.tools.shared.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
+from tests.unit.written_events import learning, made, moving
+
+CLI = {"origin": Origin(role=Role.CLI, host="here", pid=1)}
+FAILED = {"outcome": Outcome.FAILED, "generation_before": 0, "generation_after": 0, "broker_id": None}
+BORN = {"outcome": Outcome.CHANGED, "generation_before": 0, "generation_after": 1, "broker_id": None}
+
+
+def as_read(event: RefreshEvent) -> Event:
+    return event.to_dict()
+
+
+def shown(seen: State) -> str:
+    console = Console(width=140, record=True, file=StringIO())
+    console.print(frame(seen, "a heading", produced=25))
+    return console.export_text()
+
+
+def test_a_frame_marks_what_is_older_than_the_cluster_beside_the_truth() -> None:
+    rows = {
+        cells[0]: cells[1:] for line in shown(state(*FIRST_IS_STALE)).splitlines() if len(cells := line.split()) > 1
+    }
+
+    assert rows["partition"][:5] == ["now", "executor", "1", "executor", "2"]
+    assert rows["t-0"][:3] == ["1@4", "1@4", "1@4"]
+    assert rows["t-1"][:3] == ["3@5", "2@4*", "3@5"]
+
+
+def test_a_frame_tells_throughput_and_lag() -> None:
+    assert "8 records read, 480 a second in the last batch, 12 behind; 25 produced" in shown(state(read=4))
+
+
+def test_a_frame_tells_that_a_lag_is_known_in_part() -> None:
+    seen = state(read=4)
+    seen = replace(seen, partitions=[seen.partitions[0], replace(seen.partitions[1], end_offset=None)])
+
+    assert "6 behind, 1 partitions without an end" in shown(seen)
+
+
+def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
+    reborn = made(SECOND, 1, NOW_MS, **learning("t", 1, 3, epoch=5))
+    (known,) = caches_by_process(state(FIRST_IS_STALE[0], reborn).caches).values()
+    assert known[T1].cache_id == SECOND
+
+
+def aging(time_ms: int, **others: Any) -> RefreshEvent:
+    return made(FIRST, 3, time_ms, **{"age_ms": 5_000.0, **others})
+
+
+def first_answer(**others: Any) -> RefreshEvent:
+    changes = SnapshotChanges(brokers_added=(1, 2, 3))
+    return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, changes=changes, **{**BORN, **others})
+
+
+def refusal() -> RefreshEvent:
+    return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, **{**FAILED, "broker_host": "dead"}, **CLI)
+
+
+def fetching(**others: Any) -> RefreshEvent:
+    return made(FIRST, 9, NOW_MS, fetches=(BrokerFetches(1, 2, 10), BrokerFetches(3, 5, 10)), **others)
+
+
+def producing(**others: Any) -> RefreshEvent:
+    return made(FIRST, 9, NOW_MS, produces=(BrokerProduces(1, 2, 10), BrokerProduces(3, 5, 10)), **{**WRITER, **others})
+
+
+MOVED = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)))
+MOVED_WRITER = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)), **WRITER)
+MOVED_LATER = made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2)
+ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id=None, outcome=Outcome.FAILED)
+
+CASES: list[tuple[str, Check, State, State]] = [
+    (
+        "all brokers come with the first answer",
+        scene_checks.all_learned_from_first_answer,
+        state(first_answer()),
+        state(first_answer(), leaders=((1, 4), (-1, 5))),
+    ),
+    (
+        "a dead address, then one that answers",
+        partial(scene_checks.bootstrap_failed_over, dead={"dead:9092"}, since_ms=NOW_MS),
+        state(refusal(), first_answer(**CLI)),
+        state(first_answer(**CLI)),
+    ),
+    (
+        "brokers asked by id",
+        scene_checks.brokers_asked_by_id,
+        state(MOVED),
+        state(MOVED, aging(NOW_MS, broker_id=None)),
+    ),
+    (
+        "the bootstrap list tried again, and an answer after that",
+        partial(scene_checks.rebootstrapped, since_ms=NOW_MS),
+        state(MOVED, ASKED_AGAIN, aging(NOW_MS + 1)),
+        state(MOVED, aging(NOW_MS + 1)),
+    ),
+    ("more fetches than requests", scene_checks.more_fetches_than_refreshes, state(fetching()), state(MOVED)),
+    (
+        "a cache that was old",
+        partial(scene_checks.refreshed_by_age, since_ms=NOW_MS),
+        state(aging(NOW_MS)),
+        state(aging(NOW_MS - 1)),
+    ),
+    (
+        "an error healed",
+        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS),
+        state(MOVED),
+        state(aging(NOW_MS)),
+    ),
+    (
+        "an error in another partition",
+        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS),
+        state(MOVED),
+        state(FIRST_IS_STALE[0]),
+    ),
+    (
+        "a refresh on demand",
+        partial(scene_checks.refreshed_on_demand, since_ms=NOW_MS),
+        state(made(FIRST, 2, NOW_MS, reason=RefreshReason.ON_DEMAND, **CLI)),
+        state(MOVED),
+    ),
+    ("a cache in each executor", scene_checks.one_cache_per_executor, state(*FIRST_IS_STALE), state(FIRST_IS_STALE[0])),
+    (
+        "executors that learn apart",
+        partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS),
+        state(MOVED, MOVED_LATER),
+        state(MOVED),
+    ),
+    (
+        "a broker that leads no more",
+        partial(scene_checks.broker_leads_nothing, broker_id=2, since_ms=NOW_MS),
+        state(MOVED),
+        state(MOVED, leaders=((2, 4), (3, 5))),
+    ),
+    (
+        "a broker that leads again",
+        partial(scene_checks.broker_leads_again, broker_id=3, since_ms=NOW_MS),
+        state(MOVED),
+        state(MOVED, leaders=((1, 4), (2, 5))),
+    ),
+    (
+        "a fetch refused",
+        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS),
+        state(MOVED, fetching()),
+        state(fetching()),
+    ),
+    (
+        "an old leader that refused a fetch and named the new leader",
+        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS),
+        state(replace(MOVED, reason=RefreshReason.LEADER_HINT), fetching()),
+        state(replace(MOVED, cause_error_code=0), fetching()),
+    ),
+    (
+        "a Produce request refused",
+        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
+        state(MOVED_WRITER, producing()),
+        state(MOVED_WRITER, fetching()),
+    ),
+    (
+        "a Produce request refused, for another topic",
+        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
+        state(MOVED, producing()),
+        state(replace(MOVED, cause_topic="u"), producing()),
+    ),
+    (
+        "records written to a partition",
+        partial(scene_checks.records_written, partition=T1, from_offset=9),
+        state(),
+        state(leaders=((1, 4),)),
+    ),
+    (
+        "two things at once",
+        scene_checks.both(
+            partial(scene_checks.records_written, partition=T0, from_offset=9),
+            partial(scene_checks.records_written, partition=T1, from_offset=9),
+        ),
+        state(),
+        state(leaders=((1, 4),)),
+    ),
+    (
+        "a new partition read from its start",
+        partial(scene_checks.new_partition_read, partition=T1, since_ms=NOW_MS),
+        state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2)), read=3),
+        state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "yes", "no"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_scene_is_seen_by_its_own_events_alone(check: Check, yes: State, no: State) -> None:
+    assert check(yes) is not None
+    assert check(no) is None
+    assert check(state(leaders=())) is None
+
+
+def test_what_was_written_and_refused_is_counted_by_broker() -> None:
+    seen = state(MOVED_WRITER, producing())
+    refused = scene_checks.old_leader_refused(seen, T1, 2, NOW_MS, requests="produces")
+
+    assert refused == "broker 2 refused with NOT_LEADER_OR_FOLLOWER (error 6); produces at broker 1: 2, broker 3: 5"
+    assert scene_checks.records_written(seen, T1, 9) == "t-1 written from offset 9 to 10"
+    assert scene_checks.records_written(seen, T1, 10) is None
+
+
+@pytest.mark.parametrize("check", [scene_checks.refreshed_by_error, scene_checks.old_leader_refused])
+def test_what_a_writer_meets_counts_as_what_a_reader_meets(check: Any) -> None:
+    seen = state(MOVED_WRITER, fetching())
+    assert check(seen, partition=T1, old=2, since_ms=NOW_MS) is not None
+
+
+def test_the_figures_say_how_long_one_executor_was_stale_after_the_other_knew() -> None:
+    told = partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS)(state(MOVED, MOVED_LATER))
+    assert told == "executor 1 knew first; executor 2 was stale for 2.5 s more"
+
+
+def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> None:
+    here, there = ({"origin": Origin(role=Role.READER, host="worker", pid=pid)} for pid in (7, 9))
+    learned = [made(one, 1, NOW_MS, **learning("t", 1, 2), **at) for one, at in ((FIRST, here), (SECOND, there))]
+    moved = [made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)), **here)]
+    moved.append(made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **there))
+
+    assert "executor with pid 7" in shown(state(*learned))
+    told = "executor with pid 7: cache aaaaaaaa; executor with pid 9: cache bbbbbbbb"
+    assert scene_checks.one_cache_per_executor(state(*learned)) == told
+    assert (
+        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS)(state(*moved)) or ""
+    ).startswith("executor with pid 7: not_leader")
+    told = "executor with pid 7 knew first; executor with pid 9 was stale for 2.5 s more"
+    assert partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS)(state(*moved)) == told
+
+
+def test_until_the_first_batch_a_frame_says_that_executors_are_starting() -> None:
+    before = replace(state(), positions={})
+
+    assert "executors are starting" in shown(before)
+    assert "25 produced" in shown(before)
+    assert "a second" not in shown(before)
+    assert "starting" not in shown(state())
+
+
+def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
+    scene = Scene(6, "Refresh on error", "A leader moves.", ())
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(summary([SceneResult(scene, "healed in 3 ms", 1.25), SceneResult(scene, None, 60.0)]))
+    seen, missed = (line.split() for line in console.export_text().splitlines() if "Refresh" in line)
+
+    assert seen == ["6", "Refresh", "on", "error", "1.2", "s", "healed", "in", "3", "ms"]
+    assert missed == ["6", "Refresh", "on", "error", "NO"]
+    assert result_line(SceneResult(scene, None, 60.0)) == "   NOT SEEN in 60 s"
+
+
+def test_a_pipe_is_told_of_what_is_notable() -> None:
+    assert "not_leader: t-1, broker 2, NOT_LEADER_OR_FOLLOWER" in event_line(as_read(MOVED))
+    assert is_notable(as_read(MOVED)) and is_notable(as_read(refusal())) and not is_notable(as_read(aging(NOW_MS)))
+
+
+def test_failed_attempts_of_one_refresh_share_a_line_in_a_pipe() -> None:
+    failed = [as_read(replace(refusal(), sequence=number)) for number in range(1, 7)]
+    lines = list(event_lines([*failed, as_read(replace(MOVED, sequence=7)), as_read(replace(MOVED, sequence=8))]))
+
+    assert len(lines) == 3
+    assert lines[0] == f"{event_line(failed[0])}, and 5 more failed attempts"
+    assert lines[1] == event_line(as_read(MOVED))
+
+
+@pytest.mark.parametrize(
+    ("read", "ends", "is_seen"), [(9, [{T1: 5}, {T1: 9}], True), (8, [{T1: 9}], False), (9, [{T0: 1}, {T1: 1}], False)]
+)
+def test_one_key_is_read_if_the_query_is_past_the_one_partition_that_has_it(
+    read: int, ends: list[dict[TopicPartition, int]], is_seen: bool
+) -> None:
+    assert (scene_checks.one_key_read(state(read=read), ends) is not None) is is_seen
+
+
+def test_on_your_cluster_only_scenes_that_change_nothing_are_played(tmp_path: Path) -> None:
+    cluster = UserCluster({"kafka.bootstrap.servers": "b1:9092"}, "orders")
+    assert [scene.number for scene in scenes_of(cluster, tmp_path)] == [1, 2, 3, 4, 5, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bootstrap-servers", "b1:9092"],
+        ["--topic", "orders"],
+        ["--feed"],
+        ["--cluster", "kafka", "--bootstrap-servers", "b1:9092", "--topic", "orders"],
+        ["--option", "security.protocol=SSL"],
+    ],
+)
+def test_half_a_cluster_is_a_mistake_told_in_one_line(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["demo", *arguments])
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+
+
+class Stage:
+    """A screen and an actor in one: acts are done at once, and a look takes a second of its own clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.acted: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def update(self) -> State:
+        return state()
+
+    def wait(self) -> State:
+        self.now += 1
+        return state()
+
+    def submit(self, act: Any, seen: State) -> Future[Check]:
+        self.acted.append(self.now)
+        done: Future[Check] = Future()
+        done.set_result(act(seen))
+        return done
+
+
+@pytest.mark.parametrize(("is_repeatable", "acted"), [(False, [0]), (True, [0, 10, 19, 28, 37, 46, 55])])
+def test_an_act_is_repeated_at_most_as_soon_as_its_effect_could_have_shown(
+    is_repeatable: bool, acted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage: Any = Stage()
+    monkeypatch.setattr(runner, "time", stage)
+    scene = Scene(10, "a title", "a line", (lambda _: lambda _: None,), is_repeatable)
+
+    assert runner.play_scene(scene, stage, stage) == SceneResult(scene, None, runner.SCENE_TIMEOUT_S)
+    assert stage.acted == acted

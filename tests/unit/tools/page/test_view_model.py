@@ -1,0 +1,529 @@
+"""`kafkameta page`: what is shown of a state, which requests are the page's own, and what the command refuses."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, UnsupportedBrokerError
+from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.tables.caches_from_events import cache_rows
+from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, TransactionPartition, TransactionRow
+from pyspark_kafka_meta.tools.cli import main
+from pyspark_kafka_meta.tools.page import repeated_question, start, state_poller
+from pyspark_kafka_meta.tools.page.html_templates import render
+from pyspark_kafka_meta.tools.page.plots import Sample, latencies, recoveries, throughput, timeline
+from pyspark_kafka_meta.tools.page.repeated_question import Answer, RepeatedQuestion
+from pyspark_kafka_meta.tools.page.request_guard import is_own_request
+from pyspark_kafka_meta.tools.page.state_poller import Questions, StatePoller
+from pyspark_kafka_meta.tools.page.view_model import (
+    LAG_SHOWN,
+    MOVE_SHOWN_MS,
+    Move,
+    NamedLag,
+    answers_view,
+    moves_since,
+    records_behind,
+    view_of,
+)
+from pyspark_kafka_meta.tools.shared.checkpoint_lag import CheckpointLag
+from pyspark_kafka_meta.tools.shared.cluster_state import State, known_brokers
+from pyspark_kafka_meta.tools.shared.formatting import reason_text
+from pyspark_kafka_meta.tools.shared.query_checkpoint import QueryProgress
+from pyspark_kafka_meta.tools.shared.staleness import newest_leaders
+from pyspark_kafka_meta.tools.shared.watcher import KEEP_EVENTS_MS, without_old_events
+from tests.partitions import T0, T1
+from tests.unit.tools.shared.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
+from tests.unit.written_events import learning, made
+
+STALE = (*FIRST_IS_STALE, made(SECOND, 3, NOW_MS - 7_000, **EXECUTOR_2))
+KNOWN = {row.node_id: row for row in BROKERS}
+
+
+@pytest.mark.parametrize("by_process", [True, False])
+def test_only_the_cell_that_is_behind_the_cluster_is_stale(by_process: bool) -> None:
+    table = view_of(state(*STALE), KNOWN, (), {}, by_process).caches
+    stale = {
+        (name, partition, cell.text)
+        for partition, _, cells in table.rows
+        for (name, _), cell in zip(table.names, cells, strict=True)
+        if cell.is_stale
+    }
+
+    assert sorted(name for name, _ in table.names) == (
+        ["executor 1", "executor 2"] if by_process else ["reader 1", "reader 2"]
+    )
+    assert [(partition, truth) for partition, truth, _ in table.rows] == [(T0, "1@4"), (T1, "3@5")]
+    assert [(partition, text) for _, partition, text in stale] == [(T1, "2@4")]
+
+
+@pytest.mark.parametrize(
+    ("by_process", "names"), [(True, ["executor 1", "executor 2"]), (False, ["writer 1", "reader 2"])]
+)
+def test_a_stale_writer_is_shown_beside_a_reader(by_process: bool, names: list[str]) -> None:
+    wrote = made(FIRST, 2, NOW_MS, **WRITER)
+    table = view_of(state(*FIRST_IS_STALE, wrote), KNOWN, (), {}, by_process).caches
+    (_, _, cells) = table.rows[1]
+
+    assert [name for name, _ in table.names] == names
+    assert [(cell.text, cell.is_stale) for cell in cells] == [("2@4", True), ("3@5", False)]
+
+
+def test_a_killed_broker_and_one_that_is_told_of_no_more_are_dead() -> None:
+    gone = {**KNOWN, 4: BROKERS[0]}
+    cards = view_of(state(), gone, {2}, {}, True).brokers
+
+    assert {card.node_id: card.is_alive for card in cards} == {1: True, 2: False, 3: True, 4: False}
+
+
+def test_a_move_is_told_for_a_while_with_where_the_leader_came_from() -> None:
+    moves = moves_since({}, state(leaders=((2, 3), (3, 5))), state())
+    (led,) = view_of(state(), KNOWN, (), moves, True).brokers[0].leads
+
+    assert moves == {T0: Move(2, NOW_MS)}
+    assert (led.partition, led.old_leader_id) == (T0, 2)
+    assert moves_since(moves, state(), state(now_ms=NOW_MS + MOVE_SHOWN_MS)) == {}
+
+
+def test_events_that_bring_nothing_are_in_the_timeline_alone() -> None:
+    view, plot = view_of(state(*STALE), KNOWN, (), {}, True), timeline(state(*STALE).events, NOW_MS)
+
+    assert [reason_text(event).split(":")[0] for event in view.events] == ["not_leader", "bootstrap", "bootstrap"]
+    assert "t-1: 2 to 3" in view.last_event
+    assert plot.summary == "4 events in three minutes: bootstrap 2, not_leader 1, max_age 1."
+    assert plot.options["yAxis"]["data"] == ["bootstrap", "max_age", "not_leader"]
+
+
+def test_plots_say_in_words_what_they_show() -> None:
+    events = state(*STALE).events
+
+    assert latencies(events, NOW_MS).summary == "4 answers in three minutes: median 2.5 ms, longest 2.5 ms."
+    assert recoveries(events, NOW_MS).summary == "1 recovery in three minutes: median 120.0 ms, longest 120.0 ms."
+    assert recoveries(events, NOW_MS + 200_000).summary == "No recovery in three minutes."
+    assert throughput([Sample(NOW_MS, 480.0, 12)], NOW_MS).summary.startswith("480 records a second now; 12 behind")
+
+
+def test_lag_has_an_axis_beside_that_of_the_throughput() -> None:
+    options = throughput([Sample(NOW_MS, 480.0, 90_000)], NOW_MS).options
+
+    drawn = [(one["name"], one.get("yAxisIndex", 0)) for one in options["series"]]
+    assert drawn == [("records/s (left)", 0), ("behind (right)", 1)]
+    assert len(options["yAxis"]) == 2
+
+
+@pytest.mark.parametrize(("has_query", "is_told"), [(True, True), (False, False)])
+def test_until_a_query_reads_the_page_says_that_its_executors_are_starting(has_query: bool, is_told: bool) -> None:
+    before = view_of(replace(state(*STALE), positions={}), KNOWN, (), {}, True)
+    answers = answers_view([("copies", Answer(trouble="the checkpoint has no offsets"))], None)
+    html = render("figures", view=before, answers=answers, has_query=has_query)
+
+    assert ("Executors are starting" in html) is is_told
+    assert ("Caches" in html) is not has_query
+    assert ("Executors are starting" in render("lag", view=before, answers=answers, has_query=has_query)) is is_told
+
+
+def test_a_query_that_reads_has_its_figures_and_no_word_of_starting() -> None:
+    answers = answers_view([lag_of((12, 3.4), (0, 0.0))], None)
+    view = view_of(state(*STALE), KNOWN, (), {}, True)
+    html = render("figures", view=view, answers=answers, has_query=True)
+
+    assert figures_in(html) >= {("Records behind", "12"), ("Seconds behind", "3.4")}
+    assert "starting" not in html
+
+
+def lag_of(*behind: tuple[int | None, float | None]) -> NamedLag:
+    """The lag of query-1 in partitions 0, 1 ... of t, in records and seconds."""
+    rows = [
+        LagRow(
+            topic="t",
+            partition=number,
+            next_offset=5,
+            end_offset=None if records is None else 5 + records,
+            records_behind=records,
+            seconds_behind=seconds,
+        )
+        for number, (records, seconds) in enumerate(behind)
+    ]
+    return "copies", Answer(CheckpointLag(QueryProgress("query-1", 7, ()), rows))
+
+
+def figures_in(html: str) -> set[tuple[str, str]]:
+    return set(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html))
+
+
+UNANSWERED: NamedLag = ("orders", Answer(trouble="no broker responded"))
+
+
+@pytest.mark.parametrize(
+    ("lags", "records", "seconds"),
+    [
+        ([lag_of((12, 3.4), (0, 0.0))], "12", "3.4"),
+        ([lag_of((0, 0.0))], "0", "0.0"),
+        ([lag_of((12, 3.4), (None, None))], "12 or more", "3.4 or more"),
+        ([lag_of((0, 0.0), (None, None))], "unknown", "unknown"),
+        ([lag_of((12, None), (0, 0.0))], "12", "unknown"),
+        ([lag_of((12, 3.4)), UNANSWERED], "12 or more", "3.4 or more"),
+        ([UNANSWERED], "unknown", "unknown"),
+        ([("copies", Answer())], "unknown", "unknown"),
+        ([], None, None),
+    ],
+)
+def test_a_lag_that_is_unknown_is_never_shown_as_none(
+    lags: list[NamedLag], records: str | None, seconds: str | None
+) -> None:
+    shown = answers_view(lags, None)
+
+    assert (shown.records_behind, shown.seconds_behind) == (records, seconds)
+
+
+@pytest.mark.parametrize(
+    ("lags", "behind"),
+    [([lag_of((12, 3.4)), lag_of((1, 0.5))], 13), ([lag_of((12, 3.4), (None, None))], None), ([UNANSWERED], None)],
+)
+def test_an_unknown_lag_is_a_gap_in_the_plot(lags: list[NamedLag], behind: int | None) -> None:
+    plot = throughput([Sample(NOW_MS - 1_000, 480.0, 40), Sample(NOW_MS, 480.0, records_behind(lags))], NOW_MS)
+
+    assert plot.options["series"][1]["data"] == [[NOW_MS - 1_000, 40], [NOW_MS, behind]]
+    assert f"now; {'unknown' if behind is None else behind} behind, 40 at most" in plot.summary
+
+
+def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() -> None:
+    behind = [(number % 7, 1.0) for number in range(LAG_SHOWN)]
+    (lag,) = answers_view([lag_of((0, 0.0), *behind, (None, None))], None).lags
+    partitions = [row.partition for row in lag.rows]
+
+    assert (len(partitions), lag.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
+    assert partitions[-1] == LAG_SHOWN + 1, "the unknown one"
+    assert (lag.name, lag.progress) == ("copies", "query query-1, after micro-batch 7")
+
+
+def test_a_lag_that_nobody_answers_says_why() -> None:
+    view = view_of(state(*STALE), KNOWN, (), {}, False)
+    html = render("lag", view=view, answers=answers_view([lag_of((None, None)), UNANSWERED], None), has_query=False)
+
+    assert html.count("<td>unknown</td>") == 3
+    assert "Unknown: no broker responded" in html.partition("orders")[2]
+
+
+def transaction(transactional_id: str, **fields: Any) -> TransactionRow:
+    known: dict[str, Any] = {"sink": "orders", "state": "Ongoing", "started": None, "open_ms": 5_200}
+    known |= {"timeout_ms": 900_000, "producer_id": 7, "producer_epoch": 3}
+    return TransactionRow(
+        transactional_id=transactional_id, partitions=(TransactionPartition("t", 0),), **{**known, **fields}
+    )
+
+
+ENDED = {"state": None, "open_ms": None, "timeout_ms": None}
+DECIDED = {"is_decided": True, "query_id": "query-1", "batch_id": 12}
+
+
+def test_open_and_decided_transactions_are_told_apart() -> None:
+    rows = [
+        transaction("orders/0/0", **DECIDED),
+        transaction("orders/1/0", **ENDED, **DECIDED),
+        transaction("<b>flink", sink=None, open_ms=None),
+    ]
+    answers = answers_view([], Answer(rows))
+    html = render("transactions", answers=answers)
+    cells = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall("<t[dh].*?>(.*?)</t[dh]>", row)]
+        for row in re.findall("<tr.*?>(.*?)</tr>", html.partition("<tbody")[2], re.DOTALL)
+    ]
+
+    assert cells == [
+        ["orders/0/0", "orders", "Ongoing", "5.2 s", "900.0 s", "t-0", "micro-batch 12 of query query-1"],
+        ["orders/1/0", "orders", "unknown", "not open", "-", "t-0", "micro-batch 12 of query query-1"],
+        ["&lt;b&gt;flink", "-", "Ongoing", "unknown", "900.0 s", "t-0", "no"],
+    ]
+    figures = render("figures", view=view_of(state(), KNOWN, (), {}, False), answers=answers, has_query=False)
+    assert ("Open transactions", "2") in figures_in(figures)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "figure"),
+    [
+        (Answer([]), "No transaction is open", "0"),
+        (Answer(trouble="no broker responded"), "Unknown: no broker responded", "unknown"),
+        (Answer(), "Unknown", "unknown"),
+        (Answer(trouble="brokers before Kafka 3.0", is_supported=False), "Unknown: brokers before Kafka 3.0", None),
+    ],
+)
+def test_no_transaction_is_not_the_same_as_unknown_transactions(
+    answer: Answer[list[TransactionRow]], text: str, figure: str | None
+) -> None:
+    answers = answers_view([], answer)
+    html = render("figures", view=view_of(state(), KNOWN, (), {}, False), answers=answers, has_query=False)
+
+    assert text in render("transactions", answers=answers)
+    assert dict(figures_in(html)).get("Open transactions") == figure
+
+
+def test_writers_have_their_produce_requests_by_broker_their_retries_and_their_throttle_time() -> None:
+    wrote = {"produces": (BrokerProduces(1, 4, 100), BrokerProduces(3, 2, 50)), "produce_throttle_ms": 30, "retries": 2}
+    events = [
+        made(FIRST, 2, NOW_MS - 2_000, **WRITER, **wrote),
+        made(FIRST, 3, NOW_MS - 1_000, produces=(BrokerProduces(1, 1, 20),), retries=5),  # the worker reads too
+        made(FIRST, 1, NOW_MS - KEEP_EVENTS_MS - 1, **WRITER, **wrote),
+    ]
+    (writer,) = view_of(state(*FIRST_IS_STALE[1:], *events), KNOWN, (), {}, False).writers
+
+    assert (writer.name, writer.requests) == ("reader 1", {1: 5, 3: 2})
+    assert (writer.retries, writer.throttle_ms) == (2, 30)
+
+
+def test_what_events_of_another_version_do_not_count_is_unknown() -> None:
+    event = made(FIRST, 1, NOW_MS, **WRITER, produces=(BrokerProduces(1, 4, 100),)).to_dict()
+    seen = state(*FIRST_IS_STALE[1:])
+    events = [{**event, "retries": None, "produce_throttle_ms": None}]
+    view = view_of(replace(seen, events=events, caches=cache_rows(events, NOW_MS)), KNOWN, (), {}, False)
+
+    assert render("writers", view=view).count(">unknown</td>") == 2
+    assert "No writer has reported" in render("writers", view=view_of(seen, KNOWN, (), {}, False))
+
+
+@pytest.mark.parametrize("term", ["2@4", "raises the epoch", "planner", "executors"])
+def test_what_caches_know_is_explained_beside_it(term: str) -> None:
+    html = render("caches", view=view_of(state(*STALE), KNOWN, (), {}, True), leaders_title="Cluster now")
+    above = " ".join(html.partition('<div class="scroll"')[0].split())
+
+    assert term in above, "what scrolls is cut off on a phone"
+
+
+def test_reasons_that_every_query_has_are_explained_beside_the_events_and_the_docs_named() -> None:
+    html = render("events", view=view_of(state(*STALE), KNOWN, (), {}, True))
+    (caption,) = re.findall("<caption>(.*?)</caption>", html, re.DOTALL)
+
+    for text in ("bootstrap", "max_age", "not_leader", "connection_lost", "docs/observe.md", "docs/command-line.md"):
+        assert text in caption
+
+
+def test_of_a_process_that_is_not_told_the_cache_alone_is_named() -> None:
+    unknown = made(FIRST, 1, NOW_MS, **learning("t", 1), origin=Origin(role=Role.READER))
+
+    assert view_of(state(unknown), KNOWN, (), {}, False).caches.names == [("reader", "cache aaaaaaaa")]
+
+
+def test_what_events_say_is_shown_as_text() -> None:
+    evil = made(FIRST, 1, NOW_MS, **learning("<script>", 1), origin=Origin(role=Role.READER, host="a\u202eb", pid=7))
+    html = render("events", view=view_of(state(evil), KNOWN, (), {}, True))
+
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+    assert "a\\u202eb" in html
+
+
+def test_leaders_come_from_the_newest_cache_where_no_cluster_is_asked() -> None:
+    seen = state(*STALE)
+    leaders = newest_leaders(seen.caches).values()
+
+    assert [(row.node_id, row.host) for row in known_brokers(seen.events, leaders)] == [(1, "broker-1"), (3, "")]
+    assert [(row.partition, row.leader_id, row.leader_epoch) for row in leaders] == [(0, 1, 4), (1, 3, 5)]
+
+
+def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
+    third = made("c" * 32, 1, NOW_MS - 9_000, **learning("t", 1))
+    ended = made("c" * 32, 2, NOW_MS - 9_000, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
+    events = state(*STALE, third, ended).events
+    left = without_old_events(events, NOW_MS + KEEP_EVENTS_MS)
+
+    assert without_old_events(events, NOW_MS) == events
+    assert {one["cache_id"] for one in left} == {FIRST, SECOND}
+    assert {one["outcome"] for one in left} == {Outcome.CHANGED}
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "ours"),
+    [
+        ("127.0.0.1:8080", None, True),
+        ("localhost:8080", "http://localhost:8080", True),
+        ("[::1]:8080", "http://[::1]:8080", True),
+        ("10.0.0.5:8080", None, True),
+        ("Page.Internal:8080", "http://Page.Internal:8080", True),
+        ("evil.example:8080", None, False),
+        ("localhost.evil.example", None, False),
+        ("127.0.0.1:8080", "http://evil.example", False),
+        ("127.0.0.1:8080", "http://127.0.0.1:9999", False),
+        ("127.0.0.1:8080", "null", False),
+        (None, None, False),
+        ("[", None, False),
+    ],
+)
+def test_only_the_page_itself_gets_through(host: str | None, origin: str | None, ours: bool) -> None:
+    assert is_own_request(host, origin, "page.internal") is ours
+
+
+def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callable[..., Any]) -> None:
+    looks = [RuntimeError("sasl.password=secret"), ConnectError("no broker responded")]
+
+    def look() -> State:
+        seen = looks.pop(0) if looks else state(*STALE)
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+    def act(_: State) -> str:
+        raise ZeroDivisionError
+
+    told: list[str] = []
+    with StatePoller(look, by_process=False) as poller:
+        for _ in range(2):
+            told.append(wait_for(lambda: poller.trouble if poller.trouble not in told else None))
+        wait_for(lambda: poller.snapshot)
+        poller.submit("restart", act)
+        said = wait_for(lambda: poller.result)
+
+    assert told == ["RuntimeError, see the log of kafkameta page", "no broker responded"]
+    assert said == "restart failed: ZeroDivisionError, see the log of kafkameta page"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config need --path or --topic"),
+        (["--path", "p", "--topic", "t"], "--path and --topic"),
+        (["--path", "p", "--cluster", "kafka"], "--cluster excludes --path"),
+        (["--path", "p", "--checkpoint", "c"], "--checkpoint needs --bootstrap-servers"),
+        (["--topic", "t"], "give --bootstrap-servers, or a --config that names them"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(arguments: list[str], complaint: str) -> None:
+    done = CliRunner().invoke(main.app, ["page", "--port", "0", *arguments])
+
+    assert done.exit_code == 1
+    assert complaint in done.output
+
+
+def test_a_folder_of_events_that_is_not_there_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "serve", lambda *_: pytest.fail("an empty page is served"))
+    done = CliRunner().invoke(main.app, ["page", "--port", "0", "--path", str(tmp_path / "typo")])
+
+    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert "typo cannot be read (No such file or directory): correct --path" in done.stderr
+
+
+def test_where_nobody_can_listen_the_host_is_doubted_too() -> None:
+    done = CliRunner().invoke(main.app, ["page", "--path", "p", "--host", "192.0.2.1"])
+
+    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
+    assert "cannot listen on 192.0.2.1, port 8080: Cannot assign requested address. Give a --host" in done.stderr
+
+
+def test_without_the_packages_it_says_what_to_install(monkeypatch: Any) -> None:
+    monkeypatch.setattr(main, "find_spec", lambda name: None)
+    done = CliRunner().invoke(main.app, ["page"])
+
+    assert (done.exit_code, done.output.strip()) == (
+        1,
+        "kafkameta: the page needs more packages: pip install '.[page]' in a clone of pyspark-kafka-meta",
+    )
+
+
+def test_an_event_without_a_reason_has_a_lane_beside_the_others() -> None:
+    events = [made("a" * 32, number, NOW_MS).to_dict() for number in (1, 2)]
+    plot = timeline([events[0], {**events[1], "reason": None}], NOW_MS)
+
+    assert plot.options["yAxis"]["data"] == ["max_age", "unknown"]
+    assert "unknown 1" in plot.summary
+
+
+@pytest.mark.parametrize(("answered_by", "badge"), [("", None), ("b:9", "alive")])
+def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: str, badge: str | None) -> None:
+    row = BrokerRow(
+        node_id=1, host="b", port=9, rack=None, is_controller=False, cluster_id=None, answered_by=answered_by
+    )
+    seen = State(0, [row], [], None, [], [], {}, {}, 0.0)
+    (card,) = view_of(seen, {1: row}, (), {}, by_process=False).brokers
+    html = render("broker", broker=card)
+
+    assert ("badge" in html, "dead" in html) == (badge is not None, False)
+    assert badge is None or badge in html
+
+
+def test_a_question_that_nobody_answers_delays_neither_the_state_nor_the_other_questions(
+    wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_question, "ASK_S", 0.01)
+    asked, ended = threading.Event(), threading.Event()
+
+    def hang() -> CheckpointLag:
+        asked.set()
+        ended.wait(10)
+        raise ConnectError("no broker responded")
+
+    with StatePoller(lambda: state(*STALE), False, Questions([("copies", hang)], list)) as poller:
+        wait_for(lambda: asked.is_set() and poller.answers().transactions == Answer([]))
+        wait_for(lambda: poller.snapshot)
+        assert poller.answers().lags == [("copies", Answer())]
+        ended.set()
+        wait_for(lambda: poller.answers().lags == [("copies", Answer(trouble="no broker responded"))])
+
+
+def test_a_cluster_that_does_not_answer_is_not_asked_and_its_old_answers_are_unknown(
+    wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_question, "ASK_S", 0.01)
+    trouble: list[str | None] = ["login refused"]
+    looks, asked = iter(range(1_000)), []
+
+    def get_trouble() -> str | None:
+        next(looks)
+        return trouble[-1]
+
+    question = RepeatedQuestion(lambda: asked.append(1), get_trouble)
+    with question:
+        wait_for(lambda: next(looks) > 10)
+        assert (asked, question.answer) == ([], Answer(trouble="login refused"))
+        trouble.append(None)
+        wait_for(lambda: len(asked) > 1)
+        trouble.append("no broker responded")
+        assert question.answer == Answer(trouble="no broker responded")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (UnsupportedBrokerError("before Kafka 3.0"), Answer(trouble="before Kafka 3.0", is_supported=False)),
+        (AuthenticationError("login refused"), Answer(trouble="login refused (not asked again: restart the command)")),
+    ],
+)
+def test_a_question_without_hope_is_asked_once(
+    error: Exception, answer: Answer[None], wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_question, "ASK_S", 0.0)
+    asked = []
+
+    def ask() -> None:
+        asked.append(1)
+        raise error
+
+    before = set(threading.enumerate())
+    with RepeatedQuestion(ask, lambda: None) as question:
+        wait_for(lambda: asked and set(threading.enumerate()) <= before)
+
+    assert (len(asked), question.answer) == (1, answer)
+
+
+def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_poller, "CLOSE_TIMEOUT_S", 0.01)
+    looks, answered = threading.Event(), threading.Event()
+
+    def look() -> State:
+        looks.set()
+        answered.wait(10)
+        raise ConnectError("no broker responded")
+
+    with StatePoller(look, by_process=False):
+        assert looks.wait(10)
+        began = time.monotonic()
+
+    assert time.monotonic() - began < 5
+    answered.set()

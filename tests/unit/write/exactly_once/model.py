@@ -1,0 +1,304 @@
+"""A model of what the commit protocol needs of Kafka: transactional ids, one log, and the steps of a driver.
+
+The log is one partition. It holds rows and decisions, so "atomic" means one transaction. AddPartitionsToTxn is part of
+Produce: an added partition without records shows nothing. The results of EndTxn were measured on Apache Kafka 4.1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from zlib import crc32
+
+from pyspark_kafka_meta.model import NO_PRODUCER, OpenTransaction, ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol
+from pyspark_kafka_meta.write.exactly_once.decision import Decision
+from pyspark_kafka_meta.write.exactly_once.steps import (
+    AbortOpen,
+    Commit,
+    ConfirmDecisions,
+    Fence,
+    ReadDecisions,
+    ReadOutcomes,
+    Step,
+    WriteDecision,
+    WriteSettled,
+)
+
+SINK_ID = "T"
+"""The sink's own transactional id. Those of its tasks are T/<task>/<attempt>."""
+
+T = TypeVar("T")
+Request: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+"""What an actor sends to a broker: it is carried out at once, and its result is sent back to the actor."""
+Requests: TypeAlias = Generator[Request, Any, T]
+
+
+class Violation(Exception):  # noqa: N818
+    """What a user of the sink would see and must not."""
+
+
+class Row(NamedTuple):
+    """A row of a micro-batch, from the input of one task."""
+
+    batch: int
+    task: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"row {self.batch}.{self.task}.{self.number}"
+
+
+def text(value: Any) -> str:
+    """For traces: short."""
+    match value:
+        case Decision(batch, transactions, _, is_settled):
+            return (
+                f"batch {batch.version} is settled" if is_settled else f"batch {batch.version} is {text(transactions)}"
+            )
+        case OpenTransaction(transactional_id, producer, _):
+            return f"{transactional_id} {text(producer)}"
+        case ProducerEpoch(_, epoch):
+            return f"epoch {epoch}"
+        case Enum():
+            return str(value.value)
+        case tuple() | list() if not isinstance(value, Row):
+            return f"[{', '.join(map(text, value))}]"
+        case _:
+            return str(value)
+
+
+class Outcome(Enum):
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+    __hash__ = object.__hash__  # Enum's own is slow
+
+
+class Record(NamedTuple):
+    value: Row | Decision
+    transactional_id: str
+    producer: ProducerEpoch
+    outcome: Outcome
+
+
+class _Producer(NamedTuple):
+    """What a transaction coordinator knows of a transactional id.
+
+    Attributes:
+        last: how the last transaction ended, and the epoch that it had: for a repeated EndTxn.
+    """
+
+    epoch: int = -1
+    is_open: bool = False
+    last: tuple[int, Outcome] | None = None
+
+
+class KafkaModel:
+    """Brokers. Each request is carried out as a whole."""
+
+    def __init__(self, version: TransactionVersion) -> None:
+        self._version = version
+        self._producers: dict[str, _Producer] = {}
+        self.log: list[Record] = []
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal states."""
+        return (tuple(self.log), tuple(sorted(self._producers.items())))
+
+    def open_ids(self) -> tuple[str, ...]:
+        """ListTransactions: open transactions of the sink and its tasks."""
+        return tuple(sorted(name for name, producer in self._producers.items() if producer.is_open))
+
+    def init_producer(self, name: str) -> ProducerEpoch:
+        """InitProducerId: fences earlier producers and aborts their transaction."""
+        self._end(name, Outcome.ABORTED)
+        epoch = self._producers.get(name, _Producer()).epoch + 1
+        self._producers[name] = _Producer(epoch)
+        return ProducerEpoch(_producer_id(name), epoch)
+
+    def produce(self, name: str, producer: ProducerEpoch, values: tuple[Row | Decision, ...]) -> bool:
+        """Produce. False if the producer is fenced. A repeated batch has its sequence numbers, and is not appended."""
+        known = self._producers[name]
+        if known.epoch != producer.epoch:
+            return False
+        self._producers[name] = known._replace(is_open=True)
+        for value in values:
+            record = Record(value, name, producer, Outcome.OPEN)
+            if record not in self.log:
+                self.log.append(record)
+        return True
+
+    def end(self, name: str, producer: ProducerEpoch, outcome: Outcome) -> ProducerEpoch | None:
+        """EndTxn. Returns the producer of the next transaction; None if the transaction did not end so."""
+        known = self._producers[name]
+        if known.is_open and known.epoch == producer.epoch:
+            self._end(name, outcome)
+        elif known.last != (producer.epoch, outcome):
+            return None
+        return ProducerEpoch(producer.producer_id, self._producers[name].epoch)
+
+    def abort(self, name: str, producer: ProducerEpoch) -> None:
+        """What a failed task sends: with V1, InitProducerId, which takes over the id."""
+        if self._version == TransactionVersion.V1:
+            self.init_producer(name)
+        else:
+            self.end(name, producer, Outcome.ABORTED)
+
+    def time_out(self, name: str) -> None:
+        """A coordinator aborts a transaction after transaction.timeout.ms, and fences its producer."""
+        self._end(name, Outcome.ABORTED)
+        known = self._producers[name]
+        if self._version == TransactionVersion.V1:
+            self._producers[name] = known._replace(epoch=known.epoch + 1)
+
+    def _end(self, name: str, outcome: Outcome) -> None:
+        known = self._producers.get(name)
+        if known is None or not known.is_open:
+            return
+        for offset, record in enumerate(self.log):
+            if record.transactional_id == name and record.outcome == Outcome.OPEN:
+                self.log[offset] = record._replace(outcome=outcome)
+        epoch = known.epoch + (self._version == TransactionVersion.V2)
+        self._producers[name] = _Producer(epoch, last=(known.epoch, outcome))
+        if outcome == Outcome.COMMITTED:
+            self._require_exact()
+
+    # --- what the log shows ------------------------------------------------------------------------------------------
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """All committed decisions, in their order."""
+        return tuple(
+            record.value
+            for record in self.log
+            if record.outcome == Outcome.COMMITTED and isinstance(record.value, Decision)
+        )
+
+    def last_decision(self) -> tuple[Decision, ...]:
+        return self.decisions()[-1:]
+
+    def outcome(self, transaction: OpenTransaction) -> Outcome:
+        """Of a transaction that has records in the log."""
+        return next(record.outcome for record in self.log if record.producer == transaction.producer)
+
+    def aborted(self, transactions: tuple[OpenTransaction, ...]) -> tuple[OpenTransaction, ...]:
+        outcomes = {transaction: self.outcome(transaction) for transaction in transactions}
+        if Outcome.OPEN in outcomes.values():
+            raise Violation(f"the outcome of an open transaction is taken for granted: {text(transactions)}")
+        return tuple(transaction for transaction in transactions if outcomes[transaction] == Outcome.ABORTED)
+
+    def rows_of(self, transactions: tuple[OpenTransaction, ...]) -> tuple[Row, ...]:
+        producers = {transaction.producer for transaction in transactions}
+        return tuple(
+            record.value for record in self.log if record.producer in producers and isinstance(record.value, Row)
+        )
+
+    def visible(self) -> list[Record]:
+        """Rows for readers with isolation.level=read_committed."""
+        return [record for record in self.log if record.outcome == Outcome.COMMITTED and isinstance(record.value, Row)]
+
+    def copies(self) -> int:
+        return sum(record.transactional_id == SINK_ID for record in self.visible())
+
+    def _require_exact(self) -> None:
+        """At any time, readers see rows of decided batches alone, each once, and in order."""
+        visible = self.visible()
+        rows = [record.value for record in visible if isinstance(record.value, Row)]
+        if len(set(rows)) < len(rows):
+            raise Violation(f"rows are visible twice: {text(rows)}")
+        decisions = self.decisions()
+        # Batch writes overlap: the rows of each are in order.
+        of_stream = all(decision.batch.is_stream for decision in decisions)
+        parts = {(None if of_stream else row.batch, row.task) for row in rows}
+        in_parts = [[row for row in rows if batch in (None, row.batch) and row.task == task] for batch, task in parts]
+        if any(part != sorted(part) for part in in_parts) or (
+            of_stream and rows != sorted(rows, key=lambda row: row.batch)
+        ):
+            raise Violation(f"rows are visible out of order: {text(rows)}")
+        decided = {transaction.producer for decision in decisions for transaction in decision.transactions}
+        batches = {decision.batch.version for decision in decisions}
+        undecided = [
+            record.value
+            for record, row in zip(visible, rows, strict=True)
+            if record.producer not in decided and not (record.transactional_id == SINK_ID and row.batch in batches)
+        ]
+        if undecided:
+            raise Violation(f"rows are visible although their batch is undecided: {text(undecided)}")
+
+
+def _producer_id(name: str) -> int:
+    """The same in each run, whichever id is initialised first: so that equal states are known as equal."""
+    return crc32(name.encode())
+
+
+# --- a driver carries out steps ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class DriverModel:
+    """Carries out the steps of the protocol, as requests that other actors' requests come between.
+
+    Attributes:
+        copied_at_once: how many transactions are copied in one of the driver.
+    """
+
+    copied_at_once: ClassVar[int] = 100
+
+    kafka: KafkaModel
+    producer: ProducerEpoch = NO_PRODUCER
+
+    def carry_out(self, protocol: Protocol[T]) -> Requests[T]:
+        result: Any = None
+        while True:
+            try:
+                step = protocol.send(result)
+            except StopIteration as end:
+                returned: T = end.value
+                return returned
+            result = yield from self._run(step)
+
+    def _run(self, step: Step) -> Requests[Any]:
+        match step:
+            case Fence():
+                self.producer = yield self.kafka.init_producer, (SINK_ID,)
+            case ReadDecisions():
+                decisions = yield self.kafka.last_decision, ()
+                return {decision.batch.series: decision for decision in decisions}
+            case ConfirmDecisions():
+                return True  # what this model reads is never stale
+            case WriteDecision(decision):
+                return (yield from self._write((decision,)))
+            case Commit(transactions):
+                return (yield from self._commit(transactions))
+            case ReadOutcomes(transactions):
+                return (yield self.kafka.aborted, (transactions,))
+            case WriteSettled(decision, aborted):
+                copied, left = aborted[: self.copied_at_once], aborted[self.copied_at_once :]
+                note = replace(decision, transactions=left) if left else decision.settled()
+                return (yield from self._write((*self.kafka.rows_of(copied), note))) and (note.is_settled or note)
+            case AbortOpen():
+                yield from self._abort_open()
+        return None
+
+    def _abort_open(self) -> Requests[None]:
+        for name in (yield self.kafka.open_ids, ()):
+            if name != SINK_ID:
+                yield self.kafka.init_producer, (name,)
+
+    def _write(self, values: tuple[Row | Decision, ...]) -> Requests[bool]:
+        if not (yield self.kafka.produce, (SINK_ID, self.producer, values)):
+            return False
+        producer = yield self.kafka.end, (SINK_ID, self.producer, Outcome.COMMITTED)
+        self.producer = producer or self.producer
+        return producer is not None
+
+    def _commit(self, transactions: tuple[OpenTransaction, ...]) -> Requests[tuple[OpenTransaction, ...]]:
+        unknown = []
+        for transaction in transactions:
+            name, producer, _ = transaction
+            if (yield self.kafka.end, (name, producer, Outcome.COMMITTED)) is None:
+                unknown.append(transaction)
+        return tuple(unknown)

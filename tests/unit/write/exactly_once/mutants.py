@@ -1,0 +1,201 @@
+"""The commit protocol with one thing wrong: what the explorer must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+
+from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.write.exactly_once import commit_protocol
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, commit, recover
+from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, Decisions, is_written
+from pyspark_kafka_meta.write.exactly_once.steps import (
+    AbortOpen,
+    Commit,
+    Fence,
+    ReadDecisions,
+    ReadOutcomes,
+    Step,
+    WriteDecision,
+    WriteSettled,
+)
+from tests.unit.write.exactly_once.actors import Disturbance, Scenario
+from tests.unit.write.exactly_once.model import DriverModel, Requests, Row
+
+Mutation: TypeAlias = Callable[[Step], Protocol[Any]]
+"""Yields other steps in place of a step, and returns its result."""
+Mutant: TypeAlias = Callable[[pytest.MonkeyPatch], Scenario]
+
+
+def _scenario(mutation: Mutation, **arguments: Any) -> Scenario:
+    return Scenario(recover=_mutated(recover, mutation), commit=_mutated(commit, mutation), **arguments)
+
+
+def _mutated(original: Callable[..., Protocol[Any]], mutation: Mutation) -> Callable[..., Protocol[Any]]:
+    def protocol(*arguments: Any) -> Protocol[Any]:
+        steps = original(*arguments)
+        result: Any = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as end:
+                return end.value
+            result = yield from mutation(step)
+
+    return protocol
+
+
+def fence_after_reading(_: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        if isinstance(step, Fence):
+            return None
+        result = yield step
+        if isinstance(step, ReadDecisions):
+            yield Fence()
+        return result
+
+    return _scenario(mutation)
+
+
+def decide_again(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    monkeypatch.setattr(commit_protocol, "is_written", lambda *_: False)
+    return Scenario()
+
+
+def forget_who_wrote_before(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    monkeypatch.setattr(commit_protocol, "_former_owners", lambda *_: ())
+    return Scenario(overlapping=True, disturbances=frozenset({Disturbance.SWITCH, Disturbance.TIME_OUT}))
+
+
+def ignore_being_fenced(_: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        result = yield step
+        return True if isinstance(step, WriteDecision) else result
+
+    return _scenario(mutation)
+
+
+def commit_before_deciding(_: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        if isinstance(step, WriteDecision):
+            yield Commit(step.decision.transactions)
+        return (yield step)
+
+    return _scenario(mutation)
+
+
+def settle_before_committing(_: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        if isinstance(step, Commit):
+            return ()
+        result = yield step
+        if isinstance(step, WriteSettled):
+            yield Commit(step.decision.transactions)
+        return result
+
+    return _scenario(mutation)
+
+
+def copy_nothing(_: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        result = yield step
+        return () if isinstance(step, Commit) else result
+
+    return _scenario(mutation)
+
+
+def copy_without_reading_outcomes(_: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        return step.transactions if isinstance(step, ReadOutcomes) else (yield step)
+
+    # Found after three disturbances: without the others, and with one batch, sooner.
+    disturbances = frozenset({Disturbance.PAUSE, Disturbance.SWITCH, Disturbance.CRASH})
+    return _scenario(mutation, batches=1, disturbances=disturbances)
+
+
+def copy_in_a_transaction_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    write = DriverModel._write
+
+    def write_one_by_one(self: DriverModel, values: tuple[Row | Decision, ...]) -> Requests[bool]:
+        for value in values:
+            if not (yield from write(self, (value,))):
+                return False
+        return True
+
+    monkeypatch.setattr(DriverModel, "_write", write_one_by_one)
+    return Scenario(disturbances=frozenset({Disturbance.TIME_OUT, Disturbance.CRASH}))
+
+
+def copy_in_parts_without_a_note(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    write = DriverModel._write
+
+    def write_no_note(self: DriverModel, values: tuple[Row | Decision, ...]) -> Requests[bool]:
+        *rows, note = values
+        is_left = isinstance(note, Decision) and not note.is_settled
+        return (yield from write(self, tuple(rows) if rows and is_left else values))
+
+    monkeypatch.setattr(DriverModel, "copied_at_once", 1)
+    monkeypatch.setattr(DriverModel, "_write", write_no_note)
+    disturbances = frozenset({Disturbance.TIME_OUT, Disturbance.CRASH})
+    return Scenario(batches=1, tasks=2, disturbances=disturbances)
+
+
+def begin_before_settling(_: pytest.MonkeyPatch) -> Scenario:
+    def recover_what_is_settled() -> Protocol[Decisions]:
+        yield Fence()
+        decisions: Decisions = yield ReadDecisions()
+        if all(decision.is_settled for decision in decisions.values()):
+            yield AbortOpen()
+        return decisions
+
+    def commit_unless_written(batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> Protocol[None]:
+        if not is_written((yield from recover_what_is_settled()), batch):
+            yield from commit(batch, transactions, now_ms)  # settles the batch before, too
+
+    return Scenario(recover=recover_what_is_settled, commit=commit_unless_written)
+
+
+def settle_own_batch_alone(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    def settle_nothing() -> Protocol[Decisions]:
+        yield Fence()
+        decisions: Decisions = yield ReadDecisions()
+        return decisions
+
+    monkeypatch.setattr(commit_protocol, "_settle_all", settle_nothing)
+    return Scenario()
+
+
+def abort_nothing(_: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        return None if isinstance(step, AbortOpen) else (yield step)
+
+    return _scenario(mutation)
+
+
+def abort_before_settling(_: pytest.MonkeyPatch) -> Scenario:
+    def abort_first() -> Generator[Step, Any, Decisions]:
+        yield AbortOpen()
+        return (yield from recover())
+
+    return Scenario(recover=abort_first, disturbances=frozenset({Disturbance.CRASH}), may_copy=False)
+
+
+MUTANTS: dict[Mutant, str] = {
+    fence_after_reading: "rows are visible twice",
+    decide_again: "rows are visible twice",
+    forget_who_wrote_before: "rows are visible twice",
+    ignore_being_fenced: "rows are visible although their batch is undecided",
+    commit_before_deciding: "rows are visible although their batch is undecided",
+    settle_before_committing: "rows are missing",
+    copy_nothing: "rows are missing",
+    copy_without_reading_outcomes: "rows are visible twice",
+    copy_in_a_transaction_of_its_own: "rows are visible twice",
+    copy_in_parts_without_a_note: "rows are visible twice",
+    begin_before_settling: "rows are visible out of order",
+    settle_own_batch_alone: "rows are missing",
+    abort_nothing: "transactions are open",
+    abort_before_settling: "rows are copied, although no broker aborted them",
+}
+"""What a reader sees by each."""

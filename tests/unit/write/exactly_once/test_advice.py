@@ -1,0 +1,391 @@
+"""Errors on exactly once: a user who does what the text says loses no row, and repeats none without being told so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka_meta.errors import (
+    BrokerError,
+    DataLossError,
+    FencedError,
+    KafkaMetaError,
+    RecordTooLargeError,
+    TransactionTimeoutError,
+    UnknownTopicError,
+)
+from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.write import task_writer
+from pyspark_kafka_meta.write.exactly_once import transaction_driver
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import commit, require_owner
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, is_written
+from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES
+from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
+from pyspark_kafka_meta.write.exactly_once.steps import Step, WriteDecision
+from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
+from tests.partitions import T0, T1, T2
+from tests.unit.fake_admin import FakeAdmin
+from tests.unit.histories.commit_checks import visible
+from tests.unit.write.exactly_once.commit_scene import CommitScene
+from tests.unit.write.writer_scene import numbered, rows
+
+ID, OTHER_ID = "orders", "orders-2"
+OTHER_TOPIC = "other-decisions"
+ROWS = 6
+"""Of a batch."""
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
+    return CommitScene(monkeypatch)
+
+
+@pytest.fixture
+def admin(scene: CommitScene, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    made = FakeAdmin(scene.cluster)
+    monkeypatch.setattr(transaction_driver, "ClusterAdmin", lambda options: made)
+    return made
+
+
+class Query:
+    """A streaming query and its checkpoint.
+
+    Attributes:
+        options: which the user may change between two starts.
+        committed: batches in Spark's commit log. Batch n has `ROWS` rows, numbered from `first_row` + 100 n.
+        rows_of_task: how many each task writes.
+        seconds_of_row: how long a task waits for each of its rows.
+    """
+
+    def __init__(self, scene: CommitScene, name: str = "query", first_row: int = 0) -> None:
+        self.options = {"kafka.transactional.id": ID}
+        self.committed = 0
+        self.rows_of_task, self.seconds_of_row = ROWS // 2, 0.0
+        self.name, self.first_row = name, first_row
+        self._scene = scene
+
+    def start(self, batches: int = 1) -> None:
+        """Write the next batches."""
+        for _ in range(batches):
+            self._write(lambda driver, *arguments: driver.commit(*arguments))
+            self.committed += 1
+
+    def stop_when_decided(self) -> None:
+        """The driver dies as soon as the next batch is decided."""
+
+        def commit_until_decided(driver: TransactionDriver, *arguments: object) -> None:
+            runner, protocol, result = driver.step_runner(), commit(*arguments), None  # type: ignore[arg-type]
+            step: Step | None = None
+            while not isinstance(step, WriteDecision):
+                step = protocol.send(result)
+                result = runner.run(step)
+            assert result is True
+
+        self._write(commit_until_decided)
+
+    def _write(self, commit: Callable[..., None]) -> None:
+        batch = BatchId(STREAM, self.name, self.committed)
+        driver = self.driver()
+        plan = driver.plan()
+        if not is_written(plan.decisions, batch):
+            require_owner(plan.decisions, batch)
+            commit(driver, batch, [self._task(plan, task) for task in range(ROWS // self.rows_of_task)], 1)
+
+    def _task(self, plan: TransactionPlan, task: int) -> OpenTransaction:
+        scene = self._scene
+        producer = TransactionalProducer(scene.client(), plan.task_id(task, 0), plan.timeout_ms, plan.version)
+        first = self.first_row + 100 * self.committed + self.rows_of_task * task
+        opened = producer.opened(scene.write_from(self._batches(first), ["value", "partition"], producer))
+        assert opened is not None
+        return opened
+
+    def _batches(self, first: int) -> Iterator[pa.RecordBatch]:
+        for row in range(first, first + self.rows_of_task):
+            yield numbered(1, start=row)
+            self._scene.clock.sleep(self.seconds_of_row)
+
+    def driver(self) -> TransactionDriver:
+        """Of a new process."""
+        return TransactionDriver(self._scene.client(), self.sink_options())
+
+    def sink_options(self) -> SinkOptions:
+        return self._scene.sink_options(**self.options)
+
+    def rows(self, *batches: int) -> Counter[int]:
+        return Counter(self.first_row + 100 * batch + row for batch in batches for row in range(ROWS))
+
+
+@pytest.fixture
+def query(scene: CommitScene, admin: FakeAdmin) -> Query:
+    return Query(scene)
+
+
+@pytest.fixture
+def other(scene: CommitScene, admin: FakeAdmin) -> Query:
+    """Another query, with the same id."""
+    return Query(scene, "other", first_row=50)
+
+
+def found(scene: CommitScene) -> Counter[int]:
+    """How often read_committed readers see each row."""
+    return Counter(row for partition in (T0, T1, T2) for row in visible(scene.cluster, partition))
+
+
+def text_of(error: type[KafkaMetaError], start: Callable[[], object]) -> str:
+    with pytest.raises(error) as raised:
+        start()
+    return str(raised.value)
+
+
+# --- two queries ------------------------------------------------------------------------------------------------------
+
+
+def test_fenced_query_leaves_the_other_exact_once_it_is_stopped(scene: CommitScene, query: Query, other: Query) -> None:
+    query.start(2)
+    other.start(2)
+    assert "stop this query" in text_of(FencedError, query.start)
+
+    other.start(2)
+    assert found(scene) == query.rows(0, 1) + other.rows(0, 1, 2, 3)
+
+
+def test_fenced_query_goes_on_under_an_id_of_its_own(scene: CommitScene, query: Query, other: Query) -> None:
+    query.start(2)
+    other.start(2)
+    assert "give it an id of its own" in text_of(FencedError, query.start)
+
+    query.options["kafka.transactional.id"] = OTHER_ID
+    query.start(2)
+    other.start()
+    assert found(scene) == query.rows(0, 1, 2, 3) + other.rows(0, 1, 2)
+
+
+def test_fenced_batch_that_was_decided_is_repeated_under_another_id_as_the_text_says(
+    scene: CommitScene, query: Query, other: Query
+) -> None:
+    """The decision of the other query has replaced that of this batch."""
+    query.start(2)
+    query.stop_when_decided()
+    other.start()
+    assert "if its rows are visible already, it repeats them" in text_of(FencedError, query.start)
+
+    query.options["kafka.transactional.id"] = OTHER_ID
+    query.start(2)
+    assert found(scene) == query.rows(0, 1, 2, 2, 3) + other.rows(0)
+
+
+def test_drivers_that_took_over_ten_times_leave_a_batch_that_is_written_once(
+    scene: CommitScene, query: Query, other: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionalProducer, "commit", lambda *_: (_ for _ in ()).throw(FencedError("other")))
+        text = text_of(FencedError, query.start)
+    assert "stop the other query, or raise transaction.max.timeout.ms of the brokers" in text
+
+    query.start(2)
+    assert found(scene) == query.rows(0, 1, 2)
+
+
+def test_timeout_of_the_drivers_own_transactions_is_that_of_the_brokers(scene: CommitScene, query: Query) -> None:
+    """Why no text says that `kafka.transaction.timeout.ms` gives them more time."""
+    query.options["kafka.transaction.timeout.ms"] = "60000"
+    query.start()
+    transactions = scene.cluster.coordinators.transactions
+    assert (transactions[ID].timeout_ms, transactions[f"{ID}/0/0"].timeout_ms) == (900_000, 60_000)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def test_newest_checkpoint_goes_on_where_the_older_one_was_refused(scene: CommitScene, query: Query) -> None:
+    query.start(3)
+    query.committed = 1
+    assert "Start with the newest checkpoint" in text_of(FencedError, query.start)
+
+    query.committed = 3
+    query.start()
+    assert found(scene) == query.rows(0, 1, 2, 3)
+
+
+def test_new_checkpoint_with_a_new_id_writes_what_it_reads_again_as_the_text_says(
+    scene: CommitScene, query: Query
+) -> None:
+    query.start(3)
+    query.committed = 1
+    assert "new kafka.transactional.id, which writes all rows that it reads again" in text_of(FencedError, query.start)
+
+    query.committed, query.name = 0, "query of the new checkpoint"
+    query.options["kafka.transactional.id"] = OTHER_ID
+    query.start(4)
+    assert found(scene) == query.rows(0, 0, 1, 1, 2, 2, 3)
+
+
+# --- the decisions topic ----------------------------------------------------------------------------------------------
+
+
+def test_decision_that_was_refused_is_written_after_the_limit_is_raised(scene: CommitScene, query: Query) -> None:
+    query.start()
+    scene.cluster.max_message_bytes["kafkameta-decisions"] = 100
+    text = text_of(RecordTooLargeError, query.start)
+    assert f"raise max.message.bytes of the topic to {MESSAGE_BYTES}" in text
+
+    scene.cluster.max_message_bytes["kafkameta-decisions"] = MESSAGE_BYTES
+    query.start(2)
+    assert found(scene) == query.rows(0, 1, 2)
+
+
+CHANGES = {
+    "cleanup.policy": ("delete", "compact"),
+    "unclean.leader.election.enable": ("true", "false"),
+    "max.message.bytes": ("900000", str(MESSAGE_BYTES)),
+}
+"""Configurations of the decisions topic that lose or refuse decisions, and what the text says."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_batch_is_written_once_after_the_decisions_topic_is_configured_as_the_text_says(
+    name: str, scene: CommitScene, query: Query, admin: FakeAdmin
+) -> None:
+    query.start()
+    query.stop_when_decided()
+    wrong, right = CHANGES[name]
+    admin.configs["kafkameta-decisions"] = {name: wrong}
+    assert f"to {right}" in text_of(KafkaMetaError, query.start)
+
+    admin.configs["kafkameta-decisions"] = {name: right}
+    query.start(2)
+    assert found(scene) == query.rows(0, 1, 2)
+
+
+def configure_badly(scene: CommitScene, admin: FakeAdmin) -> None:
+    admin.configs["kafkameta-decisions"] = {"cleanup.policy": "delete"}
+
+
+def refuse_large_decisions(scene: CommitScene, admin: FakeAdmin) -> None:
+    admin.configs["kafkameta-decisions"] = {"max.message.bytes": "900000"}
+
+
+def add_partition(scene: CommitScene, admin: FakeAdmin) -> None:
+    topic = scene.cluster.topics["kafkameta-decisions"]
+    second = replace(topic.partitions[0], partition=1)
+    scene.cluster.topics[topic.name] = replace(topic, partitions=(*topic.partitions, second))
+
+
+@pytest.mark.parametrize("spoil", [configure_badly, refuse_large_decisions, add_partition])
+def test_another_decisions_topic_repeats_the_last_batch_at_most_as_the_text_says(
+    spoil: Callable[[CommitScene, FakeAdmin], None], scene: CommitScene, query: Query, admin: FakeAdmin
+) -> None:
+    query.start()
+    query.start()
+    query.committed = 1  # the driver died before Spark's commit log had batch 1
+    spoil(scene, admin)
+    text = text_of(KafkaMetaError, query.start)
+    assert "set decisionsTopic to another topic" in text
+    assert "a batch that was under way is written again, also its rows that are visible" in text
+
+    query.options["decisionsTopic"] = OTHER_TOPIC
+    query.start(2)
+    assert found(scene) == query.rows(0, 1, 1, 2)
+
+
+def test_new_sink_is_exact_with_another_decisions_topic(scene: CommitScene, query: Query, admin: FakeAdmin) -> None:
+    add_partition(scene, admin)
+    text_of(KafkaMetaError, query.start)
+
+    query.options["decisionsTopic"] = OTHER_TOPIC
+    query.start(2)
+    assert found(scene) == query.rows(0, 1)
+
+
+def test_query_that_no_broker_knew_the_new_topic_of_starts_again(
+    scene: CommitScene, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.options["decisionsTopic"] = OTHER_TOPIC
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeAdmin, "create_topic", lambda *_: None)
+        assert "start the query again" in text_of(UnknownTopicError, query.start)
+
+    query.start(2)
+    assert found(scene) == query.rows(0, 1)
+
+
+def test_unreadable_decision_costs_a_repetition_of_the_last_batch_at_most_as_the_text_says(
+    scene: CommitScene, query: Query
+) -> None:
+    query.start(2)
+    query.committed = 1
+    foreign = scene.transaction("foreign", TransactionVersion.V2, 60_000)
+    record = rows(key=[f'["{ID}", "{STREAM}"]'.encode()], value=[b"?"], partition=[0])
+    scene.write_in(foreign, record, topic="kafkameta-decisions")
+    foreign.commit(scene.clock() + 60)
+    text = text_of(KafkaMetaError, query.start)
+    assert "use a new kafka.transactional.id" in text
+    assert "a batch that was under way is written again, also its rows that are visible" in text
+
+    query.options["kafka.transactional.id"] = OTHER_ID
+    query.start(2)
+    assert found(scene) == query.rows(0, 1, 1, 2)
+
+
+# --- timeouts ---------------------------------------------------------------------------------------------------------
+
+
+def test_timeout_above_the_limit_of_the_brokers_costs_no_row(scene: CommitScene, query: Query) -> None:
+    query.start()
+    query.options["kafka.transaction.timeout.ms"] = "1000000"
+    text = text_of(BrokerError, query.start)
+    assert "set kafka.transaction.timeout.ms to at most transaction.max.timeout.ms" in text
+
+    query.options["kafka.transaction.timeout.ms"] = "900000"
+    query.start(2)
+    assert found(scene) == query.rows(0, 1, 2)
+
+
+@pytest.mark.parametrize(("timeout_ms", "rows_of_task"), [("60000", 3), ("20000", 1)])
+def test_batch_that_took_too_long_is_written_once_with_a_longer_timeout_or_smaller_tasks(
+    timeout_ms: str, rows_of_task: int, scene: CommitScene, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task takes 10 s for a row."""
+    monkeypatch.setattr(task_writer, "CHUNK_BYTES", 1)
+    query.options["kafka.transaction.timeout.ms"] = "20000"
+    query.seconds_of_row = 10.0
+    text = text_of(TransactionTimeoutError, query.start)
+    assert "more tasks), or raise kafka.transaction.timeout.ms" in text
+    assert "a micro-batch that was planned keeps its rows" in text
+
+    query.options["kafka.transaction.timeout.ms"], query.rows_of_task = timeout_ms, rows_of_task
+    query.start()
+    assert found(scene) == query.rows(0)
+
+
+# --- lost records -----------------------------------------------------------------------------------------------------
+
+
+def test_batch_whose_records_are_gone_is_repeated_under_a_new_id_as_the_text_says(
+    scene: CommitScene, query: Query
+) -> None:
+    """The first task's records are visible, those of the second were aborted and are gone."""
+    query.start()
+    query.stop_when_decided()
+    aborted = scene.cluster.coordinators.transactions[f"{ID}/1/0"].producer
+    scene.cluster.coordinators.time_out(f"{ID}/1/0")
+    for partition in (T0, T1, T2):
+        batches = zip(scene.cluster.logs[partition], scene.batch_headers(partition), strict=True)
+        scene.cluster.logs[partition] = [
+            batch for batch, header in batches if (header.producer_id, header.producer_epoch) != aborted
+        ]
+    text = text_of(DataLossError, query.start)
+    assert "records of a decided batch are gone" in text
+    assert "With a new kafka.transactional.id it is written again, also the part that is visible" in text
+
+    query.options["kafka.transactional.id"] = OTHER_ID
+    query.start(2)
+    visible_before = Counter(row for row in query.rows(1) if row % 100 < ROWS // 2)
+    assert found(scene) == query.rows(0, 1, 2) + visible_before

@@ -1,0 +1,155 @@
+"""Copies of decided records whose transactions were aborted: several transactions of the driver, and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.errors import BrokerError, RecordTooLargeError, TransactionTimeoutError
+from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
+from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import recover
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM
+from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
+from pyspark_kafka_meta.write.exactly_once.steps import WriteSettled
+from tests.partitions import T0, T1, T2
+from tests.unit.scene import HELD_BACK, Scene, rows
+from tests.unit.write.exactly_once.commit_scene import CommitScene, micro_batch
+
+BATCH_S = 250
+"""To read a record batch from the log. The driver's own transactions have 900 s."""
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
+    return CommitScene(monkeypatch)
+
+
+def timed_out(scene: CommitScene, tasks: int = 3) -> list[OpenTransaction]:
+    """The transactions of a decided micro-batch, whose driver came too late. Each has a batch in each partition."""
+    written = [scene.task(number, 100 * number) for number in range(tasks)]
+    assert scene.driver().decide(micro_batch(0), written)
+    for each in written:
+        scene.cluster.coordinators.time_out(each.transactional_id)
+    return written
+
+
+def read_slowly(scene: CommitScene) -> None:
+    batches = LogReader.batches
+
+    def slow(reader: LogReader, partition: Any, *arguments: Any) -> Iterator[FetchedRecords]:
+        for fetched in batches(reader, partition, *arguments):
+            scene.clock.sleep(BATCH_S if partition.topic == "t" else 0)
+            yield fetched
+
+    scene.monkeypatch.setattr(LogReader, "batches", slow)
+
+
+def refuse(scene: CommitScene, partition: TopicPartition, code: int) -> None:
+    """Every Produce to this partition fails."""
+    error = scene.cluster.produce_error
+
+    def refused(node_id: int, request: ProducePartition) -> int:
+        return int(code) if request.partition == partition else error(node_id, request)
+
+    scene.monkeypatch.setattr(scene.cluster, "produce_error", refused)
+
+
+def visible(scene: CommitScene) -> list[int]:
+    """The numbers of the rows that read_committed readers see."""
+    client = Scene.client(scene)
+    client.partitions(["t"], client.api_deadline())
+    read = scene.reader(client, **HELD_BACK).read(scene.ranges())
+    return sorted(int(value) for _, _, value in rows(read))
+
+
+EXPECTED = sorted(100 * task + row for task in range(3) for row in range(6))
+
+
+def test_copies_that_take_longer_than_a_transaction_of_the_driver_are_made_in_several(scene: CommitScene) -> None:
+    timed_out(scene)
+    read_slowly(scene)
+
+    assert scene.driver().recover()[STREAM].is_settled
+    assert visible(scene) == EXPECTED
+
+
+def test_copies_go_on_where_a_driver_that_died_left_off(scene: CommitScene) -> None:
+    """Each driver dies once it has copied what one transaction of its own has time for."""
+    timed_out(scene)
+    read_slowly(scene)
+    left = []
+    for _ in range(10):
+        runner, protocol = scene.driver().runner(), recover()
+        step, result = next(protocol), None
+        while not isinstance(step, WriteSettled):
+            step = protocol.send(runner.run(step))
+        result = runner.run(step)
+        if result is True:
+            break
+        left.append([(each.transactional_id, [span[1:] for span in each.written]) for each in result.transactions])
+
+    assert [len(each) for each in left] == [3, 2, 1, 1]
+    assert left[0] == [
+        ("orders/0/0", [(2, 0, 2, 2)]),
+        ("orders/1/0", [(0, 2, 4, 2), (1, 2, 4, 2), (2, 2, 4, 2)]),
+        ("orders/2/0", [(0, 4, 6, 2), (1, 4, 6, 2), (2, 4, 6, 2)]),
+    ]
+    assert visible(scene) == EXPECTED
+
+
+def test_driver_that_dies_before_its_part_of_the_copies_is_committed_leaves_nothing_twice(scene: CommitScene) -> None:
+    timed_out(scene)
+    read_slowly(scene)
+    runner, protocol = scene.driver().runner(), recover()
+    scene.monkeypatch.setattr(type(runner._decisions), "is_unchanged_until", lambda *_: False)
+    step = next(protocol)
+    while not isinstance(step, WriteSettled):
+        step = protocol.send(runner.run(step))
+    assert runner.run(step) is False
+    scene.monkeypatch.undo()
+
+    assert scene.driver().recover()[STREAM].is_settled
+    assert visible(scene) == EXPECTED
+
+
+def test_copies_that_a_partition_holds_up_name_the_topics_to_look_at(scene: CommitScene) -> None:
+    timed_out(scene)
+    refuse(scene, T1, ErrorCode.not_enough_replicas)
+    runner = scene.driver().runner()
+    runner.timeout_ms = 100_000
+
+    with pytest.raises(
+        TransactionTimeoutError,
+        match=r"the decision of micro-batch 0 .* of the longest timeout that brokers allow \(100 s\)",
+    ) as raised:
+        runner.carry_out(recover())
+    assert "kafka.transaction.timeout.ms" not in str(raised.value)
+
+
+def test_copies_older_than_their_topic_allows_name_topic_and_setting(scene: CommitScene) -> None:
+    timed_out(scene)
+    refuse(scene, T2, ErrorCode.invalid_timestamp)
+
+    with pytest.raises(BrokerError) as raised:
+        scene.driver().recover()
+    assert str(raised.value).startswith("t-2 refuses copies of 2 records: INVALID_TIMESTAMP (error 32): ")
+    assert "older by now than topic t allows: raise its message.timestamp.before.max.ms" in str(raised.value)
+    scene.monkeypatch.undo()
+    assert scene.driver().recover()[STREAM].is_settled
+    assert visible(scene) == EXPECTED
+
+
+def test_copies_of_a_record_that_its_topic_refuses_by_now_are_no_row_to_be_written_smaller(scene: CommitScene) -> None:
+    timed_out(scene)
+    scene.cluster.max_message_bytes["t"] = 60
+
+    with pytest.raises(
+        RecordTooLargeError, match=r"refuses copies of 1 records, .*: raise max\.message\.bytes of topic t$"
+    ):
+        scene.driver().recover()
+    assert T0 in scene.cluster.logs

@@ -1,0 +1,118 @@
+"""The records of a decision: what a batch of any size makes of them, and what is read of their remains."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pyspark_kafka_meta.errors import ProtocolError
+from pyspark_kafka_meta.write.exactly_once import decision_records
+from pyspark_kafka_meta.write.exactly_once.decision import Decision
+from pyspark_kafka_meta.write.exactly_once.decision_records import (
+    MESSAGE_BYTES,
+    PART_BYTES,
+    RecordKey,
+    confirming_record,
+    joined,
+)
+from tests.unit.write.exactly_once.commit_scene import SINK, micro_batch, transactions_of
+
+KEY = RecordKey(SINK, "stream")
+
+
+def decision(tasks: int = 2, partitions: int = 3) -> Decision:
+    return Decision(micro_batch(4), tuple(transactions_of(tasks, partitions)), 1_764_000_000_000, False, ("former",))
+
+
+def records(of: Decision) -> dict[RecordKey, bytes]:
+    """Values by key."""
+    found = {}
+    for key, value in decision_records.decision_records(SINK, of):
+        parsed = RecordKey.parse(key)
+        assert parsed is not None
+        found[parsed] = value
+    return found
+
+
+def test_small_decision_is_one_record_that_every_release_reads() -> None:
+    written = records(decision())
+    assert list(written) == [KEY]
+    assert json.loads(written[KEY])["format"] == 1
+    assert joined(KEY, written) == decision()
+
+
+def test_record_of_an_earlier_release_is_read() -> None:
+    value = (
+        b'{"format": 1, "owner": "query", "version": 4, "time_ms": 9, "is_settled": false, "former_owners": ["a"], '
+        b'"transactions": [["orders/0/0", [7, 1], [["t", 0, 5, 8, 3]]]]}'
+    )
+    read = joined(KEY, {KEY: value})
+    assert read is not None
+    assert (read.batch, read.former_owners, read.transactions[0].written[0].records) == (micro_batch(4), ("a",), 3)
+
+
+def test_number_of_rows_of_a_settled_batch_is_read_again() -> None:
+    read = joined(KEY, records(decision().settled()))
+    assert read == decision().settled()
+    assert read is not None
+    assert read.rows == 2 * 3 * 300
+
+
+def test_batch_that_an_earlier_release_has_settled_had_an_unknown_number_of_rows() -> None:
+    fields = json.loads(records(decision().settled())[KEY])
+    del fields["row_count"]
+    read = joined(KEY, {KEY: json.dumps(fields).encode()})
+    assert read is not None
+    assert (read.is_settled, read.rows) == (True, None)
+
+
+def test_confirming_record_is_none_of_a_decision() -> None:
+    key, value = confirming_record(SINK)
+    assert (RecordKey.parse(key), value) == (None, None)
+
+
+def test_large_decision_is_cut_into_records_that_a_topic_takes_by_default() -> None:
+    large = decision(tasks=100, partitions=400)
+    written = records(large)
+    assert list(written) == [KEY, *(KEY._replace(part=number) for number in range(2))]
+    assert all(len(value) <= PART_BYTES < MESSAGE_BYTES - 40_000 for value in written.values())
+    assert joined(KEY, written) == large
+
+
+def test_release_before_parts_refuses_a_large_decision_rather_than_misread_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It splits the key into two, and wants format 1."""
+    monkeypatch.setattr(decision_records, "PART_BYTES", 100)
+    written = decision_records.decision_records(SINK, decision())
+    lengths = [(len(json.loads(key)), value) for key, value in written]
+    ((_, counted),) = [(length, value) for length, value in lengths if length == 2]
+    assert json.loads(counted)["format"] == 2
+
+
+@pytest.mark.parametrize("missing", [0, 1, -1])
+def test_decision_that_lacks_a_part_is_none(missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_records, "PART_BYTES", 100)
+    written = records(decision())
+    del written[[key for key in written if key.part is not None][missing]]
+    assert joined(KEY, written) is None
+
+
+def test_parts_of_a_longer_decision_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_records, "PART_BYTES", 100)
+    shorter = records(decision(tasks=1))
+    assert len(shorter) < len(records(decision()))
+    assert joined(KEY, records(decision()) | shorter) == decision(tasks=1)
+
+
+def test_number_of_parts_is_not_trusted() -> None:
+    assert joined(KEY, {KEY: b'{"format": 2, "parts": 1000000000000}'}) is None
+
+
+def test_newer_format_is_refused_with_the_next_step() -> None:
+    with pytest.raises(ProtocolError, match="has format 3, and this release reads 1 and 2: use the release that"):
+        joined(KEY, {KEY: b'{"format": 3}'})
+
+
+@pytest.mark.parametrize("key", [None, b"", b"a key", b'"ab"', b"7", b'["a"]', b'[["a"], "b"]', b'["a", "b", "c"]'])
+def test_foreign_key_is_none_of_a_decision(key: bytes | None) -> None:
+    assert RecordKey.parse(key) is None

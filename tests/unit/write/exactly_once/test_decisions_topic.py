@@ -1,0 +1,143 @@
+"""Decisions of any size, written and read by drivers over a fake cluster, whose log is compacted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RecordTooLargeError
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
+from pyspark_kafka_meta.write.exactly_once import decision_records, step_runner
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, is_written
+from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, RecordKey
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic, require_usable
+from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
+from tests.partitions import T0, T1, T2
+from tests.unit.write.exactly_once.commit_scene import DECISIONS, SINK, CommitScene, micro_batch, transactions_of
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
+    """Decisions have parts of 100 bytes, each in a batch of its own."""
+    monkeypatch.setattr(decision_records, "PART_BYTES", 100)
+    monkeypatch.setattr(step_runner, "MESSAGE_BYTES", 200)
+    return CommitScene(monkeypatch)
+
+
+def visible(scene: CommitScene) -> list[int]:
+    """The numbers of all rows, also of aborted ones."""
+    return sorted(int(value) for partition in (T0, T1, T2) for value in scene.log(partition))
+
+
+def test_batch_whose_decision_has_parts_is_committed_and_settled(scene: CommitScene) -> None:
+    scene.driver().commit(micro_batch(0), [scene.task(0, 0), scene.task(1, 100)])
+    parts = [key.part for batch in scene.cluster.logs[DECISIONS] for key in scene.keys(batch)]
+    assert parts[:4] == [None, 0, 1, 2]
+    assert scene.cluster.coordinators.transactions[f"{SINK}/1/0"].state == "CompleteCommit"
+    read = scene.driver().decisions.read()[STREAM]
+    assert (read.batch, read.is_settled) == (micro_batch(0), True)
+
+
+def test_decision_with_parts_of_a_dead_driver_is_recovered_from_a_compacted_log(scene: CommitScene) -> None:
+    scene.driver().commit(micro_batch(0), [scene.task(number, 100 * number) for number in range(4)])
+    assert scene.driver().decide(micro_batch(1), [scene.task(0, 500), scene.task(1, 600)])
+    scene.cluster.coordinators.time_out(f"{SINK}/1/0")
+    scene.compact()
+    assert is_written(scene.driver().recover(), micro_batch(1))
+    assert scene.cluster.coordinators.transactions[f"{SINK}/0/0"].state == "CompleteCommit"
+    assert [visible(scene).count(number) for number in (500, 600)] == [1, 2]  # the aborted row, and its copy
+
+
+@pytest.mark.parametrize(("tasks", "later_tasks"), [(3, 1), (1, 3), (2, 2), (3, 0)])
+def test_compaction_up_to_any_offset_mixes_no_parts_of_two_decisions(
+    tasks: int, later_tasks: int, scene: CommitScene
+) -> None:
+    earlier, later = transactions_of(tasks, 3), transactions_of(later_tasks, 2)
+    assert scene.driver().decide(micro_batch(0), earlier)
+    assert scene.driver().decide(micro_batch(1), later)
+    whole = list(scene.cluster.logs[DECISIONS])
+    for until in range(scene.cluster.bounds(DECISIONS)[1] + 1):
+        scene.cluster.logs[DECISIONS] = list(whole)
+        scene.compact(until)
+        read = scene.driver().decisions.read()[STREAM]
+        assert (read.batch, read.transactions) == (micro_batch(1), tuple(later))
+    assert len(scene.cluster.logs[DECISIONS]) < len(whole)
+
+
+def remove_part(scene: CommitScene) -> None:
+    """Of the first decision."""
+    log = scene.cluster.logs[DECISIONS]
+    log.remove(next(batch for batch in log if scene.keys(batch) == [RecordKey(SINK, STREAM, 2)]))
+
+
+def test_earlier_decision_whose_parts_compaction_removes_during_a_read_is_ignored(scene: CommitScene) -> None:
+    assert scene.driver().decide(micro_batch(0), transactions_of(3, 3))
+    assert scene.driver().decide(micro_batch(1), transactions_of(3, 3))
+    remove_part(scene)
+    assert scene.driver().decisions.read()[STREAM].batch == micro_batch(1)
+
+
+def test_last_decision_that_lacks_a_part_is_an_error(scene: CommitScene) -> None:
+    assert scene.driver().decide(micro_batch(0), transactions_of(3, 3))
+    remove_part(scene)
+    with pytest.raises(KafkaMetaError, match=rf"last decision of {SINK}, before offset \d+ of .* \(it lacks parts\)"):
+        scene.driver().decisions.read()
+
+
+def test_decisions_of_all_sinks_are_read_with_their_parts(scene: CommitScene) -> None:
+    assert scene.driver().decide(micro_batch(0), transactions_of(3, 3))
+    read = DecisionsTopic(scene.client(), DECISIONS.topic, None).read_all()
+    assert len(read[SINK, STREAM].transactions) == 3
+
+
+def test_aborted_decision_does_not_count_for_a_read_that_breaks_off_and_goes_on(
+    scene: CommitScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first read ends between the parts and their abort marker; an earlier marker must not decide them."""
+    assert scene.driver().decide(micro_batch(0), transactions_of(1, 1))
+    monkeypatch.setattr(DecisionsTopic, "is_unchanged_until", lambda *_: False)
+    assert not scene.driver().decide(BatchId.of_app("app", 7), transactions_of(1, 1))
+    monkeypatch.undo()
+    batches, reader = LogReader.batches, scene.driver().decisions
+
+    def breaks_off(*arguments: Any) -> Iterator[FetchedRecords]:
+        yield from islice(batches(*arguments), len(scene.cluster.logs[DECISIONS]) - 1)
+        raise ConnectError("no broker responded")
+
+    with monkeypatch.context() as patched, pytest.raises(ConnectError):
+        patched.setattr(LogReader, "batches", breaks_off)
+        reader.read()
+    assert reader.read().keys() == {STREAM}
+
+
+def test_decision_that_the_topic_refuses_is_named_with_what_to_raise(scene: CommitScene) -> None:
+    scene.cluster.max_message_bytes[DECISIONS.topic] = 100
+    with pytest.raises(RecordTooLargeError) as raised:
+        scene.driver().commit(micro_batch(4), [scene.task(0, 0)])
+    assert "the decision of micro-batch 4 of query query cannot be written" in str(raised.value)
+    assert "raise max.message.bytes of the topic to" in str(raised.value)
+    assert "row" not in str(raised.value)
+
+
+@pytest.mark.parametrize("config", [{}, {"max.message.bytes": str(MESSAGE_BYTES), "cleanup.policy": "compact"}])
+def test_topic_with_kafkas_default_size_of_messages_is_taken(config: dict[str, str]) -> None:
+    require_usable("decisions", config)
+
+
+def test_topic_that_refuses_large_decisions_is_refused_before_a_row_is_written() -> None:
+    with pytest.raises(KafkaMetaError, match=rf"max\.message\.bytes=900000, which .*: raise it to {MESSAGE_BYTES}, or"):
+        require_usable("decisions", {"max.message.bytes": "900000"})
+
+
+@pytest.mark.slow
+def test_decision_of_a_thousand_tasks_and_partitions_is_committed_whatever_users_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A million pairs: 54 MB of JSON."""
+    scene, transactions = CommitScene(monkeypatch), transactions_of(1_000, 1_000)
+    scene.cluster.max_message_bytes[DECISIONS.topic] = MESSAGE_BYTES
+    assert scene.driver().decide(micro_batch(0), transactions)
+    assert scene.driver().decisions.read()[STREAM].transactions == tuple(transactions)

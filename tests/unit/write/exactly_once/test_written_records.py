@@ -1,0 +1,225 @@
+"""How a decided transaction ended, if its coordinator does not say: markers that are late, far away or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.errors import AuthorizationError, ConnectError, DataLossError, UnsupportedBrokerError
+from pyspark_kafka_meta.model import NO_LEADER, OpenTransaction, TopicPartition
+from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
+from pyspark_kafka_meta.write.exactly_once.written_records import WrittenRecords
+from tests.partitions import T0, T1, T2
+from tests.unit.write.exactly_once.commit_scene import CommitScene, micro_batch
+
+TIMEOUT_S = 60
+"""default.api.timeout.ms."""
+Append = Callable[[], None]
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
+    return CommitScene(monkeypatch)
+
+
+@pytest.fixture
+def transaction(scene: CommitScene) -> OpenTransaction:
+    """Two rows in each partition."""
+    return scene.task(0, 0)
+
+
+def time_out(scene: CommitScene, transaction: OpenTransaction, state: str = "PrepareAbort") -> Append:
+    """The coordinator aborts the transaction, but has not written the markers. What is returned writes them.
+
+    Args:
+        state: that the coordinator reports meanwhile.
+    """
+    coordinators, held = scene.cluster.coordinators, []
+    with scene.monkeypatch.context() as patched:
+        patched.setattr(scene.cluster, "append", lambda *marker: held.append(marker))
+        coordinators.time_out(transaction.transactional_id)
+    known = coordinators.transactions[transaction.transactional_id]
+    known.state = state
+
+    def write_markers() -> None:
+        for partition, marker in held:
+            scene.cluster.append(partition, marker)
+        known.state = "CompleteAbort"
+
+    return write_markers
+
+
+def is_committed(scene: CommitScene, transaction: OpenTransaction) -> bool:
+    return WrittenRecords(scene.client()).is_committed(transaction, scene.clock() + TIMEOUT_S)
+
+
+def numbers(scene: CommitScene, partition: TopicPartition) -> list[int]:
+    """Of all rows in the log, also of aborted ones."""
+    return [int(value) for value in scene.log(partition)]
+
+
+def read_slowly(scene: CommitScene) -> None:
+    """A second for each record batch."""
+    batches = LogReader.batches
+
+    def slow(*arguments: Any) -> Iterator[Any]:
+        for fetched in batches(*arguments):
+            scene.clock.sleep(1)
+            yield fetched
+
+    scene.monkeypatch.setattr(LogReader, "batches", slow)
+
+
+# --- markers that are late --------------------------------------------------------------------------------------------
+
+
+def test_marker_that_is_late_is_no_loss_and_the_next_start_recovers(
+    scene: CommitScene, transaction: OpenTransaction
+) -> None:
+    assert scene.driver().decide(micro_batch(0), [transaction])
+    write_markers = time_out(scene, transaction)
+    with pytest.raises(ConnectError) as raised:
+        scene.driver().recover()
+    assert str(raised.value) == (
+        f"it is not known yet whether the transaction {transaction.transactional_id} of a decided batch was committed: "
+        "no marker follows its records in t-0, t-1, t-2. Nothing is lost: start the query again when these partitions "
+        "have a leader and min.insync.replicas replicas in sync"
+    )
+    write_markers()
+    scene.driver().recover()
+    assert numbers(scene, T0) == [0, 3, 0, 3], "the aborted rows, and their copies"
+
+
+def test_marker_that_comes_while_it_is_waited_for_is_taken(scene: CommitScene, transaction: OpenTransaction) -> None:
+    scene.clock.at(20, time_out(scene, transaction))
+    began = scene.clock()
+    assert not is_committed(scene, transaction)
+    assert 20 < scene.clock() - began < 22
+
+
+@pytest.mark.parametrize("without_leader", [(T0,), (T1, T2)])
+def test_marker_of_any_partition_is_taken_while_others_have_no_leader(
+    without_leader: tuple[TopicPartition, ...], scene: CommitScene, transaction: OpenTransaction
+) -> None:
+    scene.cluster.coordinators.time_out(transaction.transactional_id)
+    for partition in without_leader:
+        scene.cluster.move_leader(partition, NO_LEADER)
+    began = scene.clock()
+    assert not is_committed(scene, transaction)
+    assert scene.clock() - began < 5
+
+
+def test_partition_without_a_leader_may_have_the_marker(scene: CommitScene, transaction: OpenTransaction) -> None:
+    time_out(scene, transaction, "CompleteAbort")
+    scene.cluster.move_leader(T1, NO_LEADER)
+    began = scene.clock()
+    with pytest.raises(ConnectError, match=r"no offsets of t-1 .* Nothing is lost"):
+        is_committed(scene, transaction)
+    assert scene.clock() - began < TIMEOUT_S + 10
+
+
+def test_partition_that_cannot_be_read_is_named_once_the_others_were_read(
+    scene: CommitScene, transaction: OpenTransaction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, read = LogReader.batches, []
+
+    def refused(log: LogReader, partition: TopicPartition, *offsets: Any) -> Iterator[Any]:
+        read.append(partition)
+        if partition == T0:
+            raise AuthorizationError("no ACL allows this user READ on topic t", 29)
+        return batches(log, partition, *offsets)
+
+    monkeypatch.setattr(LogReader, "batches", refused)
+    time_out(scene, transaction)
+    with pytest.raises(AuthorizationError):
+        is_committed(scene, transaction)
+    assert read == [T0, T1, T2]
+
+
+# --- markers that are far away ----------------------------------------------------------------------------------------
+
+
+def fill(scene: CommitScene) -> None:
+    for _ in range(100):
+        scene.write(T0, "-1")
+
+
+def test_long_log_is_not_read_to_its_end_while_the_marker_is_not_written(
+    scene: CommitScene, transaction: OpenTransaction
+) -> None:
+    time_out(scene, transaction)
+    fill(scene)
+    read_slowly(scene)
+    began = scene.clock()
+    with pytest.raises(ConnectError, match="Nothing is lost"):
+        is_committed(scene, transaction)
+    assert scene.clock() - began < TIMEOUT_S + 5
+
+
+def test_marker_that_was_written_is_found_at_the_end_of_a_long_log(
+    scene: CommitScene, transaction: OpenTransaction
+) -> None:
+    one = transaction._replace(written=transaction.written[:1])
+    write_markers = time_out(scene, transaction)
+    fill(scene)
+    write_markers()
+    read_slowly(scene)
+    assert not is_committed(scene, one)
+
+
+def test_each_transaction_of_a_batch_has_its_own_deadline(scene: CommitScene) -> None:
+    """A batch of many transactions that timed out takes long to read, and is recovered nevertheless."""
+    transactions = [scene.task(number, 100 * number) for number in range(4)]
+    assert scene.driver().decide(micro_batch(0), transactions)
+    markers = [time_out(scene, each) for each in transactions]
+    for _ in range(10):
+        fill(scene)
+    for write_markers in markers:
+        write_markers()
+    read_slowly(scene)
+    scene.driver().recover()
+    copied = [row for partition in (T0, T1, T2) for row in numbers(scene, partition)]
+    assert [copied.count(100 * number) for number in range(1, 4)] == [2] * 3
+
+
+# --- markers that cannot come any more --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["CompleteAbort", "Empty", None], ids=["ended", "used again", "forgotten"])
+def test_marker_is_lost_if_the_coordinator_has_no_marker_to_write(
+    state: str | None, scene: CommitScene, transaction: OpenTransaction
+) -> None:
+    time_out(scene, transaction, state or "")
+    if state is None:
+        del scene.cluster.coordinators.transactions[transaction.transactional_id]
+    with pytest.raises(DataLossError, match=r"nobody knows whether the transaction orders/0/0 was committed"):
+        is_committed(scene, transaction)
+
+
+def test_marker_is_lost_at_once_if_the_logs_start_behind_it(scene: CommitScene, transaction: OpenTransaction) -> None:
+    time_out(scene, transaction)
+    for partition in (T0, T1, T2):
+        scene.write(partition, "removed")
+        scene.write(partition, "kept")
+        del scene.cluster.logs[partition][:-1]
+    began = scene.clock()
+    with pytest.raises(DataLossError, match="nobody knows"):
+        is_committed(scene, transaction)
+    assert scene.clock() - began < 5
+
+
+def test_broker_that_cannot_describe_transactions_proves_no_loss(
+    scene: CommitScene, transaction: OpenTransaction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Kafka 3.0."""
+    time_out(scene, transaction, "CompleteAbort")
+    client = scene.client()
+
+    def unsupported(*_: Any) -> None:
+        raise UnsupportedBrokerError("no DescribeTransactions")
+
+    monkeypatch.setattr(client.coordinators, "describe_transactions", unsupported)
+    with pytest.raises(ConnectError, match="Nothing is lost"):
+        WrittenRecords(client).is_committed(transaction, scene.clock() + TIMEOUT_S)

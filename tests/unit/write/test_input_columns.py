@@ -1,0 +1,136 @@
+"""The columns that a sink writes: cases of Spark's `KafkaSinkSuite`, and a column `timestamp`."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pyspark_kafka_meta.errors import SchemaError
+from pyspark_kafka_meta.write.input_columns import TYPES, SinkColumns, sink_columns
+
+STRING, BINARY, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()
+
+
+def headers(key: DataType = STRING, name: str = "key", nullable: bool = True) -> ArrayType:
+    fields = [StructField(name, key, nullable), StructField("value", BINARY, nullable)]
+    return ArrayType(StructType(fields), nullable)
+
+
+def schema(nullable: bool = True, **columns: DataType) -> StructType:
+    return StructType([StructField(name, data_type, nullable) for name, data_type in columns.items()])
+
+
+def found(value: int, **others: int) -> SinkColumns:
+    return SinkColumns(**{**dict.fromkeys(TYPES), "value": value, **others})  # type: ignore[arg-type]
+
+
+ALL = schema(timestamp=TimestampType(), partition=INT, topic=STRING, headers=headers(), value=BINARY, key=STRING)
+GOOD = {
+    "value alone": (schema(value=STRING), "t", found(value=0)),
+    "not nullable": (
+        schema(value=BINARY, headers=headers(nullable=False), nullable=False),
+        "t",
+        found(value=0, headers=1),
+    ),
+    "every column in any order": (ALL, None, found(timestamp=0, partition=1, topic=2, headers=3, value=4, key=5)),
+    "the option goes before the column": (schema(topic=STRING, value=STRING), "t", found(value=1)),
+    "the option replaces a column of another type": (schema(topic=INT, value=STRING), "t", found(value=1)),
+}
+
+
+@pytest.mark.parametrize(("given", "topic", "columns"), GOOD.values(), ids=GOOD.keys())
+def test_columns_are_found_by_name(given: StructType, topic: str | None, columns: SinkColumns) -> None:
+    assert sink_columns(given, topic) == columns
+
+
+NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+NO_VALUE = "Required attribute 'value' not found."
+UNSUPPORTED_HEADERS = (
+    "headers attribute unsupported type array<struct<{},value:binary>>. headers must be a(n) "
+    "array<struct<key:string,value:binary>>"
+)
+BAD = {
+    "no topic": (schema(value=STRING), None, [NO_TOPIC]),
+    "no value": (schema(topic=STRING), None, [NO_VALUE]),
+    "nothing": (schema(id=LONG), None, [NO_TOPIC, NO_VALUE]),
+    "value": (schema(value=INT), "t", ["value attribute unsupported type int. value must be a(n) string or binary"]),
+    "key": (
+        schema(value=STRING, key=DecimalType(10, 2)),
+        "t",
+        ["key attribute unsupported type decimal(10,2). key must be a(n) string or binary"],
+    ),
+    "topic": (
+        schema(value=STRING, topic=BINARY),
+        None,
+        ["topic attribute unsupported type binary. topic must be a(n) string"],
+    ),
+    "partition": (
+        schema(value=STRING, partition=LONG),
+        "t",
+        ["partition attribute unsupported type bigint. partition must be a(n) int"],
+    ),
+    "headers": (schema(value=STRING, headers=headers(key=BINARY)), "t", [UNSUPPORTED_HEADERS.format("key:binary")]),
+    "headers with other fields": (
+        schema(value=STRING, headers=headers(name="name")),
+        "t",
+        [UNSUPPORTED_HEADERS.format("name:string")],
+    ),
+    "timestamp": (
+        schema(value=STRING, timestamp=TimestampNTZType()),
+        "t",
+        ["timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp"],
+    ),
+    "another case": (
+        schema(Value=STRING, TOPIC=STRING),
+        None,
+        [f"{NO_TOPIC} Rename column 'TOPIC' to 'topic'.", f"{NO_VALUE} Rename column 'Value' to 'value'."],
+    ),
+    "every problem": (
+        schema(key=INT, topic=INT),
+        None,
+        [
+            NO_VALUE,
+            "key attribute unsupported type int. key must be a(n) string or binary",
+            "topic attribute unsupported type int. topic must be a(n) string",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "topic", "problems"), BAD.values(), ids=BAD.keys())
+def test_error_has_a_line_for_each_problem(given: StructType, topic: str | None, problems: list[str]) -> None:
+    with pytest.raises(SchemaError) as caught:
+        sink_columns(given, topic)
+    assert str(caught.value).split("\n") == problems
+
+
+def test_other_columns_are_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    assert sink_columns(schema(value=STRING, Key=STRING, offset=LONG), "t") == found(value=0)
+    assert caplog.messages == ["these columns are not written: Key, offset"]
+
+
+def test_importing_the_schema_imports_nothing_heavy() -> None:
+    heavy = "{'pyarrow', 'numpy', 'pyspark.sql'} & set(sys.modules)"
+    code = f"import sys; import pyspark_kafka_meta.write.input_columns; print({heavy} or 'light')"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stdout.strip() == "light"
