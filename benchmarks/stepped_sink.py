@@ -24,9 +24,8 @@ from pyspark.sql.types import StructType
 from benchmarks.processes import kill_session
 from pyspark_kafka_meta import KafkaMetaDataSource
 from pyspark_kafka_meta.write.exactly_once import transaction_driver
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, Step, WriteDecision, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
-from pyspark_kafka_meta.write.exactly_once.steps import Step, WriteDecision, WriteSettled
 
 DURING_S = 0.02
 """A kill during a step comes at most this long after its start. About as long as a step takes."""

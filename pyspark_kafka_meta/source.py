@@ -8,9 +8,9 @@ imports heavy modules on first use.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyspark
 from pyspark.sql import datasource
@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -29,8 +30,10 @@ from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SinkOption
 from pyspark_kafka_meta.options.checks import STRATEGIES, batch_warnings
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import Columns, records_struct_type
-from pyspark_kafka_meta.spark.refused_stream_reader import RefusedStreamReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -173,3 +176,22 @@ def _columns(schema: StructType, available: StructType) -> Columns:
             f"{name_first(unknown)}"
         )
     return {column.name: field.name for column, field in columns if column is not None}
+
+
+@entry_points
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises the error of a stream that cannot begin. Spark replaces errors of `streamReader` by an
+    UnboundLocalError."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def latestOffset(self, *start_and_limit: Any, **named: Any) -> dict[str, Any]:  # noqa: N802
+        """Called before pyspark 4.2 too, without arguments."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.java_launcher import find_java
-from pyspark_kafka_meta.testing import LocalKafka, MockCluster, free_ports
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster, kafka_node
 from tests.kafka.cluster_tools import all_brokers_know, poll_until
 
 pytest.register_assert_rewrite("tests.kafka.checker", "tests.kafka.harness")
@@ -91,7 +91,7 @@ os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers that start clusters at the same time must not pick the same ports
     worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    free_ports._candidates = (port for port in free_ports._candidates if port % workers == worker)  # type: ignore[assignment]
+    kafka_node._candidates = (port for port in kafka_node._candidates if port % workers == worker)  # type: ignore[assignment]
 
 # The duration of one hypothesis example depends on the load of the machine.
 hypothesis.settings.register_profile("kafkameta", deadline=None)

@@ -15,8 +15,8 @@ from enum import Enum, auto
 from typing import Self, TypeAlias
 
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing.free_ports import free_ports
 from pyspark_kafka_meta.testing.kafka_config import HOST
+from pyspark_kafka_meta.testing.kafka_node import free_ports
 
 Watcher: TypeAlias = Callable[[bytes], None]
 

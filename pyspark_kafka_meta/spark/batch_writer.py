@@ -21,8 +21,7 @@ from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
-from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.write.exactly_once.decision import BatchId
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.write.written_range import Written
+    from pyspark_kafka_meta.write.partition_queue import Written
 
 logger = logging.getLogger(__name__)
 

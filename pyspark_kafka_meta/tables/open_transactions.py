@@ -17,9 +17,8 @@ from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES, Des
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import ClusterOptions
 from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow
-from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision
+from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, sink_of_task
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic, require_one_partition
-from pyspark_kafka_meta.write.exactly_once.plan import sink_of_task
 
 SinkDecisions = Mapping[tuple[str, str], Decision]
 """As `DecisionsTopic.read_all`."""

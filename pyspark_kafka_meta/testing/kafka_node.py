@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import itertools
 import os
+import random
 import signal
+import socket
 import subprocess
+import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing.kafka_config import LOGGING, properties_text
+from pyspark_kafka_meta.testing import kafka_config
+from pyspark_kafka_meta.testing.kafka_config import HOST, LOGGING, properties_text
+
+# Below the range of ephemeral ports: a client of a killed broker could otherwise get the broker's port as its own, and
+# connect to itself.
+_PORTS = range(20000, 29000)
+# A port is returned again only after all others: until its process has started, nothing else shows that it is in use.
+# Not the shared generator: processes with the same seed would choose the same ports.
+_candidates = itertools.cycle(random.SystemRandom().sample(_PORTS, len(_PORTS)))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that no process listens on."""
+    free = (port for port in itertools.islice(_candidates, len(_PORTS)) if is_free(port))
+    return [next(free) for _ in range(count)]
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
 
 LOG_TAIL_LINES = 20
 KILL_TIMEOUT_S = 30.0
@@ -158,3 +189,34 @@ class KafkaNode:
             raise ClusterError(f"Node {self.node_id} did not end in {timeout_s:.0f} s. {self.log_tail()}") from None
         self._process = None
         self.is_paused = False
+
+
+TRAINING_TIMEOUT_S = 120.0
+
+
+def with_class_archive(runtime: JavaRuntime) -> JavaRuntime:
+    """`runtime` with the option of an archive of Kafka's classes, which halves the start time of nodes (JEP 350).
+    Creates a missing archive (about 6 s). Java ignores an unsuitable archive and starts more slowly."""
+    java = runtime.java.resolve()
+    key = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} {list(runtime.options)}".encode()).hexdigest()[:8]
+    archive = runtime.jars[0].with_name(f"classes-{key}.jsa")
+    if not archive.exists():
+        with tempfile.TemporaryDirectory(dir=archive.parent, prefix="training-") as folder:
+            _create(runtime, Path(folder), archive)
+    return replace(runtime, options=[*runtime.options, f"-XX:SharedArchiveFile={archive}"])
+
+
+def _create(runtime: JavaRuntime, folder: Path, archive: Path) -> None:
+    """Run a broker without a controller: it loads nearly all classes, exits, and Java writes the archive then."""
+    node_id = kafka_config.FIRST_BROKER_ID
+    layout = kafka_config.ClusterLayout(kafka_config.new_cluster_id(), controller_port=1, broker_ports={node_id: 0})
+    give_up_early = {"initial.broker.registration.timeout.ms": "1000"}
+    server = kafka_config.broker_properties(layout, node_id, folder / "data", give_up_early)
+    write_files(folder, server, kafka_config.meta_properties(layout, node_id))
+    created = folder / "classes.jsa"
+    training = replace(runtime, options=[*runtime.options, f"-XX:ArchiveClassesAtExit={created}"])
+    command = training.command("kafka.Kafka", folder, str(folder / "server.properties"))
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, capture_output=True, timeout=TRAINING_TIMEOUT_S)
+    if created.exists():
+        created.rename(archive)

@@ -15,10 +15,17 @@ from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import kafka_config, process_guard, zookeeper
-from pyspark_kafka_meta.testing.class_data_sharing import with_class_archive
-from pyspark_kafka_meta.testing.free_ports import free_ports, is_free
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
-from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, live_brokers, write_files
+from pyspark_kafka_meta.testing.kafka_node import (
+    JavaRuntime,
+    KafkaNode,
+    format_controller,
+    free_ports,
+    is_free,
+    live_brokers,
+    with_class_archive,
+    write_files,
+)
 from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
 from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
 from pyspark_kafka_meta.testing.maven_jars import resolve_jars

@@ -16,13 +16,15 @@ transaction, so does a task whose producer its leader has forgotten.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import DataLossError, DeliveryTimeoutError, KafkaMetaError, RecordTooLargeError
+from pyspark_kafka_meta.kafka.client.next_request import RetryPause
 from pyspark_kafka_meta.kafka.client.producer_state import PartitionSequence, sequence_after
-from pyspark_kafka_meta.kafka.client.retry_pause import RetryPause
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     INVALID_TIMESTAMP,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -37,9 +39,72 @@ from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducedPartitio
 from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch, split
 from pyspark_kafka_meta.kafka.records.fields import Longs
-from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, is_other_topic
-from pyspark_kafka_meta.write.queue_instructions import BackOff, Fail, Instruction, Refresh
-from pyspark_kafka_meta.write.written_range import UNKNOWN_OFFSET, WrittenRange, add_range
+from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, WrittenOffsets, is_other_topic
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """The cached leader is wrong: refresh metadata for this reason, then send the batch again."""
+
+    reason: RefreshReason
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Send the batch again after a backoff."""
+
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The error is not retriable: the task fails."""
+
+    error: KafkaMetaError
+
+
+Instruction = Refresh | BackOff | Fail | None
+"""What a queue wants done after a response; None if nothing."""
+
+
+UNKNOWN_OFFSET = -1
+"""Base offset of records that the log held already, when the broker does not say where."""
+MAX_RANGES = 16
+"""Of a partition. Where other producers write between the batches, each batch would be a range of its own."""
+
+
+class WrittenRange(NamedTuple):
+    """Acknowledged records of a task with offsets in [from_offset, until_offset): adjacent, but in the last of
+    `MAX_RANGES` ranges. Both are `UNKNOWN_OFFSET` if no offset is known."""
+
+    from_offset: int
+    until_offset: int
+    records: int
+
+
+Written: TypeAlias = Mapping[TopicPartition, list[WrittenRange]]
+"""What a task wrote, by partition in the order of writing."""
+
+
+def add_range(ranges: list[WrittenRange], base_offset: int, records: int) -> None:
+    """Add a batch to the ranges of its partition, as a part of the last range if it follows it."""
+    until_offset = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + records
+    last = ranges[-1] if ranges else None
+    if last is not None and (last.until_offset == base_offset or len(ranges) == MAX_RANGES):
+        from_offset = base_offset if last.from_offset == UNKNOWN_OFFSET else last.from_offset
+        ranges[-1] = WrittenRange(from_offset, max(last.until_offset, until_offset), last.records + records)
+    else:
+        ranges.append(WrittenRange(base_offset, until_offset, records))
+
+
+def spans(written: Written) -> tuple[WrittenOffsets, ...]:
+    """One span of offsets for each partition, which may hold records of others too."""
+    return tuple(
+        WrittenOffsets(*partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges))
+        for partition, ranges in sorted(written.items())
+    )
+
 
 MAX_IN_FLIGHT = 5
 """A broker recognises this many batches of a producer in a partition (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).

@@ -25,14 +25,12 @@ from pyspark_kafka_meta.kafka.records.fields import Ints, Longs
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, shortened
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.validators import is_topic_name
-from pyspark_kafka_meta.write.in_flight_produces import InFlightProduces
+from pyspark_kafka_meta.write.in_flight_produces import InFlightProduces, ProduceResponses
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, NO_CHOICE, InputRows, read_rows
-from pyspark_kafka_meta.write.partition_queue import PartitionQueue
+from pyspark_kafka_meta.write.partition_queue import PartitionQueue, Written
 from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics
-from pyspark_kafka_meta.write.produce_responses import ProduceResponses
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
-from pyspark_kafka_meta.write.written_range import Written
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.model import (
     TopicPartition,
     TransactionVersion,
 )
-from pyspark_kafka_meta.write.written_range import Written, spans
+from pyspark_kafka_meta.write.partition_queue import Written, spans
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,14 @@ from pathlib import Path
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import kafka_config
-from pyspark_kafka_meta.testing.class_data_sharing import with_class_archive
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID
-from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, format_controller, live_brokers, write_files
+from pyspark_kafka_meta.testing.kafka_node import (
+    JavaRuntime,
+    format_controller,
+    live_brokers,
+    with_class_archive,
+    write_files,
+)
 from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
 from pyspark_kafka_meta.testing.local_kafka import JVM_OPTIONS
 from pyspark_kafka_meta.testing.maven_jars import resolve_jars

@@ -22,16 +22,14 @@ from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, Transactio
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.exactly_once import decision_records
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import commit
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
-from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDecision, commit
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
-from pyspark_kafka_meta.write.exactly_once.steps import Step, WriteDecision
 from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.partition_queue import Written
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
-from pyspark_kafka_meta.write.written_range import Written
 from tests.conftest import admin_client
 from tests.kafka.cluster_tools import create_topic, in_sync, poll_until
 from tests.spark.consumer import consume

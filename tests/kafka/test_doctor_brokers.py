@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.free_ports import free_ports
+from pyspark_kafka_meta.testing.kafka_node import free_ports
 from pyspark_kafka_meta.tools.cli.main import app
 from tests.kafka.cluster_tools import poll_until
 

@@ -21,9 +21,8 @@ from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, maven_jars, process_guard
-from pyspark_kafka_meta.testing.class_data_sharing import with_class_archive
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
-from pyspark_kafka_meta.testing.kafka_node import JavaRuntime
+from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, with_class_archive
 
 LAYOUT = kafka_config.ClusterLayout("Aa", 9000, {2: 9002, 3: 9003, 4: 9004})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.write.written_range import UNKNOWN_OFFSET, WrittenRange
+from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, WrittenRange
 from tests.kafka.writing_checker import Row, anomalies, missing_rows
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, TopicPartition
 
 from pyspark_kafka_meta import model
-from pyspark_kafka_meta.write.written_range import UNKNOWN_OFFSET, WrittenRange
+from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, WrittenRange
 
 VALUE_BYTES = 100
 READ_TIMEOUT_S = 20

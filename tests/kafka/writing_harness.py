@@ -21,8 +21,8 @@ from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.partition_queue import WrittenRange
 from pyspark_kafka_meta.write.task_writer import TaskWriter
-from pyspark_kafka_meta.write.written_range import WrittenRange
 from tests.kafka.checker import assert_events_complete
 from tests.kafka.cluster_tools import poll_until
 from tests.kafka.harness import Background

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import yaml
 
-from pyspark_kafka_meta.testing import free_ports
+from pyspark_kafka_meta.testing import kafka_node
 from tests.kafka.cluster_tools import poll_until
 from tests.monitoring.shipped_files import MONITORING
 
@@ -50,7 +50,7 @@ def started(program: str, folder: Path, exporter_url: str, rules: Path, interval
     config["rule_files"] = [str(rules)]
     config["scrape_configs"][0]["static_configs"] = [{"targets": [urlsplit(exporter_url).netloc]}]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    (port,) = free_ports.free_ports(1)
+    (port,) = kafka_node.free_ports(1)
     address = f"127.0.0.1:{port}"
     command = [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     with (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from pyspark_kafka_meta.testing.free_ports import free_ports
+from pyspark_kafka_meta.testing.kafka_node import free_ports
 from tests.kafka.cluster_tools import poll_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")

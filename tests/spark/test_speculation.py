@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.counting import Requests
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.free_ports import free_ports
+from pyspark_kafka_meta.testing.kafka_node import free_ports
 from tests.kafka.cluster_tools import all_brokers_know
 from tests.spark.standalone import standalone_spark
 from tests.tcp_proxy import TcpProxy, Watcher

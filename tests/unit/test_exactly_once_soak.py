@@ -21,8 +21,8 @@ from benchmarks.exactly_once_soak import (
 )
 from benchmarks.stepped_sink import Place, TakenStep, last_kill
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, WriteDecision, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision
-from pyspark_kafka_meta.write.exactly_once.steps import Fence, WriteDecision, WriteSettled
 
 KEYS = 3
 

@@ -53,8 +53,7 @@ from pyspark_kafka_meta.kafka.protocol.producer_messages import (
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
-from pyspark_kafka_meta.read.fetching.cursor_instructions import Emit
-from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
+from pyspark_kafka_meta.read.fetching.partition_cursor import Emit, PartitionCursor
 from tests.unit.kafka.protocol.answers import (
     TRANSACTION_REQUESTS,
     epochs_message,

@@ -19,8 +19,7 @@ from pyspark_kafka_meta.errors import (
     TlsError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client.retry_pause import UNKNOWN_GRACE_MS
-from pyspark_kafka_meta.kafka.client.throttling import Throttles
+from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS, Throttles
 from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, MetadataCache
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.protocol.error_codes import (

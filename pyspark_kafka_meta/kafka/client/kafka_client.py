@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
+from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS, ReadReplicas, Throttles
 from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
-from pyspark_kafka_meta.kafka.client.read_replicas import ReadReplicas
-from pyspark_kafka_meta.kafka.client.retry_pause import UNKNOWN_GRACE_MS
-from pyspark_kafka_meta.kafka.client.throttling import Throttles
 from pyspark_kafka_meta.kafka.client.topic_pattern import TopicPatternWire
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher

@@ -20,16 +20,16 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
 )
 from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, is_other_topic
-from pyspark_kafka_meta.read.fetching.cursor_instructions import (
+from pyspark_kafka_meta.read.fetching.partition_cursor import (
     CorruptBatch,
     EmptyResponses,
     Instruction,
     Lost,
     OutOfRange,
+    PartitionCursor,
     Refresh,
     Wait,
 )
-from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.read.planning.data_loss_policy import DataLossPolicy
 
 logger = logging.getLogger(__name__)

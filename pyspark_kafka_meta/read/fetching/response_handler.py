@@ -8,13 +8,15 @@ from __future__ import annotations
 from functools import partial
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.client.read_replicas import ReadReplicas
+from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas
 from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, failure_reason
 from pyspark_kafka_meta.kafka.protocol.error_codes import INCONSISTENT_TOPIC_ID, UNKNOWN_SERVER_ERROR
 from pyspark_kafka_meta.kafka.protocol.messages import FetchResponse, RequestFailure
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import LeaderHint, RefreshReason, is_other_topic
-from pyspark_kafka_meta.read.fetching.cursor_instructions import (
+from pyspark_kafka_meta.read.fetching.in_flight_fetches import InFlightFetch
+from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
+from pyspark_kafka_meta.read.fetching.partition_cursor import (
     CorruptBatch,
     Emit,
     EmptyResponses,
@@ -22,13 +24,11 @@ from pyspark_kafka_meta.read.fetching.cursor_instructions import (
     Instruction,
     Lost,
     OutOfRange,
+    PartitionCursor,
     ReadFrom,
     Refresh,
     Wait,
 )
-from pyspark_kafka_meta.read.fetching.in_flight_fetches import InFlightFetch
-from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
-from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.read.fetching.stall_detector import StallDetector
 
 REPORT_AGE_S, MAX_REPORT_AGE_S = 0.2, 1.0

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ReadTimeoutError
-from pyspark_kafka_meta.kafka.client.throttling import MAX_THROTTLE_MS, Throttles
+from pyspark_kafka_meta.kafka.client.next_request import MAX_THROTTLE_MS, Throttles
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
 

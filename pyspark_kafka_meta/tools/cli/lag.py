@@ -11,9 +11,9 @@ from rich.table import Table
 
 from pyspark_kafka_meta.tables.query_lag import LagSummary
 from pyspark_kafka_meta.tools.cli import repeat
-from pyspark_kafka_meta.tools.shared.checkpoint_lag import CheckpointLag
 from pyspark_kafka_meta.tools.shared.console import print_json
 from pyspark_kafka_meta.tools.shared.formatting import TABLE_STYLE, batch_text, plain
+from pyspark_kafka_meta.tools.shared.query_checkpoint import CheckpointLag
 
 
 def show(lag: CheckpointLag, console: Console | None) -> None:

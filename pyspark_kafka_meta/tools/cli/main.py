@@ -253,7 +253,7 @@ def lag(
     """
     from pyspark_kafka_meta.tools.cli.lag import show
     from pyspark_kafka_meta.tools.cli.lag import watch as keep_watch
-    from pyspark_kafka_meta.tools.shared.checkpoint_lag import checkpoint_lag
+    from pyspark_kafka_meta.tools.shared.query_checkpoint import checkpoint_lag
 
     console = for_people(as_json)
     with reporting(until_ended=watch is not None and count is None):

@@ -27,7 +27,7 @@ from pyspark_kafka_meta.tables.rows import TransactionRow
 from pyspark_kafka_meta.tools.cli import repeat
 from pyspark_kafka_meta.tools.shared.console import note, print_json
 from pyspark_kafka_meta.tools.shared.formatting import TABLE_STYLE, decided_text, plain, seconds_text, written_text
-from pyspark_kafka_meta.write.exactly_once.plan import tasks_of_sink
+from pyspark_kafka_meta.write.exactly_once.decision import tasks_of_sink
 from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 
 

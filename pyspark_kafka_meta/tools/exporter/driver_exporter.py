@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Self
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options.transactions import DECISIONS_TOPIC
 from pyspark_kafka_meta.tools.exporter.defaults import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
-from pyspark_kafka_meta.tools.exporter.driver_sources import open_driver_events, split_options
 from pyspark_kafka_meta.tools.exporter.metrics_server import serve
 from pyspark_kafka_meta.tools.exporter.poller import Poller, Watched
-from pyspark_kafka_meta.tools.exporter.query_listener import ProgressListener
+from pyspark_kafka_meta.tools.exporter.query_listener import ProgressListener, open_driver_events, split_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

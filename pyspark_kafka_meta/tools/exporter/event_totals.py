@@ -14,7 +14,7 @@ from pyspark_kafka_meta.tools.exporter.readings import Readings
 from pyspark_kafka_meta.tools.shared.cluster_state import EXECUTOR_ROLES
 from pyspark_kafka_meta.tools.shared.formatting import UNKNOWN
 from pyspark_kafka_meta.tools.shared.staleness import SILENT_MS, Leaders, is_behind
-from pyspark_kafka_meta.write.exactly_once.plan import sink_of_task
+from pyspark_kafka_meta.write.exactly_once.decision import sink_of_task
 
 _ROLES, _KINDS = frozenset(Role), frozenset(EventKind)
 _REASONS, _OUTCOMES = frozenset(RefreshReason), frozenset(Outcome)

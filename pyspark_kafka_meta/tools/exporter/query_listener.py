@@ -1,4 +1,4 @@
-"""Listeners of streaming queries: one for the exporter, and `QueryListener`, which logs."""
+"""Listeners of streaming queries: one for the exporter, and `QueryListener`, which logs. Where their events are."""
 
 from __future__ import annotations
 
@@ -12,20 +12,41 @@ from typing import TYPE_CHECKING
 from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError
+from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.events.default_folder import application_folder
+from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.query_lag import LagSummary, end_offsets, query_lag
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.exporter.defaults import TIMEOUT_MS
-from pyspark_kafka_meta.tools.exporter.driver_sources import open_driver_events, split_options
 from pyspark_kafka_meta.tools.exporter.query_totals import Progress
 from pyspark_kafka_meta.tools.shared.cluster_access import timeout_options
-from pyspark_kafka_meta.tools.shared.event_sources import EventSource
+from pyspark_kafka_meta.tools.shared.event_sources import EventSource, FolderEvents, open_events
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+
+def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of the events, for a topic with those of its cluster; and the options of the cluster, `kafka.*`."""
+    cluster = {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
+    events = {name: value for name, value in options.items() if name not in cluster}
+    return {**cluster, **events} if "metricsTopic" in CaseInsensitiveMap(events) else events, cluster
+
+
+def open_driver_events(options: Mapping[str, str], context: SparkContext | None) -> EventSource:
+    """The events where options say, else in the default folder of the driver with this context. Raises OptionError."""
+    if options:
+        return open_events(options, must_exist=False, skips_unreadable=True)
+    if context is None or (jvm := context._jvm) is None:
+        raise OptionError("Spark has stopped, and where its queries wrote their events is not known any more")
+    jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
+    return FolderEvents(str(application_folder(driver_name(jvm_pid))), skips_unreadable=True)
+
 
 logger = logging.getLogger("pyspark_kafka_meta.queries")
 

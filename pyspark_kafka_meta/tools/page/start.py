@@ -21,10 +21,10 @@ from pyspark_kafka_meta.tools.page.button_actions import ButtonActions
 from pyspark_kafka_meta.tools.page.server import address, listen, serve
 from pyspark_kafka_meta.tools.page.state_poller import Questions, StatePoller
 from pyspark_kafka_meta.tools.page.ui import Page
-from pyspark_kafka_meta.tools.shared.checkpoint_lag import checkpoint_lag
 from pyspark_kafka_meta.tools.shared.cluster_access import timeout_options
 from pyspark_kafka_meta.tools.shared.console import end_in_good_order, note
 from pyspark_kafka_meta.tools.shared.event_sources import open_events
+from pyspark_kafka_meta.tools.shared.query_checkpoint import checkpoint_lag
 from pyspark_kafka_meta.tools.shared.watcher import Watcher
 
 TIMEOUT_MS = 5_000

@@ -15,8 +15,8 @@ from pyspark_kafka_meta.tables.rows import BrokerRow, TransactionRow
 from pyspark_kafka_meta.tools.page.plots import WINDOW_MS, Plot, Sample, latencies, recoveries, throughput, timeline
 from pyspark_kafka_meta.tools.page.repeated_question import Answer, RepeatedQuestion, page_error_text
 from pyspark_kafka_meta.tools.page.view_model import Move, NamedLag, PageView, moves_since, records_behind, view_of
-from pyspark_kafka_meta.tools.shared.checkpoint_lag import CheckpointLag
 from pyspark_kafka_meta.tools.shared.cluster_state import State
+from pyspark_kafka_meta.tools.shared.query_checkpoint import CheckpointLag
 
 POLL_S = 1.0
 CLOSE_TIMEOUT_S = 2.0

@@ -15,7 +15,6 @@ from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.query_lag import LagSummary
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, TransactionRow, by_partition
 from pyspark_kafka_meta.tools.page.repeated_question import Answer
-from pyspark_kafka_meta.tools.shared.checkpoint_lag import CheckpointLag
 from pyspark_kafka_meta.tools.shared.cluster_state import State, caches_by_process, requests_by_broker
 from pyspark_kafka_meta.tools.shared.formatting import (
     ID_SHOWN,
@@ -26,6 +25,7 @@ from pyspark_kafka_meta.tools.shared.formatting import (
     joined,
     leader_text,
 )
+from pyspark_kafka_meta.tools.shared.query_checkpoint import CheckpointLag
 from pyspark_kafka_meta.tools.shared.staleness import SILENT_MS, Leaders, is_stale
 from pyspark_kafka_meta.tools.shared.watcher import KEEP_EVENTS_MS
 

@@ -1,4 +1,4 @@
-"""Reads from its checkpoint how far a streaming query has come, without Spark.
+"""Reads from its checkpoint how far a streaming query has come, and how far it lags behind, without Spark.
 
 A checkpoint has a file for each planned micro-batch in `offsets`, and another one in `commits` once the micro-batch is
 done. An offsets file has a line with its version, a line of settings, and a line for each source: `<offset>` in v1,
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.events.folder_sink import file_system
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
-from pyspark_kafka_meta.tables.query_lag import source_offset
+from pyspark_kafka_meta.tables.query_lag import query_lag, source_offset
+from pyspark_kafka_meta.tables.rows import LagRow
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -114,3 +115,25 @@ def _file_system(location: str) -> AbstractContextManager[tuple[FileSystem, str]
     if "://" in location:
         return file_system(location.rstrip("/"), "the checkpoint")
     return nullcontext((LocalFileSystem(), str(Path(location).absolute())))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLag:
+    """The lag of a query at one time."""
+
+    progress: QueryProgress
+    rows: list[LagRow]
+
+
+def checkpoint_lag(checkpoint: str, cluster: Mapping[str, str]) -> CheckpointLag:
+    """The lag now.
+
+    Args:
+        checkpoint: as of `read_checkpoint`.
+        cluster: `kafka.*` options.
+
+    Raises:
+        KafkaMetaError: as `read_checkpoint` and `query_lag`.
+    """
+    progress = read_checkpoint(checkpoint)
+    return CheckpointLag(progress, query_lag(cluster, progress.offsets))

@@ -22,8 +22,19 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol
-from pyspark_kafka_meta.write.exactly_once.decision import Decision
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
+    AbortOpen,
+    Commit,
+    ConfirmDecisions,
+    Fence,
+    Protocol,
+    ReadDecisions,
+    ReadOutcomes,
+    Step,
+    WriteDecision,
+    WriteSettled,
+)
+from pyspark_kafka_meta.write.exactly_once.decision import Decision, TransactionPlan, tasks_of_sink
 from pyspark_kafka_meta.write.exactly_once.decision_records import (
     MESSAGE_BYTES,
     Record,
@@ -31,18 +42,6 @@ from pyspark_kafka_meta.write.exactly_once.decision_records import (
     decision_records,
 )
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan, tasks_of_sink
-from pyspark_kafka_meta.write.exactly_once.steps import (
-    AbortOpen,
-    Commit,
-    ConfirmDecisions,
-    Fence,
-    ReadDecisions,
-    ReadOutcomes,
-    Step,
-    WriteDecision,
-    WriteSettled,
-)
 from pyspark_kafka_meta.write.exactly_once.written_records import WrittenRecords, not_copied
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter

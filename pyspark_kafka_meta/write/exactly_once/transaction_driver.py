@@ -19,9 +19,17 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TRANSACTION_TI
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, commit, recover
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decisions
+from pyspark_kafka_meta.write.exactly_once.decision import (
+    BATCH,
+    GUESSED_ATTEMPTS,
+    STREAM,
+    BatchId,
+    Decisions,
+    TransactionPlan,
+    attempt_id,
+    earlier_attempts,
+)
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.plan import GUESSED_ATTEMPTS, TransactionPlan, attempt_id, earlier_attempts
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 
 T = TypeVar("T")

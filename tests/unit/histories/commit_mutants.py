@@ -8,9 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from pyspark_kafka_meta.write.exactly_once import commit_protocol, decisions_topic, written_records
-from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
-from pyspark_kafka_meta.write.exactly_once.steps import (
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
     Commit,
     Fence,
@@ -19,6 +17,8 @@ from pyspark_kafka_meta.write.exactly_once.steps import (
     Step,
     WriteDecision,
 )
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 
 Mutant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 Run: TypeAlias = Callable[[StepRunner, Step], Any]

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
-from pyspark_kafka_meta.write.written_range import WrittenRange, add_range
+from pyspark_kafka_meta.write.partition_queue import WrittenRange, add_range
 
 
 def scattered(batches: int) -> list[WrittenRange]:

@@ -25,9 +25,15 @@ from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.encoder import encode, record_sizes
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason
-from pyspark_kafka_meta.write.partition_queue import MAX_IN_FLIGHT, PartitionQueue, QueuedBatch
-from pyspark_kafka_meta.write.queue_instructions import BackOff, Fail, Refresh
-from pyspark_kafka_meta.write.written_range import WrittenRange
+from pyspark_kafka_meta.write.partition_queue import (
+    MAX_IN_FLIGHT,
+    BackOff,
+    Fail,
+    PartitionQueue,
+    QueuedBatch,
+    Refresh,
+    WrittenRange,
+)
 from tests.partitions import T0
 from tests.unit.write.batches import encoded_batch, records
 

@@ -24,7 +24,7 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
 )
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition
-from pyspark_kafka_meta.write.written_range import WrittenRange
+from pyspark_kafka_meta.write.partition_queue import WrittenRange
 from tests.partitions import T0, T1, T2, T3, U0
 from tests.unit.fake_wire import about_s
 from tests.unit.write.writer_scene import SMALL_BATCHES, WriterScene, in_turn, numbered, rows

@@ -20,8 +20,8 @@ from pyspark_kafka_meta.model import (
     TransactionVersion,
     WrittenOffsets,
 )
+from pyspark_kafka_meta.write.partition_queue import WrittenRange
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
-from pyspark_kafka_meta.write.written_range import WrittenRange
 from tests.partitions import T0, T1, T2
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2

@@ -20,8 +20,8 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.kafka.protocol.producer_messages import AddPartitionsRequest, EndTransactionRequest
 from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.write.partition_queue import WrittenRange
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer
-from pyspark_kafka_meta.write.written_range import WrittenRange
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_coordinators import ONGOING
 from tests.unit.write.batches import encoded_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka_meta.model import TopicPartition, WrittenOffsets
-from pyspark_kafka_meta.write.written_range import MAX_RANGES, UNKNOWN_OFFSET, WrittenRange, add_range, spans
+from pyspark_kafka_meta.write.partition_queue import MAX_RANGES, UNKNOWN_OFFSET, WrittenRange, add_range, spans
 
 
 def added(*batches: tuple[int, int]) -> list[WrittenRange]:

@@ -15,9 +15,9 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.partition_queue import Written
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
-from pyspark_kafka_meta.write.written_range import Written
 from tests.unit.scene import RecordingPublisher, Scene
 
 NAMES = ("key", "value", "headers", "topic", "partition", "timestamp")

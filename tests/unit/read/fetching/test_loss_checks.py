@@ -10,9 +10,15 @@ import pytest
 
 from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
-from pyspark_kafka_meta.read.fetching.cursor_instructions import EmptyResponses, Instruction, Lost, OutOfRange, Refresh
 from pyspark_kafka_meta.read.fetching.lost_records import LOSS_GRACE_MS, LostRecords
-from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
+from pyspark_kafka_meta.read.fetching.partition_cursor import (
+    EmptyResponses,
+    Instruction,
+    Lost,
+    OutOfRange,
+    PartitionCursor,
+    Refresh,
+)
 
 PARTITION = TopicPartition("t", 0)
 GRACE_S = LOSS_GRACE_MS / 1000

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, UnsupportedRecordFormatError
-from pyspark_kafka_meta.kafka.client.read_replicas import LEADER
+from pyspark_kafka_meta.kafka.client.next_request import LEADER
 from pyspark_kafka_meta.kafka.protocol.error_codes import CORRUPT_MESSAGE, UNKNOWN_LEADER_EPOCH
 from pyspark_kafka_meta.kafka.protocol.messages import DivergingEpoch, FetchedPartition
 from pyspark_kafka_meta.kafka.records.decoder import decode
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, RefreshReason
-from pyspark_kafka_meta.read.fetching.cursor_instructions import (
+from pyspark_kafka_meta.read.fetching.partition_cursor import (
+    MAX_EMPTY_RESPONSES,
+    MAX_UNKNOWN_EPOCHS,
+    MIN_FETCH_BYTES,
     CorruptBatch,
     Emit,
     EmptyResponses,
@@ -23,15 +26,10 @@ from pyspark_kafka_meta.read.fetching.cursor_instructions import (
     Instruction,
     Lost,
     OutOfRange,
+    PartitionCursor,
     ReadFrom,
     Refresh,
     Wait,
-)
-from pyspark_kafka_meta.read.fetching.partition_cursor import (
-    MAX_EMPTY_RESPONSES,
-    MAX_UNKNOWN_EPOCHS,
-    MIN_FETCH_BYTES,
-    PartitionCursor,
 )
 from tests.partitions import T0
 from tests.unit.logs import batch, sparse_batch

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.tools.page import repeated_question, start, state_poller
 from pyspark_kafka_meta.tools.page.html_templates import render
 from pyspark_kafka_meta.tools.page.plots import Sample, latencies, recoveries, throughput, timeline
 from pyspark_kafka_meta.tools.page.repeated_question import Answer, RepeatedQuestion
-from pyspark_kafka_meta.tools.page.request_guard import is_own_request
+from pyspark_kafka_meta.tools.page.server import is_own_request
 from pyspark_kafka_meta.tools.page.state_poller import Questions, StatePoller
 from pyspark_kafka_meta.tools.page.view_model import (
     LAG_SHOWN,
@@ -35,10 +35,9 @@ from pyspark_kafka_meta.tools.page.view_model import (
     records_behind,
     view_of,
 )
-from pyspark_kafka_meta.tools.shared.checkpoint_lag import CheckpointLag
 from pyspark_kafka_meta.tools.shared.cluster_state import State, known_brokers
 from pyspark_kafka_meta.tools.shared.formatting import reason_text
-from pyspark_kafka_meta.tools.shared.query_checkpoint import QueryProgress
+from pyspark_kafka_meta.tools.shared.query_checkpoint import CheckpointLag, QueryProgress
 from pyspark_kafka_meta.tools.shared.staleness import newest_leaders
 from pyspark_kafka_meta.tools.shared.watcher import KEEP_EVENTS_MS, without_old_events
 from tests.partitions import T0, T1

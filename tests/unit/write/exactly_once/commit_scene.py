@@ -9,13 +9,11 @@ import pytest
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, TransactionVersion, WrittenOffsets
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import commit, recover
-from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision, Decisions
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, commit, recover
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision, Decisions, TransactionPlan
 from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
-from pyspark_kafka_meta.write.exactly_once.steps import Fence, ReadDecisions, WriteDecision
 from tests.unit.fake_cluster import StoredBatch
 from tests.unit.scene import RecordingPublisher
 from tests.unit.write.writer_scene import WriterScene, numbered

@@ -13,19 +13,19 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 from pyspark_kafka_meta.model import NO_PRODUCER, OpenTransaction, ProducerEpoch, TransactionVersion
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol
-from pyspark_kafka_meta.write.exactly_once.decision import Decision
-from pyspark_kafka_meta.write.exactly_once.steps import (
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
     Commit,
     ConfirmDecisions,
     Fence,
+    Protocol,
     ReadDecisions,
     ReadOutcomes,
     Step,
     WriteDecision,
     WriteSettled,
 )
+from pyspark_kafka_meta.write.exactly_once.decision import Decision
 
 SINK_ID = "T"
 """The sink's own transactional id. Those of its tasks are T/<task>/<attempt>."""

@@ -9,18 +9,20 @@ import pytest
 
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.write.exactly_once import commit_protocol
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, commit, recover
-from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, Decisions, is_written
-from pyspark_kafka_meta.write.exactly_once.steps import (
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
     Commit,
     Fence,
+    Protocol,
     ReadDecisions,
     ReadOutcomes,
     Step,
     WriteDecision,
     WriteSettled,
+    commit,
+    recover,
 )
+from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, Decisions, is_written
 from tests.unit.write.exactly_once.actors import Disturbance, Scenario
 from tests.unit.write.exactly_once.model import DriverModel, Requests, Row
 

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import TlsError, UnsupportedBrokerError
-from pyspark_kafka_meta.write.exactly_once.steps import AbortOpen
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import AbortOpen
 from tests.unit.fake_coordinators import ONGOING
 from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene
 

@@ -22,11 +22,9 @@ from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write import task_writer
 from pyspark_kafka_meta.write.exactly_once import transaction_driver
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import commit, require_owner
-from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, is_written
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDecision, commit, require_owner
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES
-from pyspark_kafka_meta.write.exactly_once.plan import TransactionPlan
-from pyspark_kafka_meta.write.exactly_once.steps import Step, WriteDecision
 from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.partitions import T0, T1, T2

@@ -11,23 +11,21 @@ from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedEr
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, WrittenOffsets
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     MAX_TAKEOVERS,
-    Protocol,
-    commit,
-    recover,
-    require_owner,
-)
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision, Decisions, is_written
-from pyspark_kafka_meta.write.exactly_once.steps import (
     AbortOpen,
     Commit,
     ConfirmDecisions,
     Fence,
+    Protocol,
     ReadDecisions,
     ReadOutcomes,
     Step,
     WriteDecision,
     WriteSettled,
+    commit,
+    recover,
+    require_owner,
 )
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision, Decisions, is_written
 
 NOW_MS = 1_764_000_000_000
 QUERY, OTHER_QUERY = "5f1c", "a20e"

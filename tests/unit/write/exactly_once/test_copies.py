@@ -12,10 +12,9 @@ from pyspark_kafka_meta.errors import BrokerError, RecordTooLargeError, Transact
 from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import recover
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import WriteSettled, recover
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
-from pyspark_kafka_meta.write.exactly_once.steps import WriteSettled
 from tests.partitions import T0, T1, T2
 from tests.unit.scene import HELD_BACK, Scene, rows
 from tests.unit.write.exactly_once.commit_scene import CommitScene, micro_batch
