@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,

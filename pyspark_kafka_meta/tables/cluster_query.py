@@ -16,15 +16,15 @@ from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
-from pyspark_kafka_meta.kafka.protocol.messages import (
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
-    Wire,
 )
+from pyspark_kafka_meta.kafka.protocol.requests import Wire
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, PartitionMetadata, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.origin import planner_origin
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES, DescribedTransaction
+from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES, DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import ClusterOptions
 from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow

@@ -28,13 +28,13 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     unknown_partition_error,
     write_action,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.write.partition_queue import BackOff, Fail, Instruction, PartitionQueue, QueuedBatch, Refresh

@@ -35,7 +35,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     transaction_error,
     write_action,
 )
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducedPartition
+from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
 from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch, split
 from pyspark_kafka_meta.kafka.records.fields import Longs

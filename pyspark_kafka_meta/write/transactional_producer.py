@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, PartitionSequence
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
-from pyspark_kafka_meta.kafka.protocol.producer_messages import EndTransactionResponse
+from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionResponse
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
     OpenTransaction,

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as Partition
 from pyspark_kafka_meta.errors import ChangedBatchError, ConnectError, DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, RefreshEvent
-from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import duplicates, inconsistent_offsets, nonmonotonic

@@ -13,7 +13,7 @@ import pytest
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
-from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader

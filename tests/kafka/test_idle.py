@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
-from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader

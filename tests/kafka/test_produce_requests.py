@@ -11,14 +11,13 @@ import pytest
 
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
-    ProducerIdRequest,
-    ProducerIdResponse,
 )
+from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
 from pyspark_kafka_meta.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
 from tests.conftest import Cluster
 from tests.kafka.cluster_tools import poll_until

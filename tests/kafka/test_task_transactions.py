@@ -13,8 +13,8 @@ import pytest
 from pyspark_kafka_meta.errors import FencedError, InvalidRowError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_OPEN
-from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.input_columns import SinkColumns

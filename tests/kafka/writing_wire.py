@@ -12,8 +12,8 @@ from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.idle_connections import IdleConnections
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire, MetadataRequests
 from pyspark_kafka_meta.kafka.network.producer_requests import ProduceRequests
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import Broker, TopicPartition
 from tests.tcp_proxy import TcpProxy

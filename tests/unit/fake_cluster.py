@@ -15,8 +15,9 @@ from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.kafka.protocol.messages import DivergingEpoch, FetchPartition, OffsetQuery
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition
+from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchPartition
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetQuery
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     NO_LEADER,

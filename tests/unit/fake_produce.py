@@ -6,13 +6,13 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_LEADER_OR_FOLLOWER
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Broker, ProducerEpoch
 from tests.unit.fake_cluster import ProducerBatch
 from tests.unit.fake_requests import FakeRequests

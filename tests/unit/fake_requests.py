@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Broker
 
 if TYPE_CHECKING:

@@ -21,19 +21,17 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import (
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
     OffsetQuery,
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
 )
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProduceRequest, TransactionRequest
+from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     Address,

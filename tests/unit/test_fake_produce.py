@@ -10,15 +10,14 @@ from uuid import uuid4
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
-    ProducerIdRequest,
-    ProducerIdResponse,
 )
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import NO_LEADER, NO_PRODUCER, LeaderHint, ProducerEpoch, TopicPartition

@@ -6,8 +6,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducedPartition
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
 from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion

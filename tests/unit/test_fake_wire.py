@@ -8,19 +8,16 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
-from pyspark_kafka_meta.kafka.protocol.messages import (
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
     OffsetQuery,
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
-    RequestFailure,
 )
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import LeaderHint
 from tests.partitions import T0
 from tests.unit.fake_wire import FakeWire, about_s

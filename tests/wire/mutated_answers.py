@@ -23,6 +23,7 @@ from kio.schema.list_offsets.v7 import response as offsets
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.protocol import fetch as translate_fetch
 from pyspark_kafka_meta.kafka.protocol import frame_codec, list_offsets, metadata, produce, transactions
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     FETCH,
     LIST_OFFSETS,
@@ -33,21 +34,14 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     Exchange,
     milliseconds,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import (
-    LATEST_TIMESTAMP,
-    FetchPartition,
-    FetchRequest,
-    OffsetQuery,
-    OffsetsRequest,
-)
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP, OffsetQuery, OffsetsRequest
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     AddPartitionsResponse,
     CoordinatorResponse,
     DescribeTransactionsResponse,
     FindCoordinatorRequest,
-    ProducePartition,
-    ProduceRequest,
     ProducerIdResponse,
 )
 from pyspark_kafka_meta.kafka.records.compression import Codec

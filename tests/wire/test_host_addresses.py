@@ -18,7 +18,12 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
-from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP, OffsetQuery, OffsetsRequest, OffsetsResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
+    LATEST_TIMESTAMP,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+)
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.mock_cluster import MockCluster

@@ -23,6 +23,7 @@ from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolErro
 from pyspark_kafka_meta.kafka.network import connection, in_flight_requests
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     API_VERSIONS,
     FETCH,
@@ -32,19 +33,15 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     milliseconds,
     request_schema,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import (
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
     OffsetQuery,
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
-    RequestFailure,
 )
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition

@@ -15,20 +15,11 @@ from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka.network import in_flight_requests, kafka_wire, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
-from pyspark_kafka_meta.kafka.protocol.messages import (
-    FetchPartition,
-    FetchRequest,
-    OffsetsRequest,
-    OffsetsResponse,
-    RequestFailure,
-)
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-    ProducerIdRequest,
-    ProducerIdResponse,
-)
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
 from pyspark_kafka_meta.kafka.records.batches import write_batch
 from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker
 from pyspark_kafka_meta.testing import MockCluster

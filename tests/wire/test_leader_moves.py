@@ -22,7 +22,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.failed_addresses import Candidate
-from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import Address, OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching import in_flight_fetches

@@ -24,16 +24,16 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api, request_schema
-from pyspark_kafka_meta.kafka.protocol.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
-    ProducerIdRequest,
-    ProducerIdResponse,
 )
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import MockCluster

@@ -38,9 +38,10 @@ from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
 from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings, new_client
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, SASL_HANDSHAKE, milliseconds
-from pyspark_kafka_meta.kafka.protocol.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
 from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials

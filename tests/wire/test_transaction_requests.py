@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import MockCluster

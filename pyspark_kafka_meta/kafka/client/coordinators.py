@@ -36,8 +36,8 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     transaction_error,
     unknown_partition_error,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure, Wire
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Wire
+from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     CoordinatorResponse,
     DescribedTransaction,

@@ -25,7 +25,8 @@ from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
 from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
-from pyspark_kafka_meta.kafka.protocol.messages import OffsetsRequest, PartitionOffset, Wire
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, PartitionOffset
+from pyspark_kafka_meta.kafka.protocol.requests import Wire
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions, shortened
 from pyspark_kafka_meta.options import ClientOptions
 
@@ -172,7 +173,7 @@ class KafkaClient:
         """ListOffsets for each partition, from its leader, through leader changes and lost connections.
 
         Args:
-            timestamps: ms since the epoch, or a `..._TIMESTAMP` of `kafka.protocol.messages`.
+            timestamps: ms since the epoch, or a `..._TIMESTAMP` of `kafka.protocol.list_offsets`.
             read_committed: whether the latest offset is the last stable one, or the high watermark.
 
         Raises:

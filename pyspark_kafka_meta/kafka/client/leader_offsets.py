@@ -22,14 +22,8 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     read_action,
     refresh_reason,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import (
-    OffsetQuery,
-    OffsetsRequest,
-    OffsetsResponse,
-    PartitionOffset,
-    RequestFailure,
-    Wire,
-)
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetQuery, OffsetsRequest, OffsetsResponse, PartitionOffset
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Wire
 from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 

@@ -43,7 +43,7 @@ def failure_reason(error: KafkaMetaError) -> RefreshReason:
 
 
 class MetadataWire(Protocol):
-    """The part of `kafka.protocol.messages.Wire` that a cache needs."""
+    """The part of `kafka.protocol.requests.Wire` that a cache needs."""
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None: ...
 

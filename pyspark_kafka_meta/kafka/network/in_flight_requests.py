@@ -20,7 +20,7 @@ from pyspark_kafka_meta.kafka.network.idle_connections import IdleConnections
 from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightQueue, InFlightRequest, next_events
 from pyspark_kafka_meta.kafka.network.opening_connection import OpeningConnection
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker
 
 RequestT = TypeVar("RequestT")
@@ -28,7 +28,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
-    """Implements `Requests` and `PipelinedRequests` of `kafka.protocol.messages`. Not thread-safe.
+    """Implements `Requests` and `PipelinedRequests` of `kafka.protocol.requests`. Not thread-safe.
 
     A connection opens at its first use and closes for good at its first error.
     """

@@ -20,14 +20,10 @@ from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
 from pyspark_kafka_meta.kafka.network.in_flight_requests import InFlightRequests
 from pyspark_kafka_meta.kafka.protocol import fetch, list_offsets
 from pyspark_kafka_meta.kafka.protocol import metadata as translate_metadata
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
-from pyspark_kafka_meta.kafka.protocol.messages import (
-    FetchRequest,
-    FetchResponse,
-    OffsetsRequest,
-    OffsetsResponse,
-    RequestFailure,
-)
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 
@@ -112,7 +108,7 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
 
 
 class KafkaWire:
-    """Implements `kafka.protocol.messages.Wire`. Not thread-safe: used by one thread of one process."""
+    """Implements `kafka.protocol.requests.Wire`. Not thread-safe: used by one thread of one process."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings

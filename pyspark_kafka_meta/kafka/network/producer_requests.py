@@ -11,12 +11,8 @@ from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
 from pyspark_kafka_meta.kafka.network.in_flight_requests import InFlightRequests
 from pyspark_kafka_meta.kafka.protocol import produce, transactions
 from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
-    ProduceRequest,
-    ProduceResponse,
-    TransactionRequest,
-    TransactionResponse,
-)
+from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
 
 
 class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):

@@ -1,15 +1,107 @@
-"""Translate Fetch requests and responses between our types and the protocol library's messages."""
+"""Fetch: requests and responses in our own types, and their translation to the protocol library's messages."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, Exchange
-from pyspark_kafka_meta.kafka.protocol.messages import DivergingEpoch, FetchedPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.response_checks import check, endpoints, grouped, leader_hint, ms, unique
-from pyspark_kafka_meta.model import Broker, TopicPartition
+from pyspark_kafka_meta.model import (
+    Broker,
+    LeaderHint,
+    TopicPartition,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """One partition of a Fetch request.
+
+    Attributes:
+        topic_id: as planned, even if the cache has another id now. None sends the whole request by name (Fetch v12).
+        fetch_offset: the first requested offset.
+        leader_epoch: the cached epoch of the leader. Without it, a former leader serves its old log with error 0.
+        last_fetched_epoch: epoch of the record before `fetch_offset`, so that the leader detects a truncated log
+            (KIP-320).
+        max_bytes: soft limit: the first record batch is sent whole, however large (KIP-74).
+    """
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    fetch_offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """One Fetch request to one broker. `max_bytes` is a soft limit of the whole response. The broker may wait for up to
+    `max_wait_ms` until it has `min_bytes`."""
+
+    partitions: tuple[FetchPartition, ...]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DivergingEpoch:
+    """Where the log was truncated: the largest common epoch, and the offset (exclusive) up to which both logs agree."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """One partition of a Fetch response.
+
+    Attributes:
+        records: concatenated record batches as the broker stores them; the last may be cut off.
+        aborted_transactions: (producer id, first offset) pairs, under read_committed only.
+        high_watermark, last_stable_offset: -1 where the broker does not return it.
+    """
+
+    partition: TopicPartition
+    error_code: int
+    records: bytes | memoryview
+    high_watermark: int
+    last_stable_offset: int
+    aborted_transactions: tuple[tuple[int, int], ...] = ()
+    leader_hint: LeaderHint | None = None
+    diverging_epoch: DivergingEpoch | None = None
+    preferred_read_replica: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    """One broker's response to a Fetch. It holds only requested partitions, each at most once.
+
+    Attributes:
+        error_code: top-level error. If it is not 0, `partitions` is empty.
+        latency_ms: from the last byte sent to the last byte received, including the broker's wait for `min_bytes`.
+        by_id: whether the request named topics by id (Kafka 3.1 and later): no recreated topic is mistaken for the
+            requested topic.
+    """
+
+    node_id: int
+    error_code: int
+    partitions: tuple[FetchedPartition, ...]
+    throttle_ms: int
+    response_bytes: int
+    latency_ms: float
+    by_id: bool = True
+
+    @property
+    def has_records(self) -> bool:
+        return any(fetched.records for fetched in self.partitions)
+
 
 TOPIC_IDS_SINCE = 13
 """First version of Fetch that names topics by id (KIP-516)."""

@@ -1,20 +1,85 @@
-"""Translate ListOffsets and OffsetForLeaderEpoch between our types and the protocol library's messages."""
+"""ListOffsets and OffsetForLeaderEpoch: our own types, and their translation to the protocol
+library's messages."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.frame_codec import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Exchange
-from pyspark_kafka_meta.kafka.protocol.messages import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    OffsetsRequest,
-    OffsetsResponse,
-    PartitionOffset,
-)
 from pyspark_kafka_meta.kafka.protocol.response_checks import check, grouped, ms, unique
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.model import (
+    NO_EPOCH,
+    TopicPartition,
+)
+
+EARLIEST_TIMESTAMP = -2
+"""ListOffsets: the log start offset (Kafka `ListOffsetsRequest.EARLIEST_TIMESTAMP`)."""
+LATEST_TIMESTAMP = -1
+"""ListOffsets: the high watermark, or the last stable offset under read_committed."""
+EARLIEST_LOCAL_TIMESTAMP = -4
+"""The first offset on the leader's own disk, with tiered storage later than the log start offset (KIP-405)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetQuery:
+    """One partition of an `OffsetsRequest`.
+
+    Attributes:
+        wanted: ms since 1970 UTC, or one of the constants above; in a request `by_epoch`, a leader epoch.
+        leader_epoch: the cached epoch: a former leader then returns an error instead of offsets of its old log.
+    """
+
+    partition: TopicPartition
+    wanted: int
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsRequest:
+    """ListOffsets or OffsetForLeaderEpoch to one broker.
+
+    Attributes:
+        read_committed: whether the latest offset is the last stable offset instead of the high watermark.
+        by_epoch: whether to request the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320).
+    """
+
+    queries: tuple[OffsetQuery, ...]
+    read_committed: bool = False
+    by_epoch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """One partition of an `OffsetsResponse`.
+
+    Attributes:
+        offset: of the first record at or after the requested timestamp, -1 if there is none. By epoch: the end offset
+            (exclusive) of the largest epoch in the log up to the requested epoch, -1 if the leader knows none.
+        leader_epoch: of the record at `offset`. For the latest offset, the leader's own. By epoch, the largest epoch.
+    """
+
+    partition: TopicPartition
+    error_code: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsResponse:
+    """One broker's response to an `OffsetsRequest`.
+
+    Attributes:
+        offsets: may lack requested partitions.
+        throttle_ms: how long the broker accepts no further requests (KIP-219).
+    """
+
+    node_id: int
+    offsets: Mapping[TopicPartition, PartitionOffset]
+    throttle_ms: int = 0
+
 
 CONSUMER_ID = -1
 """Replica id in the requests of a client (Kafka `ListOffsetsRequest.CONSUMER_REPLICA_ID`)."""

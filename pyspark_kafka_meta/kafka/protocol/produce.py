@@ -1,13 +1,13 @@
-"""Translate Produce between our types and the protocol library's messages."""
+"""Produce: requests and responses in our own types, and their translation to the protocol library's messages."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api, Exchange
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducedPartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.response_checks import (
     check,
     endpoints,
@@ -17,7 +17,74 @@ from pyspark_kafka_meta.kafka.protocol.response_checks import (
     printable,
     unique,
 )
-from pyspark_kafka_meta.model import Broker, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import Broker, LeaderHint, TopicPartition, TransactionVersion
+
+
+@dataclass(frozen=True, slots=True)
+class ProducePartition:
+    """One partition of a Produce request.
+
+    Attributes:
+        topic_id: of the topic that the records are for. None sends the whole request by name (before Produce v13).
+        records: one record batch (v2) with a base offset of 0.
+    """
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    records: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """One Produce request to one broker, with each partition at most once.
+
+    Attributes:
+        acks: -1 if all in-sync replicas acknowledge the records, 1 if only the leader does.
+        timeout_ms: how long the broker may wait for the other replicas.
+        transactional_id: of the transaction that the records belong to, or None.
+        transaction_version: of that transaction. V1 sends by name (Produce v11).
+    """
+
+    partitions: tuple[ProducePartition, ...]
+    acks: int
+    timeout_ms: int
+    transactional_id: str | None = None
+    transaction_version: TransactionVersion = TransactionVersion.V2
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedPartition:
+    """One partition of a Produce response.
+
+    Attributes:
+        base_offset: of the first record of the batch, -1 with an error. Also -1 after DUPLICATE_SEQUENCE_NUMBER.
+        error_message: the broker's own words on a refused batch (KIP-467).
+        record_errors: index in the batch, and the broker's message, of each record that made it refuse the batch.
+    """
+
+    partition: TopicPartition
+    error_code: int
+    base_offset: int
+    error_message: str | None = None
+    record_errors: tuple[tuple[int, str | None], ...] = ()
+    leader_hint: LeaderHint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResponse:
+    """One broker's response to a Produce. It holds only requested partitions, each at most once; it may lack some.
+
+    Attributes:
+        throttle_ms: how long the broker accepts no further requests (KIP-219).
+        latency_ms: from the last byte sent to the last byte received.
+    """
+
+    node_id: int
+    partitions: tuple[ProducedPartition, ...]
+    throttle_ms: int
+    request_bytes: int
+    latency_ms: float
+
 
 TOPIC_IDS_SINCE = 13
 """First version of Produce that names topics by id (KIP-516)."""

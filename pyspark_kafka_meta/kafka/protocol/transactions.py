@@ -1,11 +1,14 @@
-"""Translate the requests to coordinators between our types and the protocol library's messages."""
+"""The requests to coordinators, for producer ids and transactions: our own types, and their translation to the protocol
+library's messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol.error_codes import OPERATION_NOT_ATTEMPTED
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
@@ -17,28 +20,191 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     Api,
     Exchange,
 )
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
-    AddPartitionsRequest,
-    AddPartitionsResponse,
-    Coordinator,
-    CoordinatorResponse,
-    DescribedTransaction,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    EndTransactionRequest,
-    EndTransactionResponse,
-    FindCoordinatorRequest,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    ProducerIdRequest,
-    ProducerIdResponse,
-    TransactionRequest,
-    TransactionResponse,
-    TransactionVersionRequest,
-    TransactionVersionResponse,
-)
 from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, grouped, ms, unique
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import NO_PRODUCER, Broker, ProducerEpoch, TopicPartition, TransactionVersion
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinatorRequest:
+    """Which brokers coordinate transactional ids? Any broker responds, before Kafka 3.0 to the first id alone."""
+
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """`broker` is None with an error."""
+
+    error_code: int
+    broker: Broker | None
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorResponse:
+    """`coordinators` has at least one of the requested transactional ids."""
+
+    node_id: int
+    coordinators: Mapping[str, Coordinator]
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdRequest:
+    """InitProducerId. Without a transactional id it is for an idempotent producer, and any broker responds. With one,
+    its coordinator fences every earlier producer of this id, and aborts the transaction that it left open.
+
+    Attributes:
+        transaction_timeout_ms: after which the coordinator aborts a transaction. Brokers ignore it without an id.
+    """
+
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdResponse:
+    """`producer` is `NO_PRODUCER` with an error."""
+
+    node_id: int
+    error_code: int
+    producer: ProducerEpoch
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsRequest:
+    """AddPartitionsToTxn: before the first Produce to a partition, under `TransactionVersion.V1` alone."""
+
+    transactional_id: str
+    producer: ProducerEpoch
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsResponse:
+    """`errors` has the partitions whose error code is not 0; without any, all were added."""
+
+    node_id: int
+    errors: Mapping[TopicPartition, int]
+    throttle_ms: int = 0
+
+    @property
+    def error_code(self) -> int:
+        """The reason why none was added: the coordinator does not attempt the partitions beside a refused one."""
+        return next((code for code in self.errors.values() if code != OPERATION_NOT_ATTEMPTED), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionRequest:
+    """EndTxn: commit or abort the open transaction of a producer. The coordinator responds once it is durable; the
+    markers in the partitions follow."""
+
+    transactional_id: str
+    producer: ProducerEpoch
+    committed: bool
+    version: TransactionVersion
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionResponse:
+    """`producer` is that of the next transaction under V2, `NO_PRODUCER` with an error and under V1."""
+
+    node_id: int
+    error_code: int
+    producer: ProducerEpoch
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsRequest:
+    """The transactions that a broker coordinates and that are in state Ongoing (KIP-664, Kafka 3.0 and later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsResponse:
+    """A broker leaves out ids that the user may not describe."""
+
+    node_id: int
+    error_code: int
+    transactional_ids: tuple[str, ...]
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionsRequest:
+    """The transaction of an id, from its coordinator (KIP-664, Kafka 3.0 and later)."""
+
+    transactional_id: str
+
+
+OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+"""Read_committed readers wait for the end of these (Kafka's `TransactionState`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransaction:
+    """The last transaction of an id.
+
+    Attributes:
+        state: as the broker names it: Ongoing, PrepareCommit ...
+        started_ms: ms since 1970 UTC; None if the producer has not begun a transaction yet.
+        partitions: of an open transaction, or without its marker yet.
+    """
+
+    transactional_id: str
+    state: str
+    producer: ProducerEpoch
+    timeout_ms: int
+    started_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionsResponse:
+    """`transaction` is None with an error."""
+
+    node_id: int
+    error_code: int
+    transaction: DescribedTransaction | None
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionVersionRequest:
+    """Which protocol of transactions has the cluster finalized (ApiVersions v4, KIP-584)? Any broker responds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionVersionResponse:
+    """V1 if the cluster has not finalized V2."""
+
+    node_id: int
+    error_code: int
+    version: TransactionVersion
+    throttle_ms: int = 0
+
+
+TransactionRequest: TypeAlias = (
+    FindCoordinatorRequest
+    | ProducerIdRequest
+    | AddPartitionsRequest
+    | EndTransactionRequest
+    | ListTransactionsRequest
+    | DescribeTransactionsRequest
+    | TransactionVersionRequest
+)
+TransactionResponse: TypeAlias = (
+    CoordinatorResponse
+    | ProducerIdResponse
+    | AddPartitionsResponse
+    | EndTransactionResponse
+    | ListTransactionsResponse
+    | DescribeTransactionsResponse
+    | TransactionVersionResponse
+)
+
 
 SEVERAL_KEYS_SINCE = 4
 """First version of FindCoordinator with several keys (KIP-699)."""

@@ -14,7 +14,8 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.leader_offsets import OVERDUE_MS
 from pyspark_kafka_meta.kafka.client.next_request import LEADER, ReadSource
 from pyspark_kafka_meta.kafka.protocol.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
-from pyspark_kafka_meta.kafka.protocol.messages import FetchRequest, FetchResponse, RequestFailure
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason
 from pyspark_kafka_meta.options import FetchOptions
 from pyspark_kafka_meta.read.fetching.partition_cursor import Fail, PartitionCursor, Refresh

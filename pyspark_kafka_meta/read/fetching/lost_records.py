@@ -18,7 +18,11 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+)
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, is_other_topic
 from pyspark_kafka_meta.read.fetching.partition_cursor import (
     CorruptBatch,

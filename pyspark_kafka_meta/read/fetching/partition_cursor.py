@@ -25,7 +25,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     read_action,
     refresh_reason,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import DivergingEpoch, FetchedPartition, FetchPartition
+from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchedPartition, FetchPartition
 from pyspark_kafka_meta.kafka.records.batches import next_position, read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import NO_EPOCH, NO_OFFSET, OffsetRange, Position, RefreshReason

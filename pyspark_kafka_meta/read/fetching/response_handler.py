@@ -11,7 +11,8 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas
 from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, failure_reason
 from pyspark_kafka_meta.kafka.protocol.error_codes import INCONSISTENT_TOPIC_ID, UNKNOWN_SERVER_ERROR
-from pyspark_kafka_meta.kafka.protocol.messages import FetchResponse, RequestFailure
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import LeaderHint, RefreshReason, is_other_topic
 from pyspark_kafka_meta.read.fetching.in_flight_fetches import InFlightFetch

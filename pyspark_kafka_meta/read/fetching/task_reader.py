@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.messages import FetchResponse, RequestFailure
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.client.kafka_client import COMPACT, KafkaClient
-from pyspark_kafka_meta.kafka.protocol.messages import PartitionOffset
+from pyspark_kafka_meta.kafka.protocol.list_offsets import PartitionOffset
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     Position,

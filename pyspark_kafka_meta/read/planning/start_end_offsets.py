@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
+from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 from pyspark_kafka_meta.model import Position, TopicPartition, name_first, name_partitions
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.start_specs import (

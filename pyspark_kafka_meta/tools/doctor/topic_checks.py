@@ -17,14 +17,8 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     broker_error,
     describe,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import (
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    RequestFailure,
-    Wire,
-)
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Wire
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition, shortened
 from pyspark_kafka_meta.options import ClientOptions, FetchOptions

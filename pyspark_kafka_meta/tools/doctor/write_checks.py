@@ -26,8 +26,8 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     describe,
     write_action,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import write_batch
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.model import NO_PRODUCER, Broker, RefreshReason, TopicPartition, name_partitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES
+from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter.metric_table import NO_VALUE, Source

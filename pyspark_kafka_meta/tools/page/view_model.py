@@ -9,7 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
-from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES
+from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.query_lag import LagSummary

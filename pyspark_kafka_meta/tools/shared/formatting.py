@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
-from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES
+from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition, name_partitions
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.rows import CacheRow, TransactionRow

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions

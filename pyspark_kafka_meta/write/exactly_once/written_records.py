@@ -25,7 +25,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.producer_messages import OPEN_STATES
+from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
 from pyspark_kafka_meta.kafka.records.compression import Compression

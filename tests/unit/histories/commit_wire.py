@@ -9,17 +9,16 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, UnsupportedBrokerError
-from pyspark_kafka_meta.kafka.protocol.messages import (
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
     PartitionOffset,
-    RequestFailure,
 )
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.transactions import (
     ListTransactionsRequest,
-    ProduceRequest,
-    ProduceResponse,
     TransactionRequest,
     TransactionResponse,
 )

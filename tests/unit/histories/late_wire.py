@@ -15,19 +15,11 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.kafka.protocol.messages import (
-    FetchRequest,
-    FetchResponse,
-    OffsetsRequest,
-    OffsetsResponse,
-    RequestFailure,
-)
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
-    ProduceRequest,
-    ProduceResponse,
-    TransactionRequest,
-    TransactionResponse,
-)
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
+from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_produce import FakeProduce

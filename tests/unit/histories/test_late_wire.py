@@ -8,14 +8,14 @@ import random
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.kafka.protocol.messages import (
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
     OffsetsResponse,
-    RequestFailure,
 )
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.faults import Faults

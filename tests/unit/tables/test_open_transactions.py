@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
-from pyspark_kafka_meta.kafka.protocol.producer_messages import DescribedTransaction
+from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.tables.event_parser import to_batches
 from pyspark_kafka_meta.tables.open_transactions import open_transactions, transaction_rows

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import (
     RecordTooLargeError,
 )
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, NO_SEQUENCE, PartitionSequence
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducedPartition
+from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.encoder import encode, record_sizes

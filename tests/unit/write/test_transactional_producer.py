@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, FencedError, KafkaMetaError, TransactionTimeoutError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.kafka.protocol.producer_messages import EndTransactionResponse
+from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionResponse
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
     OpenTransaction,

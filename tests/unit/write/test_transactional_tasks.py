@@ -18,7 +18,7 @@ from pyspark_kafka_meta.errors import (
     TransactionTimeoutError,
 )
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
-from pyspark_kafka_meta.kafka.protocol.producer_messages import AddPartitionsRequest, EndTransactionRequest
+from pyspark_kafka_meta.kafka.protocol.transactions import AddPartitionsRequest, EndTransactionRequest
 from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
 from pyspark_kafka_meta.write.partition_queue import WrittenRange
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
 from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.write.writer_scene import SMALL_BATCHES, WriterScene, in_turn, numbered, rows

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.client.coordinators import Coordinators
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsResponse,
     FindCoordinatorRequest,
     ProducerIdResponse,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.kafka.protocol.messages import FetchResponse
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.model import RefreshReason
 from tests.partitions import T0, T1
 from tests.unit.fake_wire import about_s

@@ -30,7 +30,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     encode,
     milliseconds,
 )
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     DescribeTransactionsRequest,
     EndTransactionRequest,

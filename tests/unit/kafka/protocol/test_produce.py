@@ -11,12 +11,15 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE
-from pyspark_kafka_meta.kafka.protocol.produce import MAX_RECORD_ERRORS, produce_api, produce_request, produce_response
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.produce import (
+    MAX_RECORD_ERRORS,
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    produce_api,
+    produce_request,
+    produce_response,
 )
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, TransactionVersion
 from tests.partitions import T0, T1, U0

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     LIST_TRANSACTIONS,
     Api,
 )
-from pyspark_kafka_meta.kafka.protocol.producer_messages import (
+from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsResponse,
     Coordinator,
     CoordinatorResponse,
@@ -31,8 +31,10 @@ from pyspark_kafka_meta.kafka.protocol.producer_messages import (
     ProducerIdResponse,
     TransactionResponse,
     TransactionVersionResponse,
+    transaction_api,
+    transaction_request,
+    transaction_response,
 )
-from pyspark_kafka_meta.kafka.protocol.transactions import transaction_api, transaction_request, transaction_response
 from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker, ProducerEpoch, TransactionVersion
 from tests.partitions import T0, T1, U0
 from tests.unit.kafka.protocol.answers import (

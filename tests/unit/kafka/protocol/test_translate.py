@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.kafka.protocol import fetch, list_offsets, metadata, produce
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
+from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     FETCH,
     LIST_OFFSETS,
@@ -24,18 +25,14 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     Exchange,
     decode,
 )
-from pyspark_kafka_meta.kafka.protocol.messages import (
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
-    DivergingEpoch,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
     OffsetQuery,
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
 )
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
 from pyspark_kafka_meta.kafka.protocol.transactions import transaction_response
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, PartitionMetadata, TopicMetadata, TopicPartition
 from tests.partitions import T0, T1, U0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark_kafka_meta.kafka.protocol.messages import FetchResponse
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from tests.unit.scene import Scene
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from pyspark_kafka_meta.errors import BatchTooLargeError, CorruptBatchError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.error_codes import CORRUPT_MESSAGE
-from pyspark_kafka_meta.kafka.protocol.messages import FetchResponse
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from tests.partitions import T1
 from tests.unit.fake_cluster import StoredBatch

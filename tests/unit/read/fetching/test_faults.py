@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.kafka.protocol.messages import FetchResponse
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.model import NO_LEADER, Address, MetadataResponse, RefreshReason
 from pyspark_kafka_meta.read.fetching.lost_records import LOSS_GRACE_MS
 from tests.partitions import T0, T1, T2

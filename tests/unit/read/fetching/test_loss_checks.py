@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.kafka.protocol.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+)
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.read.fetching.lost_records import LOSS_GRACE_MS, LostRecords
 from pyspark_kafka_meta.read.fetching.partition_cursor import (

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, DataLossError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.kafka.protocol.messages import FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, RefreshReason, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.read.fetching.lost_records import LIST_OFFSETS_TIMEOUT_S, LOSS_GRACE_MS
 from pyspark_kafka_meta.read.fetching.response_handler import MAX_REPORT_AGE_S

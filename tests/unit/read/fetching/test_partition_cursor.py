@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.kafka.client.next_request import LEADER
 from pyspark_kafka_meta.kafka.protocol.error_codes import CORRUPT_MESSAGE, UNKNOWN_LEADER_EPOCH
-from pyspark_kafka_meta.kafka.protocol.messages import DivergingEpoch, FetchedPartition
+from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchedPartition
 from pyspark_kafka_meta.kafka.records.decoder import decode
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, RefreshReason
 from pyspark_kafka_meta.read.fetching.partition_cursor import (

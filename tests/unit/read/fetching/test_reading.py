@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
-from pyspark_kafka_meta.kafka.protocol.messages import DivergingEpoch, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchResponse
 from pyspark_kafka_meta.model import RefreshReason
 from tests.partitions import T0, T1, T2
 from tests.unit.logs import batch

@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from pyspark_kafka_meta.errors import AuthorizationError, DataLossError, UnknownTopicError
-from pyspark_kafka_meta.kafka.protocol.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from tests.partitions import T0, T1

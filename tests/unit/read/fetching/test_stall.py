@@ -9,7 +9,9 @@ from functools import partial
 import pytest
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
-from pyspark_kafka_meta.kafka.protocol.messages import FetchResponse, OffsetsResponse, RequestFailure
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsResponse
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_wire import about_s

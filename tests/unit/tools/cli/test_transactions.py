@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, UnsupportedBrokerError
-from pyspark_kafka_meta.kafka.protocol.producer_messages import DescribedTransaction
+from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.tables import open_transactions
 from pyspark_kafka_meta.tables.open_transactions import SinkDecisions, transaction_rows

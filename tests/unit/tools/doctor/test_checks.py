@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyspark_kafka_meta import errors
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, METADATA, Api
-from pyspark_kafka_meta.kafka.protocol.messages import FetchedPartition
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import broker_checks, executor_checks, machine_checks, topic_checks

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import BrokerError, RecordTooLargeError, TransactionTimeoutError
-from pyspark_kafka_meta.kafka.protocol.producer_messages import ProducePartition
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import WriteSettled, recover

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import BrokerError
-from pyspark_kafka_meta.kafka.protocol.producer_messages import EndTransactionRequest, ProducerIdRequest
+from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once import transaction_driver
 from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver

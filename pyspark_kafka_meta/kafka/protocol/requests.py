@@ -1,0 +1,103 @@
+"""`Wire`: the seam to the network. How requests of each kind are sent, and their responses received.
+
+`kafka.network.kafka_wire.KafkaWire` implements the seam with Kafka, tests implement it with a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
+from pyspark_kafka_meta.model import (
+    Address,
+    Broker,
+    MetadataResponse,
+)
+
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
+    from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
+
+RequestT = TypeVar("RequestT", contravariant=True)
+ResponseT = TypeVar("ResponseT", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailure:
+    """A request without a response. Its connection is closed."""
+
+    node_id: int
+    error: KafkaMetaError
+
+
+class Requests(Protocol[RequestT, ResponseT]):
+    """Requests of one kind, at most one in flight to each broker."""
+
+    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
+        """Send a request. Returns at once: without a connection, a thread opens a connection and sends; `receive`
+        returns its error. The response must begin by `deadline`. A new connection must be open by then, and the
+        response gets the same time again. Drops an earlier request to this broker."""
+
+    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
+        """The first response, or failure, of the requests in flight to `node_ids`. None if no response began by
+        `deadline`, or once `Wire.receive_metadata` has something to return. A response that has begun is read to its
+        end, for at most as long as it had to begin."""
+
+    def drop(self, node_id: int) -> None:
+        """Forget the request in flight to this broker, if any, and close its connection."""
+
+
+class PipelinedRequests(Protocol[RequestT, ResponseT]):
+    """Requests of one kind, any number in flight to each broker: the broker handles and answers them in the order in
+    which they were sent."""
+
+    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
+        """Send a request behind those in flight to this broker. Returns at once, as `Requests.send`: what the socket
+        does not take is sent by `receive`. `deadline` as in `Requests.send`."""
+
+    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
+        """As `Requests.receive`. A response is the one to the oldest request in flight to its broker. A failure is of
+        all requests in flight to its broker."""
+
+    def drop(self, node_id: int) -> None:
+        """Forget all requests in flight to this broker, and close its connection."""
+
+
+class Wire(Protocol):
+    """Requests to brokers. Deadlines are in seconds of `time.monotonic`.
+
+    ConnectError, RequestTimeoutError and ProtocolError are retriable; UnsupportedBrokerError, TlsError,
+    AuthenticationError and OptionError are not. After any of them the connection is closed, and the next request opens
+    a new connection. Each kind of request has its own connections, so that Metadata never waits behind a Fetch.
+    """
+
+    @property
+    def offsets(self) -> Requests[OffsetsRequest, OffsetsResponse]: ...
+
+    @property
+    def fetch(self) -> Requests[FetchRequest, FetchResponse]: ...
+
+    @property
+    def produce(self) -> PipelinedRequests[ProduceRequest, ProduceResponse]: ...
+
+    @property
+    def transactions(self) -> Requests[TransactionRequest, TransactionResponse]: ...
+
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        """Request the cluster and `topics` (None: all topics). Never creates a topic. Returns at once, as
+        `Requests.send`; the connection and the response share `deadline`. One Metadata request is in flight at a time:
+        an earlier request is dropped."""
+
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
+        """The response to the Metadata request in flight; None if it did not begin by `deadline`.
+
+        Raises:
+            KafkaMetaError: the request failed.
+        """
+
+    def close(self) -> None:
+        """Close every connection."""
