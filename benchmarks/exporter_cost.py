@@ -26,9 +26,8 @@ from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tools.exporter.metrics_server import serve
-from pyspark_kafka_meta.tools.exporter.poller import Poller, Watched
-from pyspark_kafka_meta.tools.shared.event_sources import FolderEvents
+from pyspark_kafka_meta.tools.exporter.server import Poller, Watched, serve
+from pyspark_kafka_meta.tools.sources import FolderEvents
 
 BROKERS = 100
 TOPIC = "clicks"

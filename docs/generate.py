@@ -27,7 +27,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, 
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS, Table
-from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
 

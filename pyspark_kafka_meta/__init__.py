@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_kafka_meta.source import KafkaMetaDataSource
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
-    from pyspark_kafka_meta.tables.dataframes import brokers, caches, lag, open_transactions, partitions, refresh_events
-    from pyspark_kafka_meta.tools.exporter.driver_exporter import start_exporter
-    from pyspark_kafka_meta.tools.exporter.query_listener import QueryListener
+    from pyspark_kafka_meta.tables.readers import brokers, caches, lag, open_transactions, partitions, refresh_events
+    from pyspark_kafka_meta.tools.exporter.driver import QueryListener, start_exporter
 
     __version__: str
     """The version in setup.cfg, as pip recorded it."""
@@ -29,19 +28,20 @@ __all__ = [
     "refresh_events",
     "start_exporter",
 ]
-_EXPORTER_MODULES = {"QueryListener": "query_listener", "start_exporter": "driver_exporter"}
 
 
 def __getattr__(name: str) -> Any:
     if name in ("DefaultSource", "KafkaMetaDataSource"):
         return import_module(f"{__name__}.source").KafkaMetaDataSource
-    if name in _EXPORTER_MODULES:
-        return getattr(import_module(f"{__name__}.tools.exporter.{_EXPORTER_MODULES[name]}"), name)
+    if name in ("QueryListener", "start_exporter"):
+        return getattr(import_module(f"{__name__}.tools.exporter.driver"), name)
     if name in __all__:
-        return getattr(import_module(f"{__name__}.tables.dataframes"), name)
+        return getattr(import_module(f"{__name__}.tables.readers"), name)
     if name == "__version__":
-        machine = import_module(f"{__name__}.tools.doctor.machine_checks")
-        if (version := machine.version_of(machine.DISTRIBUTION)) is not None:
-            return version
-        raise AttributeError(f"the version of {__name__} is unknown, because it was not installed by pip")
+        from importlib import metadata
+
+        try:
+            return metadata.version("pyspark-kafka-meta")
+        except metadata.PackageNotFoundError:
+            raise AttributeError(f"the version of {__name__} is unknown, because it was not installed by pip") from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -69,7 +69,7 @@ class KafkaMetaDataSource(DataSource):
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
             return records_struct_type(options.include_headers)
-        from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+        from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 
         return struct_type(ROWS[table])
 

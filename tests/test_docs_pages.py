@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS
 from pyspark_kafka_meta.options.unsupported_properties import REPLACEMENTS, UNSUPPORTED
-from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 
 ROOT = Path(__file__).parent.parent

@@ -14,12 +14,11 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 
-from pyspark_kafka_meta.tools.demo import screen
+from pyspark_kafka_meta.tools.cluster_state import State, caches_by_process, is_stale
+from pyspark_kafka_meta.tools.demo import runner
 from pyspark_kafka_meta.tools.demo.runner import own_cluster, start_query
 from pyspark_kafka_meta.tools.demo.scenes import Scene, scenes_of
-from pyspark_kafka_meta.tools.shared.cluster_state import State, caches_by_process
-from pyspark_kafka_meta.tools.shared.staleness import is_stale
-from pyspark_kafka_meta.tools.shared.watcher import Watcher
+from pyspark_kafka_meta.tools.sources import Watcher
 
 PICTURE = Path(__file__).with_suffix(".svg")
 COLUMNS = 126
@@ -35,7 +34,7 @@ def main() -> None:
         scene = next(scene for scene in scenes_of(cluster, query.events) if scene.number == 8)
         state = wait_until_one_is_stale(query.watcher, scene)
         assert query.feed is not None
-        draw(screen.frame(state, screen.heading(scene), query.feed.produced))
+        draw(runner.frame(state, runner.heading(scene), query.feed.produced))
 
 
 def wait_until_one_is_stale(watcher: Watcher, scene: Scene) -> State:

@@ -1,7 +1,12 @@
-"""Computes what each metadata cache knows from its refresh events; pure."""
+"""From the JSON lines of refresh events to what each metadata cache knows; pure.
+
+Invalid lines are skipped and counted. Fields of newer versions are ignored, missing fields of older versions are null,
+and nulls in lists are dropped.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -12,16 +17,40 @@ from typing import Any
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tables.rows import CacheRow
+from pyspark_kafka_meta.tables.rows import CacheRow, warn_of_invalid
 
 Event = Mapping[str, Any]
 """A `RefreshEvent.to_dict` after JSON."""
 Leader = tuple[int, int]
 """Leader id and leader epoch."""
+_REQUIRED = {"cache_id": str, "sequence": int, "time_ms": int}
+"""Without these an event cannot be identified."""
+_MAX_TIME_MS = 253_402_300_800_000 - 24 * 3_600_000
+"""A day before the year 10000, the end of Python's datetime in every time zone; exclusive."""
 _NULLABLE = {"topic_id"}
 """Old brokers, and earlier versions of this package, report no topic ids."""
 _ORIGIN = [field.name for field in fields(Origin) if field.name in CacheRow.__dataclass_fields__]
 _LATEST = ["cache_id", *_ORIGIN, "cluster_id", "generation_after", "reason"]
+
+
+def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
+    """The events in `lines`, with their `time` in microseconds since 1970 UTC. A final warning counts invalid lines."""
+    invalid = 0
+    for line in lines:
+        try:
+            event = json.loads(line or b"")
+        except (ValueError, RecursionError):
+            event = None
+        if _is_event(event):
+            lists = {
+                name: [item for item in value if item is not None]
+                for name, value in event.items()
+                if isinstance(value, list)
+            }
+            yield {**event, **lists, "time": event["time_ms"] * 1_000}
+        else:
+            invalid += 1
+    warn_of_invalid(invalid)
 
 
 def cache_rows(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
@@ -156,3 +185,11 @@ def _leader(leader_id: int, epoch: int) -> Leader:
 
 def _is_good_answer(event: Event) -> bool:
     return (event.get("generation_after") or 0) > (event.get("generation_before") or 0)
+
+
+def _is_event(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(type(value.get(name)) is kind for name, kind in _REQUIRED.items())
+        and 0 <= value["time_ms"] < _MAX_TIME_MS
+    )

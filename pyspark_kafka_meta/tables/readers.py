@@ -1,33 +1,92 @@
-"""Spark's batch readers of the side tables; `event_streams` has the stream readers of refresh events.
+"""The side tables in Spark: functions that return them as DataFrames, and the batch readers that Spark calls.
+
+Spark plans a DataFrame once, at its first use: call the function again for newer rows. Options are those of
+`format("kafkameta")` for the table: `caches(spark, metricsPath="/data/events")`,
+`partitions(spark, **{"kafka.bootstrap.servers": "localhost:9092"})`.
 
 Spark pickles readers, so they hold options and no connection. Methods import heavy modules when they need them.
+`event_streams` has the stream readers of refresh events.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import Columns, with_user_spelling
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
-from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema
+from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.streaming.query import StreamingQuery
+
 
 FILES_PER_TASK = 200
 """A Python task costs more than many small files."""
 VALUE_COLUMN = {"value": "value"}
+
+
+def refresh_events(spark: SparkSession, stream: bool = False, **options: str) -> DataFrame:
+    """The refresh events of all metadata caches, as a batch or as a stream from the earliest event on."""
+    return _load(spark, Table.REFRESH_EVENTS, options, stream)
+
+
+def caches(spark: SparkSession, **options: str) -> DataFrame:
+    """What each metadata cache knows now: a row for each cache and topic-partition."""
+    return _load(spark, Table.CACHES, options)
+
+
+def brokers(spark: SparkSession, **options: str) -> DataFrame:
+    """The brokers of a cluster, as one broker reports them now."""
+    return _load(spark, Table.BROKERS, options)
+
+
+def partitions(spark: SparkSession, **options: str) -> DataFrame:
+    """The partitions of a cluster now: leaders, replicas, start and end offsets."""
+    return _load(spark, Table.PARTITIONS, options)
+
+
+def open_transactions(spark: SparkSession, **options: str) -> DataFrame:
+    """The open transactions of a cluster now, and those of decided batches that are not settled."""
+    return _load(spark, Table.TRANSACTIONS, options)
+
+
+def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None, **options: str) -> DataFrame:
+    """The lag of a streaming query, in records and in seconds: a `LagRow` for each partition that it reads.
+
+    Queries the cluster now, and reads the next unread record of each partition for its timestamp.
+
+    Args:
+        progress: the query, or one of its progress reports. Sources of other formats are ignored.
+        options: `kafka.*`, of the query's cluster.
+
+    Raises:
+        KafkaMetaError: the query has made no progress yet.
+    """
+    from pyspark_kafka_meta.tables.cluster_query import end_offsets, query_lag
+
+    report = getattr(progress, "lastProgress", progress)
+    if report is None:
+        raise KafkaMetaError("the query has made no progress yet: call again after its first micro-batch")
+    rows = query_lag(options, end_offsets(report))
+    return spark.createDataFrame([astuple(row) for row in rows], struct_type(LagRow))
+
+
+def _load(spark: SparkSession, table: Table, options: Mapping[str, str], stream: bool = False) -> DataFrame:
+    reader = spark.readStream if stream else spark.read
+    return reader.format("kafkameta").option("table", table.value).options(**options).load()
 
 
 class FilesTask(InputPartition):
@@ -156,12 +215,13 @@ def record_values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
 
 
 def event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
-    from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
+    from pyspark_kafka_meta.tables.caches_from_events import parse_events
+    from pyspark_kafka_meta.tables.rows import to_batches
 
     return with_user_spelling(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
 
 
 def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:
-    from pyspark_kafka_meta.tables.event_parser import to_batches
+    from pyspark_kafka_meta.tables.rows import to_batches
 
     return with_user_spelling(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)

@@ -1,4 +1,4 @@
-"""One Kafka node: its files, its Java process, and the signals that make it fail as in production."""
+"""One node of a cluster: its files, its Java process, and the signals that make it fail as in production."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import kafka_config
 from pyspark_kafka_meta.testing.kafka_config import HOST, LOGGING, properties_text
 
+LOG_TAIL_LINES = 20
+KILL_TIMEOUT_S = 30.0
+FORMAT_TIMEOUT_S = 60.0
+METADATA_TIMEOUT_S = 2.0
+SESSION_TIMEOUT_S = 60.0
+ZOOKEEPER_TIMEOUT_S = 5.0
+POLL_S = 0.1
+TRAINING_TIMEOUT_S = 120.0
+
 # Below the range of ephemeral ports: a client of a killed broker could otherwise get the broker's port as its own, and
 # connect to itself.
 _PORTS = range(20000, 29000)
@@ -46,12 +55,6 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-LOG_TAIL_LINES = 20
-KILL_TIMEOUT_S = 30.0
-FORMAT_TIMEOUT_S = 60.0
-METADATA_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,27 @@ def live_brokers(address: Address) -> set[int]:
     finally:
         wire.close()
     return {broker.node_id for broker in response.brokers}
+
+
+def wait_until_session_expired(zookeeper_port: int, broker_id: int) -> None:
+    """Wait until the session of a killed broker has expired: before, ZooKeeper refuses its registration, and the broker
+    exits."""
+    deadline = time.monotonic() + SESSION_TIMEOUT_S
+    registration = f"/brokers/ids/{broker_id}\n"
+    while registration in _ephemeral_nodes(zookeeper_port):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"ZooKeeper still has the session of broker {broker_id} after {SESSION_TIMEOUT_S:.0f} s")
+        time.sleep(POLL_S)
+
+
+def _ephemeral_nodes(zookeeper_port: int) -> str:
+    """The output of the command `dump`, with the nodes of all sessions; empty if ZooKeeper does not respond."""
+    try:
+        with socket.create_connection((HOST, zookeeper_port), ZOOKEEPER_TIMEOUT_S) as connection:
+            connection.sendall(b"dump")
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    except OSError:
+        return ""
 
 
 class KafkaNode:
@@ -189,9 +213,6 @@ class KafkaNode:
             raise ClusterError(f"Node {self.node_id} did not end in {timeout_s:.0f} s. {self.log_tail()}") from None
         self._process = None
         self.is_paused = False
-
-
-TRAINING_TIMEOUT_S = 120.0
 
 
 def with_class_archive(runtime: JavaRuntime) -> JavaRuntime:

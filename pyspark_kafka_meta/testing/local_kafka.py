@@ -14,8 +14,8 @@ from typing import Literal, Self
 from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing import kafka_config, process_guard, zookeeper
-from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
+from pyspark_kafka_meta.testing import kafka_config, process_guard
+from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST, KafkaRelease
 from pyspark_kafka_meta.testing.kafka_node import (
     JavaRuntime,
     KafkaNode,
@@ -23,10 +23,10 @@ from pyspark_kafka_meta.testing.kafka_node import (
     free_ports,
     is_free,
     live_brokers,
+    wait_until_session_expired,
     with_class_archive,
     write_files,
 )
-from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
 from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
 from pyspark_kafka_meta.testing.maven_jars import resolve_jars
 
@@ -174,7 +174,7 @@ class LocalKafka:
         if port is not None:
             self._move(node, port or free_ports(1)[0])
         if not self._release.has_kraft and not node.is_started:
-            zookeeper.wait_until_session_expired(self._layout.controller_port, node_id)
+            wait_until_session_expired(self._layout.controller_port, node_id)
         node.start()
 
     def kill(self, node_id: int) -> None:
@@ -239,8 +239,8 @@ class LocalKafka:
         return KafkaNode(CONTROLLER_ID, folder, runtime, group)
 
     def _zookeeper(self, folder: Path, runtime: JavaRuntime, group: int) -> KafkaNode:
-        write_files(folder, zookeeper.server_properties(self._layout, folder / "data"), None)
-        return KafkaNode(CONTROLLER_ID, folder, runtime, group, zookeeper.MAIN_CLASS)
+        write_files(folder, kafka_config.zookeeper_properties(self._layout, folder / "data"), None)
+        return KafkaNode(CONTROLLER_ID, folder, runtime, group, kafka_config.ZOOKEEPER_CLASS)
 
     def _move(self, node: KafkaNode, port: int) -> None:
         """Change the port of a broker that does not run."""
@@ -254,7 +254,9 @@ class LocalKafka:
         port, plain_port = self._layout.broker_ports[broker_id], self._plain_ports[broker_id]
         advertised_port = self._advertised_ports.get(broker_id, port)
         config = {**self._security.broker_properties(port, plain_port, advertised_port, folder), **self._config}
-        properties = kafka_config.broker_properties if self._release.has_kraft else zookeeper.broker_properties
+        properties = (
+            kafka_config.broker_properties if self._release.has_kraft else kafka_config.zookeeper_broker_properties
+        )
         return properties(self._layout, broker_id, folder / "data", config)
 
     def _plain_address(self, broker_id: int) -> Address:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark_kafka_meta.tools.shared.console import end_in_good_order
+from pyspark_kafka_meta.tools.console import handle_signals
 
 TESTS = Path(__file__).parent / "several_hosts.py"
 NAMESPACES = [
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     if reason := reason_to_skip():
         print(f"skipped: several hosts on one machine need root and Linux ({reason})")  # noqa: T201
         return 0
-    end_in_good_order()
+    handle_signals()
     with tempfile.TemporaryDirectory(prefix="kafkameta-hosts-", ignore_cleanup_errors=True) as folder:
         pytest = [sys.executable, "-m", "pytest", f"--basetemp={folder}/pytest", str(TESTS), *arguments]
         return subprocess.run([*NAMESPACES, *pytest]).returncode

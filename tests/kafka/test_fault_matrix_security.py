@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 
 from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.kafka.network import connection, sockets
-from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.kafka.harness import Stream, Task
 from tests.kafka.secured_kafka import MECHANISMS, RECORDS, SASL, TLS, TOPIC, SecuredKafka
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
-from pyspark_kafka_meta.tools.shared.event_sources import FolderEvents
+from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.exporter_process import running
 from tests.kafka.cluster_tools import poll_until
 from tests.monitoring.prometheus_process import Api, started

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.testing import MockCluster
 from tests.checkpoints import write_checkpoint
 from tests.kafka.test_commit_steps import Sink, decide_alone, micro_batch
 from tests.page.test_page import PHONE, section
-from tests.unit.tools.shared.states import WRITER
+from tests.unit.tools.states import WRITER
 from tests.unit.written_events import learning, made, write
 
 CACHE = "a" * 32

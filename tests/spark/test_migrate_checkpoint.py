@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.tools.cli.migrate import starting_offsets, write_checkpoint
+from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

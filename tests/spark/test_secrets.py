@@ -24,7 +24,7 @@ from kio.serial import entity_reader
 
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.kafka.harness import Stream
 from tests.wire.answer_frames import fetch_frame, metadata_frame
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker

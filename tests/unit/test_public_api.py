@@ -23,8 +23,7 @@ import pyspark_kafka_meta
 from docs.generate import ENUMS, OPTIONS, public_members
 from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark.records_table import records_struct_type
-from pyspark_kafka_meta.tables.rows import LagRow
-from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+from pyspark_kafka_meta.tables.rows import ROWS, LagRow, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
 from pyspark_kafka_meta.write.input_columns import TYPES

@@ -19,7 +19,7 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader
 from kio.static.primitive import i64Timedelta
 
-from pyspark_kafka_meta.testing.certificates import Credentials
+from pyspark_kafka_meta.testing.listener_security import Credentials
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, read_message
 
 Answer = Callable[[bytes], bytes | None]

@@ -30,7 +30,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES, METADATA
 from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
 from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 from tests.wire.secured_broker import over_tls
 

@@ -26,7 +26,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.doctor import executor_checks
+from pyspark_kafka_meta.tools.doctor import connection_checks
 from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
 
 CLOSED_PORT = "127.0.0.1:1"
@@ -215,10 +215,12 @@ def test_an_old_broker_is_told_what_it_lacks(fetch: int, verdict: str, text: str
 def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_another(
     mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_checks, "task_origin", lambda role: Origin(role=role, executor_id="7", host="worker"))
+    monkeypatch.setattr(
+        connection_checks, "task_origin", lambda role: Origin(role=role, executor_id="7", host="worker")
+    )
     good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     addresses = [("127.0.0.1", 1), (good.host, good.port)]
-    rows = executor_checks.check_executor("9.9", {"kafka.bootstrap.servers": CLOSED_PORT}, addresses, None)
+    rows = connection_checks.check_executor("9.9", {"kafka.bootstrap.servers": CLOSED_PORT}, addresses, None)
 
     assert [(check, verdict) for check, verdict, _, _ in rows] == [
         ("executor 7 on worker", "ok"),

@@ -18,14 +18,12 @@ from pyspark_kafka_meta.kafka.metadata.snapshot_changes import PartitionLearned,
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.cluster_query import describe_cluster
-from pyspark_kafka_meta.tables.query_lag import query_lag
+from pyspark_kafka_meta.tables.cluster_query import describe_cluster, query_lag
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.tools.exporter.metrics_server import serve
-from pyspark_kafka_meta.tools.exporter.poller import Poller, Watched
-from pyspark_kafka_meta.tools.shared.event_sources import FolderEvents, open_events
-from pyspark_kafka_meta.tools.shared.query_checkpoint import read_checkpoint
-from pyspark_kafka_meta.tools.shared.staleness import live_leaders
+from pyspark_kafka_meta.tools.checkpoints import read_checkpoint
+from pyspark_kafka_meta.tools.cluster_state import live_leaders
+from pyspark_kafka_meta.tools.exporter.server import Poller, Watched, serve
+from pyspark_kafka_meta.tools.sources import FolderEvents, open_events
 from tests.checkpoints import write_checkpoint
 from tests.partitions import T0, T1
 from tests.unit.written_events import made, write
@@ -50,7 +48,7 @@ EXECUTOR = {"process": "executor", "application_id": "", "executor": "1"}
 def test_stale_partitions_and_lag_are_those_of_the_cluster(
     cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.tools.exporter.poller.TIMEOUT_MS", 2_000)
+    monkeypatch.setattr("pyspark_kafka_meta.tools.exporter.server.TIMEOUT_MS", 2_000)
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
     live = live_leaders(describe_cluster(ClientOptions.parse(options), ["t"]).response)
     learned = tuple(

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.demo.clusters import REPLICAS, TOPIC, EmbeddedCluster
-from pyspark_kafka_meta.tools.demo.record_feed import RecordFeed, records_per_round
+from pyspark_kafka_meta.tools.demo.query import RecordFeed, records_per_round
 
 
 def test_records_that_brokers_took_are_counted(mock_cluster: MockCluster, wait_for: Callable[..., Any]) -> None:

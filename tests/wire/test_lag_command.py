@@ -74,7 +74,7 @@ def test_a_watch_follows_the_log_and_goes_on_while_no_broker_answers(
     steps: Iterator[Callable[[], object]] = iter(
         [lambda: scene.produce(2), lambda: scene.cluster.broker_down(-1), lambda: scene.cluster.broker_up(-1)]
     )
-    monkeypatch.setattr("pyspark_kafka_meta.tools.cli.repeat.sleep", lambda _: next(steps)())
+    monkeypatch.setattr("pyspark_kafka_meta.tools.console.sleep", lambda _: next(steps)())
     result = scene.run("--watch", "1", "--count", "4", "--timeout-ms", "2000")
 
     assert [json.loads(line)["records_behind"] for line in result.stdout.splitlines()][::2] == [2, 4, 4]

@@ -9,8 +9,12 @@ from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
-from pyspark_kafka_meta.tables.query_lag import next_record_timestamps
+from pyspark_kafka_meta.tables.cluster_query import (
+    broker_rows,
+    describe_cluster,
+    next_record_timestamps,
+    partition_rows,
+)
 from pyspark_kafka_meta.testing import MockCluster
 
 LIST_OFFSETS = 2

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from pyspark_kafka_meta.errors import AuthenticationError
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.tools.cli import metadata
+from pyspark_kafka_meta.tools.cli import cluster as cluster_module
 from pyspark_kafka_meta.tools.cli.main import app
 
 WIDE = {"COLUMNS": "200", "LINES": "50", "TERM": "dumb"}
@@ -44,7 +44,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object
             raise KeyboardInterrupt
         action()
 
-    monkeypatch.setattr("pyspark_kafka_meta.tools.cli.repeat.sleep", pause)
+    monkeypatch.setattr("pyspark_kafka_meta.tools.console.sleep", pause)
 
 
 def leaders(text: str) -> list[int]:
@@ -122,7 +122,7 @@ def test_a_refused_login_ends_a_watch(
     def refuse(*_: object) -> NoReturn:
         raise AuthenticationError("b:9 refused the login")
 
-    between_looks(monkeypatch, lambda: monkeypatch.setattr(metadata, "describe_cluster", refuse), lambda: None)
+    between_looks(monkeypatch, lambda: monkeypatch.setattr(cluster_module, "describe_cluster", refuse), lambda: None)
     result = run(cluster, "--watch", "1", env=terminal)
 
     assert (result.exit_code, "Brokers in the cluster" in result.stdout) == (1, True)

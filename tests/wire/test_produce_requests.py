@@ -37,7 +37,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, Pr
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.partitions import T0, T1
 from tests.unit.kafka.protocol.answers import T_ID, produce_message
 from tests.unit.kafka.records.handmade import fetched as fetched_records

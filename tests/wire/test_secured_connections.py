@@ -44,7 +44,7 @@ from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
-from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority, Credentials
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.unit.written_events import made
 from tests.wire.scripted_broker import scripted_broker
 from tests.wire.secured_broker import parrot

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import OptionError, TlsError
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.testing.certificates import Credentials
+from pyspark_kafka_meta.testing.listener_security import Credentials
 from tests.wire.scripted_broker import scripted_broker
 from tests.wire.secured_broker import present
 

@@ -1,26 +1,56 @@
-"""`kafkameta events`: the refresh events of all metadata caches, newest last, as a table or as JSON lines."""
+"""What `kafkameta events` and `caches` show: the refresh events of all metadata caches, newest last, and what each
+cache knows by its events, side by side, with its stale entries.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from time import sleep
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tools.shared.cluster_state import event_order
-from pyspark_kafka_meta.tools.shared.console import note, print_json
-from pyspark_kafka_meta.tools.shared.event_sources import EventSource
-from pyspark_kafka_meta.tools.shared.formatting import EventsTable
+from pyspark_kafka_meta.events.liveness_lock import dead_caches
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
+from pyspark_kafka_meta.tables.cluster_query import describe_cluster
+from pyspark_kafka_meta.tables.rows import CacheRow
+from pyspark_kafka_meta.tools.cluster_state import (
+    StaleEntry,
+    event_order,
+    is_stale,
+    live_leaders,
+    newest_leaders,
+    stale_entries,
+)
+from pyspark_kafka_meta.tools.console import note, print_json
+from pyspark_kafka_meta.tools.formatting import (
+    ID_SHOWN,
+    STALE_STYLE,
+    TABLE_STYLE,
+    UNKNOWN,
+    EventsTable,
+    joined,
+    leader_cell,
+    leader_text,
+    plain,
+    process_name,
+)
+from pyspark_kafka_meta.tools.sources import EventSource
 
 POLL_S = 1.0
 LAST = 1_000
 """This many events are shown unless `--last` is given."""
 EVENTS_AT_ONCE = 1_000
 """While following, at most this many new events are sorted and printed together."""
+
+
+NAME_WIDTH, CACHE_WIDTH = 12, 20
+"""Approximate columns of a terminal for the partition and for each cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +114,143 @@ class EventTables:
         if events:
             self._console.print(EventsTable(events, self._is_first))
             self._is_first = False
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCaches:
+    """The contents of all caches at one time.
+
+    Attributes:
+        rows: by cache and partition.
+        now_ms: ms since 1970 UTC.
+        why_none: why there are no rows, else empty.
+    """
+
+    rows: Sequence[CacheRow]
+    events: Sequence[Event]
+    now_ms: int
+    why_none: str = ""
+
+
+def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> KnownCaches:
+    """What the caches with an event since `since_ms` know; a note counts the caches left out.
+
+    Spark kills Python workers, whose caches then write no last event; the dead ones of this machine are left out.
+
+    Args:
+        application_id: None for all.
+    """
+    events = list(source.read())
+    chosen = [row for row in cache_rows(events, now_ms) if application_id in (None, row.application_id)]
+    dead = dead_caches()
+    alive = [row for row in chosen if row.cache_id not in dead]
+    recent = [row for row in alive if row.last_refresh.timestamp() * 1000 >= since_ms]
+    why_none = ""
+    if not events:
+        why_none = f"no events in {source.name}"
+    elif not alive:
+        of_application = "" if application_id is None else f" of application {application_id}"
+        why_none = f"no cache{of_application} is alive: look while a query runs, or see kafkameta events"
+    elif not recent:
+        why_none = "no cache had an event since then: --since 1d goes back further"
+    else:
+        if ended := _count(chosen) - _count(alive):
+            note(f"omitted caches whose processes on this machine ended: {ended}")
+        if silent := _count(alive) - _count(recent):
+            note(f"omitted caches without an event since then: {silent}; --since 1d goes back further")
+    return KnownCaches(recent, events, now_ms, why_none)
+
+
+def show_caches(known: KnownCaches, console: Console | None) -> None:
+    """For each topic a table with a column for each cache; without a console a JSON line for each row."""
+    if known.why_none:
+        note(known.why_none)
+    if console is None:
+        for row in known.rows:
+            print_json(asdict(row))
+        return
+    stale = _stale_beside_others(known.rows)
+    per_table = max(1, (console.width - NAME_WIDTH) // CACHE_WIDTH)
+    for topic in sorted({row.topic for row in known.rows if row.topic is not None}):
+        rows = [row for row in known.rows if row.topic == topic]
+        caches = sorted({row.cache_id: row for row in rows}.values(), key=_cache_name)
+        console.print(plain(f"Topic {topic}", "bold"))
+        for start in range(0, len(caches), per_table):
+            console.print(_caches_table(caches[start : start + per_table], rows, stale))
+    if stale:
+        console.print(Text.assemble(("*", STALE_STYLE), " stale: another cache knows a newer leader epoch or topic"))
+
+
+def show_stale(known: KnownCaches, client: ClientOptions, console: Console | None) -> bool:
+    """The entries that are older than the state of the cluster.
+
+    Returns:
+        Whether there was a cache to compare.
+
+    Raises:
+        ConnectError: no broker responded.
+    """
+    if known.why_none:
+        note(f"nothing to compare with the cluster: {known.why_none}")
+        return False
+    response = describe_cluster(client, sorted({row.topic for row in known.rows if row.topic is not None})).response
+    rows = [row for row in known.rows if row.cluster_id in (None, response.cluster_id)]
+    if not rows:
+        note("nothing to compare with the cluster: all known caches are of other clusters")
+        return False
+    entries = list(stale_entries(rows, live_leaders(response), known.events, known.now_ms))
+    if console is None:
+        for entry in entries:
+            live = {"live_leader_id": entry.live.leader_id, "live_leader_epoch": entry.live.leader_epoch}
+            print_json({**asdict(entry.row), **live, "recreated": entry.is_recreated, "behind_ms": entry.behind_ms})
+    else:
+        console.print(_stale_table(entries) if entries else "No cache is behind the cluster.")
+    return True
+
+
+def _count(rows: Iterable[CacheRow]) -> int:
+    """Number of distinct caches."""
+    return len({row.cache_id for row in rows})
+
+
+def _stale_beside_others(rows: Sequence[CacheRow]) -> set[CacheRow]:
+    """The entries that are older than entries of other caches of the same cluster."""
+    clusters = {row.cluster_id for row in rows}
+    leaders = {cluster: newest_leaders(row for row in rows if row.cluster_id == cluster) for cluster in clusters}
+    return {row for row in rows if is_stale(row, leaders[row.cluster_id])}
+
+
+def _caches_table(caches: Sequence[CacheRow], rows: Sequence[CacheRow], stale: set[CacheRow]) -> Table:
+    table = Table("partition", **TABLE_STYLE)
+    for cache in caches:
+        table.add_column(Text("\n").join(map(plain, _cache_name(cache))))
+    by_cell = {(row.partition, row.cache_id): row for row in rows}
+    for partition in sorted({row.partition for row in rows if row.partition is not None}):
+        entries = [by_cell.get((partition, cache.cache_id)) for cache in caches]
+        table.add_row(str(partition), *(leader_cell(entry, entry in stale) for entry in entries))
+    return table
+
+
+def _stale_table(entries: Iterable[StaleEntry]) -> Table:
+    table = Table("cache", "partition", "knows", "now", "behind for", **TABLE_STYLE)
+    for entry in entries:
+        now = leader_text(entry.live.leader_id, entry.live.leader_epoch)
+        table.add_row(
+            plain(" ".join(_cache_name(entry.row))),
+            plain(entry.row.topic_partition),
+            leader_cell(entry.row, True),
+            plain(f"{now}, recreated" if entry.is_recreated else now),
+            plain(_behind_for(entry)),
+        )
+    return table
+
+
+def _behind_for(entry: StaleEntry) -> str:
+    if entry.behind_ms is not None:
+        return f"{entry.behind_ms / 1000:.1f} s at least"
+    return "" if entry.row.age_at_most_ms is None else f"{entry.row.age_at_most_ms / 1000:.1f} s at most"
+
+
+def _cache_name(row: CacheRow) -> tuple[str, str, str]:
+    """The cache and its process; also the sort key of caches."""
+    return joined(row.role, row.executor_id), process_name(row.host, row.pid) or UNKNOWN, row.cache_id[:ID_SHOWN]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
@@ -37,11 +38,10 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     events_options,
     since_ms,
 )
+from pyspark_kafka_meta.tools.console import WARNINGS, handle_signals, reporting, table_console, timeout_options
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.tools.doctor.machine_checks import DISTRIBUTION, version_of
-from pyspark_kafka_meta.tools.exporter.defaults import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
-from pyspark_kafka_meta.tools.shared.cluster_access import timeout_options
-from pyspark_kafka_meta.tools.shared.console import WARNINGS, end_in_good_order, for_people, reporting
+from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
 
 app = typer.Typer(
     name="kafkameta",
@@ -91,10 +91,8 @@ def metadata(
     from rich.console import Console
 
     from pyspark_kafka_meta.options import ClientOptions
-    from pyspark_kafka_meta.tools.cli.command_cache import OwnCache
-    from pyspark_kafka_meta.tools.cli.metadata import look_at, show
-    from pyspark_kafka_meta.tools.cli.metadata import watch as keep_watch
-    from pyspark_kafka_meta.tools.shared.cluster_access import check_topics
+    from pyspark_kafka_meta.tools.cli.cluster import OwnCache, look_at, show_metadata, watch_metadata
+    from pyspark_kafka_meta.tools.console import check_topics
 
     console = None if as_json else Console()
     with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
@@ -104,10 +102,10 @@ def metadata(
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
         if watch is None:
             seen = look_at(client, topic, own_cache)
-            show(seen, console)
+            show_metadata(seen, console)
             if topic:
                 check_topics(seen.description.response)
-        elif not keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count):
+        elif not watch_metadata(lambda: look_at(client, topic, own_cache), console, watch, count):
             raise typer.Exit(1)
 
 
@@ -135,9 +133,9 @@ def events(
     machine, for the latest application.
     """
     from pyspark_kafka_meta.tools.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
-    from pyspark_kafka_meta.tools.shared.event_sources import open_events
+    from pyspark_kafka_meta.tools.sources import open_events
 
-    console = for_people(as_json)
+    console = table_console(as_json)
     show = print_events if console is None else EventTables(console)
     with reporting(until_ended=follow):
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
@@ -172,10 +170,10 @@ def caches(
     another machine is shown for the time of --since.
     """
     from pyspark_kafka_meta.options import ClientOptions
-    from pyspark_kafka_meta.tools.cli.caches import known_caches, show_caches, show_stale
-    from pyspark_kafka_meta.tools.shared.event_sources import open_events
+    from pyspark_kafka_meta.tools.cli.events import known_caches, show_caches, show_stale
+    from pyspark_kafka_meta.tools.sources import open_events
 
-    console, now_ms = for_people(as_json), int(time.time() * 1000)
+    console, now_ms = table_console(as_json), int(time.time() * 1000)
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse(cluster) if stale else None
@@ -214,10 +212,9 @@ def transactions(
     from pyspark_kafka_meta.options import ClusterOptions
     from pyspark_kafka_meta.tables.open_transactions import query_transactions
     from pyspark_kafka_meta.tools.cli.transactions import settle as settle_sink
-    from pyspark_kafka_meta.tools.cli.transactions import show_transactions
-    from pyspark_kafka_meta.tools.cli.transactions import watch as keep_watch
+    from pyspark_kafka_meta.tools.cli.transactions import show_transactions, watch_transactions
 
-    console = for_people(as_json)
+    console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None):
         check_watch(watch, count)
         if settle is not None and watch is not None:
@@ -227,7 +224,7 @@ def transactions(
         if settle is not None:
             is_done = settle_sink(given, settle, lambda question: yes or typer.confirm(question), console)
         elif watch is not None:
-            is_done = keep_watch(lambda: query_transactions(given), console, watch, count)
+            is_done = watch_transactions(lambda: query_transactions(given), console, watch, count)
         else:
             show_transactions(query_transactions(given), console)
             return
@@ -251,17 +248,16 @@ def lag(
     A micro-batch counts as read once the checkpoint records it as finished. The seconds are the age of the next
     unread record, by its timestamp.
     """
-    from pyspark_kafka_meta.tools.cli.lag import show
-    from pyspark_kafka_meta.tools.cli.lag import watch as keep_watch
-    from pyspark_kafka_meta.tools.shared.query_checkpoint import checkpoint_lag
+    from pyspark_kafka_meta.tools.checkpoints import checkpoint_lag
+    from pyspark_kafka_meta.tools.cli.cluster import show_lag, watch_lag
 
-    console = for_people(as_json)
+    console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None):
         check_watch(watch, count)
         cluster = {**cluster_options(bootstrap_servers, option, config), **timeout_options(timeout_ms)}
         if watch is None:
-            show(checkpoint_lag(checkpoint, cluster), console)
-        elif not keep_watch(lambda: checkpoint_lag(checkpoint, cluster), console, watch, count):
+            show_lag(checkpoint_lag(checkpoint, cluster), console)
+        elif not watch_lag(lambda: checkpoint_lag(checkpoint, cluster), console, watch, count):
             raise typer.Exit(1)
 
 
@@ -294,9 +290,8 @@ def exporter(
     machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are stale,
     open transactions, and the lag of each --checkpoint.
     """
-    from pyspark_kafka_meta.tools.cli.exporter import serve_metrics
-    from pyspark_kafka_meta.tools.exporter.poller import Watched
-    from pyspark_kafka_meta.tools.shared.event_sources import open_events
+    from pyspark_kafka_meta.tools.exporter.server import Poller, Watched, serve
+    from pyspark_kafka_meta.tools.sources import open_events
 
     with reporting(until_ended=True):
         cluster = cluster_options(bootstrap_servers, option, config)
@@ -312,7 +307,11 @@ def exporter(
                 checkpoints=checkpoint or (),
                 per_partition=per_partition,
             )
-            serve_metrics(watched, host, port, interval)
+            handle_signals()
+            poller = Poller(watched, interval)
+            with closing(serve(lambda: poller.readings, host, port)) as server, poller:
+                typer.echo(server.url)
+                threading.Event().wait()
 
 
 @app.command()
@@ -338,8 +337,7 @@ def doctor(
     Check --topic as a query reads it, and with --write as a query writes it, with the kafka.* options of the query.
     docs/troubleshooting.md has the errors of queries.
     """
-    from pyspark_kafka_meta.tools.cli.doctor import show_findings
-    from pyspark_kafka_meta.tools.doctor.run_checks import run_checks
+    from pyspark_kafka_meta.tools.doctor.run_checks import run_checks, show_findings
 
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config, write)
@@ -350,7 +348,7 @@ def doctor(
         if path is not None and not executors:
             raise OptionError("--path needs --executors")
         cluster |= timeout_options(timeout_ms) if cluster else {}
-        if not show_findings(run_checks(cluster, topic or (), write, executors, path), for_people(as_json)):
+        if not show_findings(run_checks(cluster, topic or (), write, executors, path), table_console(as_json)):
             raise typer.Exit(1)
 
 
@@ -374,7 +372,7 @@ def demo(
     from pyspark_kafka_meta.tools.demo.runner import own_cluster, run_demo
 
     console = Console()
-    end_in_good_order()
+    handle_signals()
     with reporting(), ExitStack() as opened:
         yours = cluster_options(bootstrap_servers, option, config)
         check_demo(cluster, topic, feed, yours)
@@ -408,7 +406,7 @@ def page(
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
             raise OptionError(f"the page needs more packages: pip install '.[page]' in a clone of {DISTRIBUTION}")
-        from pyspark_kafka_meta.tools.page.start import PageAddress, serve_demo, serve_events
+        from pyspark_kafka_meta.tools.page.server import PageAddress, serve_demo, serve_events
 
         yours = cluster_options(bootstrap_servers, option, config)
         check_checkpoints(checkpoint, yours)
@@ -430,9 +428,9 @@ def migrate_checkpoint(
     write: Annotated[Path | None, typer.Option(help="Write a checkpoint for kafkameta to this folder.")] = None,
 ) -> None:
     """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source."""
-    from pyspark_kafka_meta.tools.cli.migrate import starting_offsets, write_checkpoint
+    from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint
 
-    end_in_good_order()  # removes an incomplete copy
+    handle_signals()  # removes an incomplete copy
     with reporting():
         if write is not None:
             write_checkpoint(checkpoint, write)

@@ -1,11 +1,13 @@
 """The options that commands share, and their translation to options of the source.
 
-The file of `--config` is a properties file, as for `--command-config` of Kafka's tools.
+The file of `--config` is a properties file, as for `--command-config` of Kafka's tools. It is read as
+`java.util.Properties` reads it, but only `=` ends a name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +20,14 @@ from pyspark_kafka_meta.options.fetch import FETCH_OPTIONS
 from pyspark_kafka_meta.options.parsers import parse_duration_ms
 from pyspark_kafka_meta.options.producer import PRODUCER_OPTIONS
 from pyspark_kafka_meta.options.tables import OPTION_NAMES
-from pyspark_kafka_meta.tools.cli.properties_file import parse_properties, split_pair
+from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
-from pyspark_kafka_meta.tools.shared.console import note
 from pyspark_kafka_meta.validators import INT32_MAX
+
+_LINE = re.compile(r"\s*[#!].*|(?:[^\\\n]|\\[\s\S]?)+")
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 Servers = Annotated[str | None, typer.Option(help="Brokers as host:port, separated by commas; --config may set them.")]
 Options = Annotated[
@@ -164,3 +170,31 @@ def _full_name(name: str) -> str:
     """The documented name, with the prefix `kafka.` that Kafka's tools omit."""
     full = name if name in OPTION_NAMES or name.lower().startswith("kafka.") else f"kafka.{name}"
     return OPTION_NAMES.get(full, full)
+
+
+def parse_properties(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values. A backslash at the end of a line continues it, except in comments; two stand for a backslash.
+
+    Raises:
+        ValueError: a line is not NAME=VALUE; the text is its number.
+    """
+    for line in _LINE.finditer(text):
+        if (pair := _CONTINUED.sub(r"\1", line[0]).lstrip()) and pair[0] not in "#!":
+            try:
+                name, value = split_pair(pair)
+            except ValueError:
+                raise ValueError(text.count("\n", 0, line.start()) + 1) from None
+            yield name, _ESCAPE.sub(_unescaped, value.lstrip())
+
+
+def split_pair(text: str) -> tuple[str, str]:
+    """Name and value of NAME=VALUE. Raises ValueError, without the text, which may be a secret."""
+    name, sign, value = text.partition("=")
+    if not name.strip() or not sign:
+        raise ValueError("not NAME=VALUE")
+    return name.strip(), value
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    escape = found[1]
+    return chr(int(escape[1:], 16)) if len(escape) > 1 else _NAMED.get(escape, escape)

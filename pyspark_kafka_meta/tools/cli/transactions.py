@@ -1,4 +1,4 @@
-"""`kafkameta transactions`: the open transactions of a cluster, and how those of one sink are ended."""
+"""What `kafkameta transactions` shows: the open transactions of a cluster; and how `--settle` ends those of a sink."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ from pyspark_kafka_meta.tables.open_transactions import (
     transaction_rows,
 )
 from pyspark_kafka_meta.tables.rows import TransactionRow
-from pyspark_kafka_meta.tools.cli import repeat
-from pyspark_kafka_meta.tools.shared.console import note, print_json
-from pyspark_kafka_meta.tools.shared.formatting import TABLE_STYLE, decided_text, plain, seconds_text, written_text
+from pyspark_kafka_meta.tools.console import note, print_json, watch
+from pyspark_kafka_meta.tools.formatting import (
+    TABLE_STYLE,
+    decided_text,
+    plain,
+    seconds_text,
+    written_text,
+)
 from pyspark_kafka_meta.write.exactly_once.decision import tasks_of_sink
 from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 
@@ -42,11 +47,11 @@ def show_transactions(rows: Sequence[TransactionRow], console: Console | None) -
         note("no transaction is open")
 
 
-def watch(
+def watch_transactions(
     look: Callable[[], Sequence[TransactionRow]], console: Console | None, every_s: float, times: int | None
 ) -> bool:
-    """Look as `repeat.watch`."""
-    return repeat.watch(look, lambda rows: show_transactions(rows, None), _tables, console, every_s, times)
+    """Look as `console.watch`."""
+    return watch(look, lambda rows: show_transactions(rows, None), _tables, console, every_s, times)
 
 
 def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], bool], console: Console | None) -> bool:

@@ -11,8 +11,8 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.kafka.protocol.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, describe
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tools.shared.cluster_state import EXECUTOR_ROLES, State, requests_by_broker
-from pyspark_kafka_meta.tools.shared.formatting import ID_SHOWN, executor_name, recovery_text
+from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, State, requests_by_broker
+from pyspark_kafka_meta.tools.formatting import ID_SHOWN, executor_name, recovery_text
 
 Check = Callable[[State], str | None]
 

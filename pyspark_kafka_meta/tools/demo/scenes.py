@@ -16,6 +16,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions, SourceOptions
 from pyspark_kafka_meta.options.producer import CODECS
+from pyspark_kafka_meta.tools.cluster_state import State
 from pyspark_kafka_meta.tools.demo import scene_checks
 from pyspark_kafka_meta.tools.demo.clusters import (
     TOPIC,
@@ -27,7 +28,6 @@ from pyspark_kafka_meta.tools.demo.clusters import (
 )
 from pyspark_kafka_meta.tools.demo.query import MAX_AGE_MS
 from pyspark_kafka_meta.tools.demo.scene_checks import Check
-from pyspark_kafka_meta.tools.shared.cluster_state import State
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 

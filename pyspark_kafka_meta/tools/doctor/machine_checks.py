@@ -16,7 +16,7 @@ from importlib import import_module, metadata
 from itertools import zip_longest
 from typing import NamedTuple
 
-from pyspark_kafka_meta.tools.doctor.findings import Finding, Verdict, fail, ok, warn
+from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
 
 DISTRIBUTION = "pyspark-kafka-meta"
 STREAMS_SINCE = (4, 2)

@@ -1,13 +1,21 @@
-"""Runs the checks of `kafkameta doctor`, a section at a time."""
+"""Runs the checks of `kafkameta doctor`, a section at a time, and prints their findings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+
+from rich.console import Console
+from rich.table import Table
 
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.tools.doctor.findings import Section, Verdict
+from pyspark_kafka_meta.tools.console import print_json
+from pyspark_kafka_meta.tools.doctor import Finding, Section, Verdict
 from pyspark_kafka_meta.tools.doctor.machine_checks import machine_findings
+from pyspark_kafka_meta.tools.formatting import plain
+
+VERDICT_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 
 
 def run_checks(
@@ -32,10 +40,14 @@ def run_checks(
     if any(finding.verdict is Verdict.FAIL and finding.check.startswith("package") for finding in machine):
         return
     from pyspark_kafka_meta.options import ClientOptions, FetchOptions
-    from pyspark_kafka_meta.tools.doctor.broker_checks import bootstrap_findings, broker_findings, reach_all, responding
-    from pyspark_kafka_meta.tools.doctor.executor_checks import executor_findings
-    from pyspark_kafka_meta.tools.doctor.topic_checks import topic_findings
-    from pyspark_kafka_meta.tools.doctor.write_checks import split_options, write_findings
+    from pyspark_kafka_meta.tools.doctor.connection_checks import (
+        bootstrap_findings,
+        broker_findings,
+        executor_findings,
+        reach_all,
+        responding,
+    )
+    from pyspark_kafka_meta.tools.doctor.topic_checks import split_options, topic_findings, write_findings
 
     addresses: Sequence[Address] = ()
     cluster, writing = split_options(cluster) if checks_writes else (cluster, None)
@@ -56,3 +68,36 @@ def run_checks(
                     yield "Writes", write_findings(topics, options, writing)
     if checks_executors:
         yield "Executors", executor_findings(cluster, addresses, events_path)
+
+
+def show_findings(sections: Iterable[Section], console: Console | None) -> bool:
+    """Print each section after its checks: a table, or without a console a JSON line for each finding.
+
+    Returns:
+        Whether nothing failed.
+    """
+    counts: Counter[Verdict] = Counter()
+    for title, section in sections:
+        findings = list(section)
+        counts.update(finding.verdict for finding in findings)
+        if console is None:
+            for finding in findings:
+                print_json({"section": title, **asdict(finding)})
+        else:
+            console.print(plain(title, "bold"))
+            console.print(_table(findings))
+    if console is not None:
+        summary = f"{counts.total()} checks: {counts[Verdict.FAIL]} failed, {counts[Verdict.WARN]} with a warning"
+        console.print(plain(summary, "bold"))
+    return counts[Verdict.FAIL] == 0
+
+
+def _table(findings: Iterable[Finding]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 1))
+    for finding in findings:
+        table.add_row(
+            plain(finding.verdict, VERDICT_STYLES[finding.verdict]), plain(finding.check), plain(finding.what)
+        )
+        if finding.fix:
+            table.add_row("", "", plain(f"-> {finding.fix}", "bold"))
+    return table

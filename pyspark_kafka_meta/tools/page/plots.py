@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tools.shared.formatting import UNKNOWN
+from pyspark_kafka_meta.tools.formatting import UNKNOWN
 
 WINDOW_MS = 180_000
 POINTS = 400

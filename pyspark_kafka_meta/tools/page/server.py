@@ -1,21 +1,164 @@
-"""Serves the page, to this machine alone unless set otherwise, until Ctrl-C or SIGTERM."""
+"""Starts the page, on a cluster and a query of the demo's own or on the events of other queries, and serves it until
+Ctrl-C or SIGTERM, to this machine alone unless set otherwise.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+import webbrowser
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from ipaddress import ip_address
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import typer
 import uvicorn
 from fastapi import FastAPI
 from nicegui import ui
+from rich.console import Console
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import ClusterOptions
+from pyspark_kafka_meta.options.transactions import DECISIONS_TOPIC
+from pyspark_kafka_meta.tables.open_transactions import query_transactions
+from pyspark_kafka_meta.tools.checkpoints import checkpoint_lag
+from pyspark_kafka_meta.tools.console import handle_signals, note, timeout_options
+from pyspark_kafka_meta.tools.demo import DemoCluster
+from pyspark_kafka_meta.tools.demo.runner import own_cluster, start_query
+from pyspark_kafka_meta.tools.page.state_poller import Questions, StatePoller
+from pyspark_kafka_meta.tools.page.ui import ButtonActions, Page
+from pyspark_kafka_meta.tools.sources import Watcher, open_events
+
+TIMEOUT_MS = 5_000
+"""For brokers to respond to a question about lag or transactions."""
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#1f56c3"/>'
+    '<path d="M5 3v10M11 3 5.5 8l5.5 5" stroke="#fff" stroke-width="2" fill="none"/></svg>'
+)
+CLOSE_TIMEOUT_S = 2
+RECONNECT_TIMEOUT_S = 30
+"""A browser that is away for longer, asleep for example, reloads its page."""
+
+
+class PageAddress(NamedTuple):
+    """Where to serve the page, and whether to open a browser."""
+
+    host: str
+    port: int
+    opens_browser: bool
+
+
+def serve_demo(kind: DemoCluster | None, at: PageAddress) -> None:
+    """Raises KafkaMetaError: the port is taken, or the demo cannot start."""
+    console = Console(stderr=True)
+    with ExitStack() as opened:
+        listening = opened.enter_context(_listen(at))
+        cluster = opened.enter_context(own_cluster(kind, console))
+        query = opened.enter_context(start_query(cluster, console, is_fed=True))
+        questions = _questions(cluster.options, [str(query.checkpoint)], DECISIONS_TOPIC)
+        poller = opened.enter_context(StatePoller(query.watcher.state, True, questions))
+        actions = ButtonActions(cluster, query.events, poller.dead)
+        _announce(listening, at)
+        serve(listening, at.host, lambda: Page(poller, cluster.name, "Cluster now", actions))
+
+
+def serve_events(
+    events: Mapping[str, str],
+    cluster: Mapping[str, str],
+    checkpoints: Sequence[str],
+    decisions_topic: str,
+    at: PageAddress,
+) -> None:
+    """Args:
+        events: options of the table `refresh_events`.
+        cluster: `kafka.*` options of the cluster to show beside the events; empty for none.
+        checkpoints: locations of checkpoints of queries that read from the cluster.
+        decisions_topic: of the sinks in the cluster.
+
+    Raises:
+        KafkaMetaError: the port is taken, or an option is invalid.
+    """
+    with ExitStack() as opened:
+        listening = opened.enter_context(_listen(at))
+        source = opened.enter_context(closing(open_events(events, must_exist=True)))
+        watcher = Watcher(
+            source,
+            cluster,
+            lambda caches: sorted({row.topic for row in caches if row.topic is not None}),
+            lambda: ({}, {}, 0.0),
+        )
+        questions = _questions(cluster, checkpoints, decisions_topic) if cluster else None
+        poller = opened.enter_context(StatePoller(watcher.state, False, questions))
+        leaders_title = "Cluster now" if cluster else "Newest known"
+        _announce(listening, at)
+        serve(listening, at.host, lambda: Page(poller, f"Events of {source.name}", leaders_title, None))
+
+
+def _questions(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions_topic: str) -> Questions:
+    options = {**cluster, **timeout_options(TIMEOUT_MS)}
+    transactions = ClusterOptions.parse({**options, "decisionsTopic": decisions_topic})
+    # The last part of a location alone: a URI may hold keys.
+    lags = [
+        (checkpoint.rstrip("/").rpartition("/")[2], partial(checkpoint_lag, checkpoint, options))
+        for checkpoint in checkpoints
+    ]
+    return Questions(lags, partial(query_transactions, transactions))
+
+
+def _listen(at: PageAddress) -> socket.socket:
+    handle_signals()
+    return listen(at.host, at.port)
+
+
+def _announce(listening: socket.socket, at: PageAddress) -> None:
+    if at.host not in LOCAL_HOSTS:
+        note(f"everybody who can reach {at.host} sees this page and can press its buttons: there is no login")
+    typer.echo(address(listening))
+    if at.opens_browser:
+        webbrowser.open(address(listening))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises OptionError: the address cannot be used."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
+        raise OptionError(
+            f"cannot listen on {host}, port {port}: {reason}. Give a --host of this machine and a free --port, or 0"
+        ) from None
+
+
+def address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def serve(listening: socket.socket, host: str, draw: Callable[[], object]) -> None:
+    """Args:
+    host: as the user named it.
+    draw: draws the page for each browser that opens it.
+    """
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(RequestGuard, named=host)
+    ui.run_with(
+        app,
+        root=draw,
+        title="kafkameta",
+        favicon=ICON,
+        language="en-US",
+        tailwind=False,
+        reconnect_timeout=RECONNECT_TIMEOUT_S,
+    )
+    config = uvicorn.Config(app, log_level="error", ws="wsproto", timeout_graceful_shutdown=CLOSE_TIMEOUT_S)
+    uvicorn.Server(config).run(sockets=[listening])
 
 
 def is_own_request(host: str | None, origin: str | None, named: str) -> bool:
@@ -68,48 +211,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#1f56c3"/>'
-    '<path d="M5 3v10M11 3 5.5 8l5.5 5" stroke="#fff" stroke-width="2" fill="none"/></svg>'
-)
-CLOSE_TIMEOUT_S = 2
-RECONNECT_TIMEOUT_S = 30
-"""A browser that is away for longer, asleep for example, reloads its page."""
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Raises OptionError: the address cannot be used."""
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
-        raise OptionError(
-            f"cannot listen on {host}, port {port}: {reason}. Give a --host of this machine and a free --port, or 0"
-        ) from None
-
-
-def address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def serve(listening: socket.socket, host: str, draw: Callable[[], object]) -> None:
-    """Args:
-    host: as the user named it.
-    draw: draws the page for each browser that opens it.
-    """
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(RequestGuard, named=host)
-    ui.run_with(
-        app,
-        root=draw,
-        title="kafkameta",
-        favicon=ICON,
-        language="en-US",
-        tailwind=False,
-        reconnect_timeout=RECONNECT_TIMEOUT_S,
-    )
-    config = uvicorn.Config(app, log_level="error", ws="wsproto", timeout_graceful_shutdown=CLOSE_TIMEOUT_S)
-    uvicorn.Server(config).run(sockets=[listening])

@@ -1,24 +1,42 @@
-"""Polls the state about once a second in a thread, and runs the actions of buttons, one at a time, in another."""
+"""Polls what the page shows, in threads, and runs the actions of buttons, one at a time, in another thread.
+
+The state is polled about once a second. The lag of each query and the transactions have a thread of their own: a broker
+that does not respond delays nothing else on the page.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
+from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import BrokerRow, TransactionRow
+from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
+from pyspark_kafka_meta.tools.cluster_state import State
+from pyspark_kafka_meta.tools.console import error_text
 from pyspark_kafka_meta.tools.page.plots import WINDOW_MS, Plot, Sample, latencies, recoveries, throughput, timeline
-from pyspark_kafka_meta.tools.page.repeated_question import Answer, RepeatedQuestion, page_error_text
-from pyspark_kafka_meta.tools.page.view_model import Move, NamedLag, PageView, moves_since, records_behind, view_of
-from pyspark_kafka_meta.tools.shared.cluster_state import State
-from pyspark_kafka_meta.tools.shared.query_checkpoint import CheckpointLag
+from pyspark_kafka_meta.tools.page.view_model import (
+    Answer,
+    Move,
+    NamedLag,
+    PageView,
+    moves_since,
+    records_behind,
+    view_of,
+)
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 POLL_S = 1.0
+ASK_S = 2.0
 CLOSE_TIMEOUT_S = 2.0
 """Closing waits this long for a poll; brokers that do not answer take longer."""
 
@@ -43,6 +61,52 @@ class Questions(NamedTuple):
 
     lags: Sequence[tuple[str, Callable[[], CheckpointLag]]]
     transactions: Callable[[], list[TransactionRow]]
+
+
+class RepeatedQuestion(Generic[T]):
+    """Asks inside `with`, until brokers turn out not to know the question, or refuse the login: repeated attempts may
+    lock the account.
+
+    Args:
+        ask: returns the answer. May take long.
+        get_trouble: why there is no use in asking now, else None.
+    """
+
+    def __init__(self, ask: Callable[[], T], get_trouble: Callable[[], str | None]) -> None:
+        self._last: Answer[T] = Answer()
+        self._ask = ask
+        self._get_trouble = get_trouble
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafkameta-page-question", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Does not wait for an answer."""
+        self._stopped.set()
+
+    @property
+    def answer(self) -> Answer[T]:
+        """The last one; unknown at once when there is trouble, even while brokers are asked."""
+        trouble = self._get_trouble()
+        return self._last if trouble is None else Answer(trouble=trouble)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                if self._get_trouble() is None:
+                    self._last = Answer(self._ask())
+            except UnsupportedBrokerError as error:
+                self._last = Answer(trouble=error_text(error), is_supported=False)
+                return
+            except AuthenticationError as error:
+                self._last = Answer(trouble=f"{error_text(error)} (not asked again: restart the command)")
+                return
+            except Exception as error:
+                self._last = Answer(trouble=page_error_text(error, self._last.trouble))
+            self._stopped.wait(ASK_S)
 
 
 class StatePoller:
@@ -145,3 +209,14 @@ class StatePoller:
         }
         view = view_of(state, self._known, self.dead, self._moves, self._by_process)
         self.state, self.snapshot = state, Snapshot(view, plots)
+
+
+def page_error_text(error: Exception, before: str | None) -> str:
+    """For the page. An unexpected error must not end the thread, or the page would stand still; it is logged once until
+    another text is shown."""
+    if isinstance(error, KafkaMetaError):
+        return error_text(error)
+    text = f"{type(error).__name__}, see the log of kafkameta page"
+    if text != before:
+        logger.error("unexpected error of the page", exc_info=error)
+    return text

@@ -1,23 +1,95 @@
-"""The page in one browser. Tables are replaced when they change; buttons stay, so that they keep the focus."""
+"""The page in one browser, its buttons and its templates.
+
+Tables are replaced when they change; buttons stay, so that they keep the focus. Buttons change clusters of the demo's
+own. Text from brokers and events is escaped, and shown without control characters.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
-from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC
-from pyspark_kafka_meta.tools.page.button_actions import Action, ButtonActions
-from pyspark_kafka_meta.tools.page.html_templates import CSS, render
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
+from pyspark_kafka_meta.tools import formatting
+from pyspark_kafka_meta.tools.cluster_state import State
+from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, ChangeableCluster, EmbeddedCluster
+from pyspark_kafka_meta.tools.demo.scenes import run_client
 from pyspark_kafka_meta.tools.page.state_poller import Answers, Snapshot, StatePoller
 from pyspark_kafka_meta.tools.page.view_model import answers_view
 
 REFRESH_S = 0.5
 PLOTS = {"latencies": "Refresh latency", "recoveries": "Recovery after errors"}
+_FOLDER = Path(__file__).parent / "templates"
+CSS = (_FOLDER / "page.css").read_text()
+Action = Callable[[State], str]
+
+
+def _local_time(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000).astimezone()
+
+
+def _shown(value: object) -> object:
+    return value if isinstance(value, Markup) else formatting.printable(str(value))
+
+
+_TEMPLATES = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True, finalize=_shown)
+_TEMPLATES.globals.update(text=formatting, local_time=_local_time)
+
+
+def render(name: str, **values: object) -> str:
+    """The HTML of one part of the page."""
+    return _TEMPLATES.get_template(f"{name}.html").render(values)
+
+
+class ButtonActions:
+    """What the buttons do to one cluster.
+
+    Attributes:
+        dead: killed brokers, shared with the view.
+        growth: the label of the button for `grow`.
+    """
+
+    def __init__(self, cluster: ChangeableCluster, events: Path, dead: set[int]) -> None:
+        self.dead = dead
+        self.growth = "Add a topic" if isinstance(cluster, EmbeddedCluster) else "Add a partition"
+        self._cluster = cluster
+        self._events = events
+
+    def move(self, partition: TopicPartition) -> Action:
+        def act(state: State) -> str:
+            self._cluster.move_leader(partition, state.leader_of(partition))
+            return f"The leader of {partition} moved away from broker {state.leader_of(partition)}."
+
+        return act
+
+    def kill_or_restore(self, broker_id: int) -> Action:
+        def act(_: State) -> str:
+            if broker_id in self.dead:
+                self._cluster.restore(broker_id)
+                self.dead.discard(broker_id)
+                return f"Broker {broker_id} runs again."
+            self._cluster.kill(broker_id)
+            self.dead.add(broker_id)
+            return f"Broker {broker_id} was killed."
+
+        return act
+
+    def grow(self, _: State) -> str:
+        return f"{self._cluster.grow()} was added."
+
+    def refresh(self, _: State) -> str:
+        servers = [self._cluster.options["kafka.bootstrap.servers"]]
+        run_client(self._cluster, self._events, servers, [RefreshReason.ON_DEMAND])
+        return "A client of this page refreshed its cache on demand."
 
 
 class _Card(NamedTuple):

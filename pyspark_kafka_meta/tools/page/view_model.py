@@ -6,17 +6,24 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.query_lag import LagSummary
+from pyspark_kafka_meta.tables.cluster_query import LagSummary
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, TransactionRow, by_partition
-from pyspark_kafka_meta.tools.page.repeated_question import Answer
-from pyspark_kafka_meta.tools.shared.cluster_state import State, caches_by_process, requests_by_broker
-from pyspark_kafka_meta.tools.shared.formatting import (
+from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
+from pyspark_kafka_meta.tools.cluster_state import (
+    SILENT_MS,
+    Leaders,
+    State,
+    caches_by_process,
+    is_stale,
+    requests_by_broker,
+)
+from pyspark_kafka_meta.tools.formatting import (
     ID_SHOWN,
     UNKNOWN,
     batch_text,
@@ -25,16 +32,30 @@ from pyspark_kafka_meta.tools.shared.formatting import (
     joined,
     leader_text,
 )
-from pyspark_kafka_meta.tools.shared.query_checkpoint import CheckpointLag
-from pyspark_kafka_meta.tools.shared.staleness import SILENT_MS, Leaders, is_stale
-from pyspark_kafka_meta.tools.shared.watcher import KEEP_EVENTS_MS
+from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS
 
+T = TypeVar("T")
 EVENTS_SHOWN = 10
 CACHES_SHOWN = 12
 LAG_SHOWN = 50
 """Partitions of each query."""
 TRANSACTIONS_SHOWN = 50
 MOVE_SHOWN_MS = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """The last answer.
+
+    Attributes:
+        value: None while it is unknown: an old one would look like a good state.
+        trouble: why it is unknown; None before the first answer.
+        is_supported: whether brokers know the question.
+    """
+
+    value: T | None = None
+    trouble: str | None = None
+    is_supported: bool = True
 
 
 NamedLag = tuple[str, Answer[CheckpointLag]]

@@ -12,10 +12,8 @@ import pytest
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
-from pyspark_kafka_meta.tables.event_parser import to_batches
 from pyspark_kafka_meta.tables.open_transactions import open_transactions, transaction_rows
-from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow
-from pyspark_kafka_meta.tables.schemas import arrow_schema
+from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow, arrow_schema, to_batches
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision
 
 NOW_MS = 1_700_000_060_000

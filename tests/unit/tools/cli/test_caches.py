@@ -15,10 +15,10 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import PartitionRow
-from pyspark_kafka_meta.tools.cli.caches import KnownCaches, known_caches
+from pyspark_kafka_meta.tools.cli.events import KnownCaches, known_caches
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.shared.event_sources import FolderEvents
-from pyspark_kafka_meta.tools.shared.staleness import StaleEntry, stale_entries
+from pyspark_kafka_meta.tools.cluster_state import StaleEntry, stale_entries
+from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.unit.written_events import learning, made, moving, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "LINES": "50"}

@@ -21,8 +21,8 @@ from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tools.cli import events as events_module
 from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.shared.event_sources import FolderEvents, open_events
-from pyspark_kafka_meta.tools.shared.formatting import cache_text
+from pyspark_kafka_meta.tools.formatting import cache_text
+from pyspark_kafka_meta.tools.sources import FolderEvents, open_events
 from tests.unit.written_events import learning, made, moving, sequences, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}

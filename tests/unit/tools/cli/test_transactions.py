@@ -119,7 +119,7 @@ def test_person_is_told_that_nothing_is_open(sinks: Sinks) -> None:
 def changing(sinks: Sinks, monkeypatch: pytest.MonkeyPatch, *later: list[TransactionRow] | KafkaMetaError) -> None:
     """Between two looks the rows are replaced by the next ones."""
     rows = iter(later)
-    monkeypatch.setattr("pyspark_kafka_meta.tools.cli.repeat.sleep", lambda _: setattr(sinks, "rows", next(rows)))
+    monkeypatch.setattr("pyspark_kafka_meta.tools.console.sleep", lambda _: setattr(sinks, "rows", next(rows)))
 
 
 def test_watch_follows_transactions_and_goes_on_while_no_broker_responds(
@@ -144,7 +144,7 @@ def test_person_who_watches_sees_the_time_of_each_look(sinks: Sinks, rows: list[
 
 
 def test_watch_ends_where_brokers_cannot_list(sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.tools.cli.repeat.sleep", lambda _: pytest.fail("it goes on"))
+    monkeypatch.setattr("pyspark_kafka_meta.tools.console.sleep", lambda _: pytest.fail("it goes on"))
     sinks.rows = UnsupportedBrokerError("brokers before Kafka 3.0 cannot list")
 
     assert run("--watch", "1").exit_code == 1

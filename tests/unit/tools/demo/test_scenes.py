@@ -25,15 +25,15 @@ from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.cluster_state import State, caches_by_process
 from pyspark_kafka_meta.tools.demo import runner, scene_checks
 from pyspark_kafka_meta.tools.demo.clusters import UserCluster
+from pyspark_kafka_meta.tools.demo.runner import event_lines, frame, result_line, summary
 from pyspark_kafka_meta.tools.demo.scene_checks import Check
 from pyspark_kafka_meta.tools.demo.scenes import Scene, SceneResult, scenes_of
-from pyspark_kafka_meta.tools.demo.screen import event_lines, frame, result_line, summary
-from pyspark_kafka_meta.tools.shared.cluster_state import State, caches_by_process
-from pyspark_kafka_meta.tools.shared.formatting import event_line, is_notable
+from pyspark_kafka_meta.tools.formatting import event_line, is_notable
 from tests.partitions import T0, T1
-from tests.unit.tools.shared.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
+from tests.unit.tools.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
 from tests.unit.written_events import learning, made, moving
 
 CLI = {"origin": Origin(role=Role.CLI, host="here", pid=1)}

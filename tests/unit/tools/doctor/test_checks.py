@@ -19,9 +19,15 @@ from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, METADATA, Api
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.tables.rows import PartitionRow
-from pyspark_kafka_meta.tools.doctor import broker_checks, executor_checks, machine_checks, topic_checks
-from pyspark_kafka_meta.tools.doctor.broker_checks import Reached
-from pyspark_kafka_meta.tools.doctor.findings import Finding, Verdict, failure
+from pyspark_kafka_meta.tools.doctor import (
+    Finding,
+    Verdict,
+    connection_checks,
+    failure,
+    machine_checks,
+    topic_checks,
+)
+from pyspark_kafka_meta.tools.doctor.connection_checks import Reached
 from pyspark_kafka_meta.tools.doctor.machine_checks import Installed, Requirement
 from tests.unit.kafka.records.handmade import Row, batch
 
@@ -140,19 +146,19 @@ def test_the_python_and_the_java_that_the_environment_names_are_tried(
 
 
 def test_a_dead_address_beside_one_that_answers_is_a_warning() -> None:
-    found = broker_checks.bootstrap_findings({A: ConnectError("dead"), B: reached()})
+    found = connection_checks.bootstrap_findings({A: ConnectError("dead"), B: reached()})
     assert verdicts(found) == [("bootstrap a:9092", WARN), ("bootstrap b:9092", OK)]
 
 
 def test_dead_addresses_alone_are_failures() -> None:
-    found = list(broker_checks.bootstrap_findings({A: ConnectError("dead"), B: TlsError("no trust")}))
+    found = list(connection_checks.bootstrap_findings({A: ConnectError("dead"), B: TlsError("no trust")}))
     assert verdicts(found) == [("bootstrap a:9092", FAIL), ("bootstrap b:9092", FAIL)]
     assert "firewalls" in found[0].fix
     assert "kafka.ssl." in found[1].fix
 
 
 def test_addresses_of_two_clusters_are_a_failure() -> None:
-    *_, found = broker_checks.bootstrap_findings({A: reached("one"), B: reached("two")})
+    *_, found = connection_checks.bootstrap_findings({A: reached("one"), B: reached("two")})
     assert (found.verdict, "a:9092 is in one, b:9092 is in two" in found.what) == (FAIL, True)
 
 
@@ -166,25 +172,25 @@ def test_addresses_of_two_clusters_are_a_failure() -> None:
     ],
 )
 def test_a_broker_is_judged_at_the_address_that_it_advertises(seen: Any, verdict: Verdict, fix: str) -> None:
-    found, *_ = broker_checks.broker_findings([Broker(1, A)], {A: seen}, rack="")
+    found, *_ = connection_checks.broker_findings([Broker(1, A)], {A: seen}, rack="")
     assert (found.check, found.verdict) == ("broker 1", verdict)
     assert fix in found.fix
 
 
 def test_a_cluster_that_knows_no_broker_cannot_be_read() -> None:
-    found = broker_checks.broker_findings([], {A: reached()}, rack="")
+    found = connection_checks.broker_findings([], {A: reached()}, rack="")
     assert verdicts(found) == [("brokers", FAIL), ("versions", OK)]
 
 
 def test_brokers_behind_one_address_cannot_be_told_apart() -> None:
-    found = broker_checks.shared_addresses([Broker(1, A), Broker(3, A), Broker(2, B)])
+    found = connection_checks.shared_addresses([Broker(1, A), Broker(3, A), Broker(2, B)])
     (finding,) = found
     assert "brokers 1, 3 all advertise a:9092" in finding.what
 
 
 @pytest.mark.parametrize(("fetch", "verdict", "release"), [(16, OK, ""), (15, WARN, "3.7"), (12, WARN, "3.7")])
 def test_the_oldest_broker_says_what_is_missing(fetch: int, verdict: Verdict, release: str) -> None:
-    found = broker_checks.versions_finding([NEW, {METADATA: 12, FETCH: fetch}])
+    found = connection_checks.versions_finding([NEW, {METADATA: 12, FETCH: fetch}])
     assert found.verdict is verdict
     assert f"Metadata v12, Fetch v{fetch}" in found.what
     assert release in found.fix
@@ -192,7 +198,7 @@ def test_the_oldest_broker_says_what_is_missing(fetch: int, verdict: Verdict, re
 
 @pytest.mark.parametrize(("rack", "warned"), [("", False), ("r1", False), ("r2", True)])
 def test_a_rack_without_brokers_is_a_warning(rack: str, warned: bool) -> None:
-    found = broker_checks.broker_findings([Broker(1, A, "r1")], {A: reached()}, rack)
+    found = connection_checks.broker_findings([Broker(1, A, "r1")], {A: reached()}, rack)
     assert ("rack" in {one.check for one in found}) is warned
 
 
@@ -333,7 +339,7 @@ def test_on_corrupt_batch_is_proposed_for_corrupt_batches_alone() -> None:
     ],
 )
 def test_an_error_of_spark_is_told_in_one_line(text: str, what: str, fix: str) -> None:
-    found = executor_checks.judge_spark_error(text)
+    found = connection_checks.judge_spark_error(text)
     assert (found.verdict, "\n" in found.what) == (FAIL, False)
     assert what in found.what
     assert fix in found.fix
@@ -346,7 +352,7 @@ def test_the_worst_that_tasks_of_an_executor_saw_is_kept() -> None:
         ("e0", "ok", "fine", ""),
         ("e1", "ok", "again", ""),
     ]
-    assert executor_checks.worst_of_each(rows) == [Finding("e0", OK, "fine"), Finding("e1", FAIL, "lost", "mend")]
+    assert connection_checks.worst_of_each(rows) == [Finding("e0", OK, "fine"), Finding("e1", FAIL, "lost", "mend")]
 
 
 def test_how_to_get_java_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -364,9 +370,11 @@ def test_a_partition_without_known_bounds_is_not_fetched(start: int | None, end:
 
 
 def test_an_option_that_is_no_good_there_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor_checks, "task_origin", lambda role: Origin(role=role, executor_id="1", host="worker"))
+    monkeypatch.setattr(
+        connection_checks, "task_origin", lambda role: Origin(role=role, executor_id="1", host="worker")
+    )
     options = {"kafka.bootstrap.servers": "b:9", "kafka.security.protocol": "NONE"}
-    *_, (check, verdict, what, _) = executor_checks.check_executor(None, options, [("b", 9)], None)
+    *_, (check, verdict, what, _) = connection_checks.check_executor(None, options, [("b", 9)], None)
 
     assert (check, verdict) == ("executor 1 on worker: options", "fail")
     assert "kafka.security.protocol" in what
@@ -376,9 +384,11 @@ def test_an_option_that_is_no_good_there_is_told_as_one(monkeypatch: pytest.Monk
 def test_an_executor_with_another_folder_than_the_driver_is_told(
     marker: str, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(executor_checks, "task_origin", lambda role: Origin(role=role, executor_id="1", host="worker"))
+    monkeypatch.setattr(
+        connection_checks, "task_origin", lambda role: Origin(role=role, executor_id="1", host="worker")
+    )
     (tmp_path / "doctor-1").touch()
-    *_, found = executor_checks.check_executor(None, {}, [], (str(tmp_path), marker))
+    *_, found = connection_checks.check_executor(None, {}, [], (str(tmp_path), marker))
 
     assert found[:2] == ("executor 1 on worker: metricsPath", verdict)
     assert ("metricsTopic" in found[3]) is (verdict == "warn")

@@ -14,8 +14,8 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tools.doctor.findings import Finding, Verdict
-from pyspark_kafka_meta.tools.doctor.write_checks import check_writes, damaged_batch, split_options
+from pyspark_kafka_meta.tools.doctor import Finding, Verdict
+from pyspark_kafka_meta.tools.doctor.topic_checks import check_writes, damaged_batch, split_options
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_wire import FakeClock, FakeWire

@@ -19,11 +19,15 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, TransactionRow, by_partition
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
-from pyspark_kafka_meta.tools.exporter.cluster_readings import Health, read_health, read_lag, read_transactions
-from pyspark_kafka_meta.tools.exporter.event_totals import EventTotals
-from pyspark_kafka_meta.tools.exporter.metric_table import METRICS, Kind, Metric, Source
-from pyspark_kafka_meta.tools.exporter.query_totals import QueryTotals
-from pyspark_kafka_meta.tools.exporter.readings import Readings
+from pyspark_kafka_meta.tools.exporter.metric_table import METRICS, Kind, Metric, Readings, Source
+from pyspark_kafka_meta.tools.exporter.totals import (
+    EventTotals,
+    Health,
+    QueryTotals,
+    read_health,
+    read_lag,
+    read_transactions,
+)
 from tests.unit.written_events import learning, made
 
 NOW_MS = 1_800_000_000_000

@@ -18,16 +18,19 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, Eve
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, TransactionPartition, TransactionRow
+from pyspark_kafka_meta.tools.checkpoints import CheckpointLag, QueryProgress
 from pyspark_kafka_meta.tools.cli import main
-from pyspark_kafka_meta.tools.page import repeated_question, start, state_poller
-from pyspark_kafka_meta.tools.page.html_templates import render
+from pyspark_kafka_meta.tools.cluster_state import State, known_brokers, newest_leaders
+from pyspark_kafka_meta.tools.formatting import reason_text
+from pyspark_kafka_meta.tools.page import server, state_poller
 from pyspark_kafka_meta.tools.page.plots import Sample, latencies, recoveries, throughput, timeline
-from pyspark_kafka_meta.tools.page.repeated_question import Answer, RepeatedQuestion
 from pyspark_kafka_meta.tools.page.server import is_own_request
-from pyspark_kafka_meta.tools.page.state_poller import Questions, StatePoller
+from pyspark_kafka_meta.tools.page.state_poller import Questions, RepeatedQuestion, StatePoller
+from pyspark_kafka_meta.tools.page.ui import render
 from pyspark_kafka_meta.tools.page.view_model import (
     LAG_SHOWN,
     MOVE_SHOWN_MS,
+    Answer,
     Move,
     NamedLag,
     answers_view,
@@ -35,13 +38,9 @@ from pyspark_kafka_meta.tools.page.view_model import (
     records_behind,
     view_of,
 )
-from pyspark_kafka_meta.tools.shared.cluster_state import State, known_brokers
-from pyspark_kafka_meta.tools.shared.formatting import reason_text
-from pyspark_kafka_meta.tools.shared.query_checkpoint import CheckpointLag, QueryProgress
-from pyspark_kafka_meta.tools.shared.staleness import newest_leaders
-from pyspark_kafka_meta.tools.shared.watcher import KEEP_EVENTS_MS, without_old_events
+from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS, without_old_events
 from tests.partitions import T0, T1
-from tests.unit.tools.shared.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
+from tests.unit.tools.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
 from tests.unit.written_events import learning, made
 
 STALE = (*FIRST_IS_STALE, made(SECOND, 3, NOW_MS - 7_000, **EXECUTOR_2))
@@ -402,7 +401,7 @@ def test_options_that_do_not_fit_together_are_refused(arguments: list[str], comp
 
 
 def test_a_folder_of_events_that_is_not_there_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "serve", lambda *_: pytest.fail("an empty page is served"))
+    monkeypatch.setattr(server, "serve", lambda *_: pytest.fail("an empty page is served"))
     done = CliRunner().invoke(main.app, ["page", "--port", "0", "--path", str(tmp_path / "typo")])
 
     assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
@@ -450,7 +449,7 @@ def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: 
 def test_a_question_that_nobody_answers_delays_neither_the_state_nor_the_other_questions(
     wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeated_question, "ASK_S", 0.01)
+    monkeypatch.setattr(state_poller, "ASK_S", 0.01)
     asked, ended = threading.Event(), threading.Event()
 
     def hang() -> CheckpointLag:
@@ -469,7 +468,7 @@ def test_a_question_that_nobody_answers_delays_neither_the_state_nor_the_other_q
 def test_a_cluster_that_does_not_answer_is_not_asked_and_its_old_answers_are_unknown(
     wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeated_question, "ASK_S", 0.01)
+    monkeypatch.setattr(state_poller, "ASK_S", 0.01)
     trouble: list[str | None] = ["login refused"]
     looks, asked = iter(range(1_000)), []
 
@@ -497,7 +496,7 @@ def test_a_cluster_that_does_not_answer_is_not_asked_and_its_old_answers_are_unk
 def test_a_question_without_hope_is_asked_once(
     error: Exception, answer: Answer[None], wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeated_question, "ASK_S", 0.0)
+    monkeypatch.setattr(state_poller, "ASK_S", 0.0)
     asked = []
 
     def ask() -> None:

@@ -1,0 +1,270 @@
+"""Checkpoints of streaming queries, without Spark: how far a query has come, and how far it lags behind; and the
+translation of a checkpoint of Spark's own Kafka source, for `kafkameta migrate-checkpoint`.
+
+A checkpoint has a file for each planned micro-batch in `offsets`, and another one in `commits` once the micro-batch is
+done. An offsets file has a line with its version, a line of settings, and a line for each source: `<offset>` in v1,
+`<name>:<offset>` in v2. For Spark's Kafka source the offset has the next offsets: `{"topic": {"0": 23}}`, and
+`sources/<number of the source>/0` has the start of batch 0. Follows Spark's `OffsetSeqLog`, `CommitLog`,
+`StreamMetadata`, `KafkaSourceOffset` and `KafkaSourceInitialOffsetWriter`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_kafka_meta.errors import CheckpointError
+from pyspark_kafka_meta.events.folder_sink import file_system
+from pyspark_kafka_meta.model import Position, TopicPartition
+from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, parse_offsets
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
+from pyspark_kafka_meta.tables.cluster_query import query_lag, source_offset
+from pyspark_kafka_meta.tables.rows import LagRow
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+Offsets = Mapping[TopicPartition, int]
+_VERSIONS = ("v1", "v2")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """What a query has finished.
+
+    Attributes:
+        batch_id: the last finished micro-batch; None before the first.
+        offsets: the next offsets of each kafkameta source. A partition whose first micro-batch runs is at its start.
+    """
+
+    query_id: str
+    batch_id: int | None
+    offsets: tuple[SourceOffset, ...]
+
+
+def read_checkpoint(location: str) -> QueryProgress:
+    """The progress of the query with this `checkpointLocation`.
+
+    Args:
+        location: a local path, or a URI that pyarrow knows.
+
+    Raises:
+        CheckpointError: the folder cannot be read, or is no checkpoint of a query that has begun and reads kafkameta.
+    """
+    try:
+        with _file_system(location) as (files, folder):
+            metadata = _text(files, f"{folder}/metadata")
+            planned = _last_batch(files, f"{folder}/offsets")  # first: its batch may be finished meanwhile
+            finished = _last_batch(files, f"{folder}/commits")
+            before, running = (
+                "" if batch is None else _text(files, f"{folder}/offsets/{batch}") for batch in (finished, planned)
+            )
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"the checkpoint cannot be read ({error}): correct its location") from None
+    offsets = _positions(_sources(before), _sources(running) if planned != finished else {})
+    if not offsets:
+        raise CheckpointError("the checkpoint has no offsets of kafkameta yet: name that of a query that reads with it")
+    return QueryProgress(_query_id(metadata), finished, offsets)
+
+
+def _positions(before: Mapping[str, SourceOffset], running: Mapping[str, SourceOffset]) -> tuple[SourceOffset, ...]:
+    """For each source, the end of the finished micro-batch, and the start of partitions that the running one reads from
+    elsewhere."""
+    found = []
+    for name in sorted({*before, *running}):
+        old, new = before.get(name, BEGINNING), running.get(name, BEGINNING)
+        started = {partition: position for partition, position in new.start.items() if position.offset >= 0}
+        positions, ids = {**old.positions, **started}, {**old.topic_ids, **new.topic_ids}
+        found.append(SourceOffset(positions, {partition.topic: ids[partition.topic] for partition in positions}))
+    return tuple(offset for offset in found if offset.positions)
+
+
+def _sources(text: str) -> dict[str, SourceOffset]:
+    """The offsets in an offsets file, by the number or name of the source. Other sources are left out."""
+    lines = text.splitlines()
+    if lines and lines[0] not in _VERSIONS:
+        raise CheckpointError(f"the checkpoint has offsets of {lines[0][:20]}: this release reads v1 and v2")
+    found = {}
+    for number, line in enumerate(lines[2:]):
+        name, _, text = line.partition(":") if lines[0] == "v2" else (str(number), "", line)
+        if (offset := source_offset(text)) is not None:
+            found[name] = offset
+    return found
+
+
+def _query_id(metadata: str) -> str:
+    try:
+        return str(json.loads(metadata)["id"])
+    except (ValueError, TypeError, KeyError):
+        raise CheckpointError("the checkpoint has no query id in its file metadata: restore the checkpoint") from None
+
+
+def _last_batch(files: FileSystem, folder: str) -> int | None:
+    from pyarrow.fs import FileSelector
+
+    entries = files.get_file_info(FileSelector(folder, allow_not_found=True))
+    return max((int(entry.base_name) for entry in entries if entry.base_name.isdecimal()), default=None)
+
+
+def _text(files: FileSystem, path: str) -> str:
+    with files.open_input_stream(path) as stream:
+        return str(stream.read().decode())
+
+
+def _file_system(location: str) -> AbstractContextManager[tuple[FileSystem, str]]:
+    from pyarrow.fs import LocalFileSystem
+
+    if "://" in location:
+        return file_system(location.rstrip("/"), "the checkpoint")
+    return nullcontext((LocalFileSystem(), str(Path(location).absolute())))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLag:
+    """The lag of a query at one time."""
+
+    progress: QueryProgress
+    rows: list[LagRow]
+
+
+def checkpoint_lag(checkpoint: str, cluster: Mapping[str, str]) -> CheckpointLag:
+    """The lag now.
+
+    Args:
+        checkpoint: as of `read_checkpoint`.
+        cluster: `kafka.*` options.
+
+    Raises:
+        KafkaMetaError: as `read_checkpoint` and `query_lag`.
+    """
+    progress = read_checkpoint(checkpoint)
+    return CheckpointLag(progress, query_lag(cluster, progress.offsets))
+
+
+def starting_offsets(checkpoint: Path) -> tuple[list[str], int | None]:
+    """The next offsets of each Kafka source, as JSON for the option startingOffsets.
+
+    Returns:
+        The JSON texts, in the order of the sources, and the number of a batch that was planned but not committed.
+
+    Raises:
+        CheckpointError: not the checkpoint of a query of Spark's Kafka source, or the query never began.
+    """
+    with _in_one_line(f"{checkpoint} cannot be read"):
+        if not checkpoint.is_dir():
+            raise CheckpointError(f"{checkpoint} is no folder of this machine: correct the path, or copy it here first")
+        last = _batches(checkpoint)[-1]
+        pending = None if (checkpoint / "commits" / str(last)).exists() else last
+        found = [offsets for offsets in _before(checkpoint, last + (pending is None)) if offsets]
+    if not found:
+        raise CheckpointError(f"no source of the query in {checkpoint} is Spark's own Kafka source: nothing to migrate")
+    return [json.dumps(_by_topic(offsets)) for offsets in found], pending
+
+
+def write_checkpoint(checkpoint: Path, target: Path) -> None:
+    """Copy the checkpoint to `target`, with kafkameta's offsets. The copy appears complete or not at all.
+
+    Query id, state, batch numbers and an uncommitted batch stay. So a sink that identifies batches by number, such as
+    Spark's file sink, neither skips nor repeats a batch.
+
+    Raises:
+        CheckpointError: as `starting_offsets`, or `target` exists, is in the checkpoint or cannot be created.
+    """
+    starting_offsets(checkpoint)
+    with _in_one_line(f"{checkpoint} cannot be read"):
+        translated = {batch: _translated(checkpoint, batch) for batch in _batches(checkpoint)}
+    with _in_one_line(f"{checkpoint} cannot be copied to {target}"):
+        if target.exists():
+            raise CheckpointError(f"{target} exists: name a new folder")
+        if checkpoint.resolve() in target.resolve().parents:
+            raise CheckpointError(f"{target} is in the checkpoint itself: name a folder elsewhere")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-") as scratch:
+            copy = shutil.copytree(checkpoint, Path(scratch, target.name))
+            for batch, text in translated.items():
+                (copy / "offsets" / str(batch)).write_text(text)
+                (copy / "offsets" / f".{batch}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old content
+            copy.rename(target)
+
+
+@contextmanager
+def _in_one_line(problem: str) -> Iterator[None]:
+    """Turn errors of files into CheckpointError."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{problem} ({str(error)[:500]}): correct this first") from None
+
+
+def _batches(checkpoint: Path) -> list[int]:
+    """The numbers of the batches with an offsets file, in order."""
+    found = sorted(int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdecimal())
+    if not found:
+        raise CheckpointError(f"{checkpoint} has no offsets: name the checkpointLocation of a query that has run")
+    return found
+
+
+def _before(checkpoint: Path, batch: int) -> list[Offsets]:
+    """The start of `batch` by source; empty for sources that are not Kafka."""
+    if batch > 0:
+        return [_kafka_offsets(line) for line in _lines(checkpoint, batch - 1)[2:]]
+    sources = range(len(_lines(checkpoint, 0)) - 2)
+    return [_initial_offsets(checkpoint / "sources" / str(number) / "0") for number in sources]
+
+
+def _initial_offsets(file: Path) -> Offsets:
+    # Spark writes a zero byte first, which makes releases before 2.1 fail.
+    return _kafka_offsets(file.read_text().lstrip("\0").removeprefix("v1\n")) if file.exists() else {}
+
+
+def _lines(checkpoint: Path, batch: int) -> list[str]:
+    file = checkpoint / "offsets" / str(batch)
+    if not file.exists():
+        raise CheckpointError(f"{file} is missing, but has the start of the next batch: restore the checkpoint")
+    lines = file.read_text().splitlines()
+    if lines[:1] != ["v1"] or len(lines) < 3:
+        raise CheckpointError(f"{file} does not have format v1: this release cannot migrate it")
+    return lines
+
+
+def _kafka_offsets(line: str) -> Offsets:
+    """The offsets in the line of a source; empty if the source is not Kafka, or for `{}` from before SPARK-41375."""
+    try:
+        return dict(parse_offsets(line).by_partition)
+    except ValueError:
+        return {}
+
+
+def _translated(checkpoint: Path, batch: int) -> str:
+    """The text of the batch's file with kafkameta's offsets, which contain the start of new partitions."""
+    lines = _lines(checkpoint, batch)
+    is_first = batch == _batches(checkpoint)[0] > 0  # its start was deleted, and is not needed
+    before: Sequence[Offsets] = [{}] * len(lines) if is_first else _before(checkpoint, batch)
+    for number, line in enumerate(lines[2:]):
+        if ends := _kafka_offsets(line):
+            lines[2 + number] = json.dumps(_source_offset(before[number], ends, batch).as_dict())
+    return "\n".join(lines)
+
+
+def _source_offset(begins: Offsets, ends: Offsets, batch: int) -> SourceOffset:
+    # Spark's source reads a new partition from the start of its log at the time of the batch.
+    new = {partition: EARLIEST_OFFSET for partition in ends if partition not in begins}
+    start = {**begins, **new} if batch == 0 else new
+    return SourceOffset(
+        positions={partition: Position(offset) for partition, offset in ends.items()},
+        topic_ids={partition.topic: None for partition in ends},
+        start={partition: Position(offset) for partition, offset in start.items() if partition in ends},
+    )
+
+
+def _by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
+    topics: dict[str, dict[str, int]] = {}
+    for partition in sorted(offsets):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return topics

@@ -1,0 +1,229 @@
+"""What `kafkameta metadata` and `lag` show of a live cluster, once or with `--watch`.
+
+The request of `metadata` bypasses caches. With --refresh, the command also refreshes a cache of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pyspark_kafka_meta.events.origin import cli_origin
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
+from pyspark_kafka_meta.kafka.protocol.error_codes import describe
+from pyspark_kafka_meta.model import MetadataResponse, RefreshReason
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, LagSummary, describe_cluster
+from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
+from pyspark_kafka_meta.tools.console import print_json, watch
+from pyspark_kafka_meta.tools.formatting import (
+    TABLE_STYLE,
+    EventsTable,
+    batch_text,
+    plain,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A description of the cluster at one time.
+
+    Attributes:
+        events: of the command's cache since the last look; none without a cache.
+    """
+
+    description: ClusterDescription
+    events: list[Event]
+
+    def state(self) -> object:
+        """Equal in two looks without a change. Excludes the controller: with KRaft, brokers report any broker."""
+        response = self.description.response
+        return sorted(response.brokers), _topic_rows(response)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = self.description
+        about = {"answered_by": str(found.address), "latency_ms": round(found.latency_ms, 3)}
+        return {**about, **asdict(found.response), "events": self.events}
+
+
+def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: OwnCache | None) -> Look:
+    """Look at the cluster.
+
+    Args:
+        topics: None for all topics.
+
+    Raises:
+        KafkaMetaError: as `describe_cluster`.
+    """
+    description = describe_cluster(options, topics)
+    events = [] if own_cache is None else own_cache.refresh([topic.name for topic in description.response.topics])
+    return Look(description, events)
+
+
+def show_metadata(seen: Look, console: Console | None) -> None:
+    """Print tables; without a console, a line of JSON."""
+    if console is None:
+        print_json(seen.as_dict())
+    else:
+        console.print(_metadata_tables(seen))
+
+
+def watch_metadata(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:
+    """Look as `console.watch`: JSON has a line for each look, a terminal the tables of the last look, and a pipe the
+    tables of each look with a change.
+    """
+    if console is None:
+        return watch(look, lambda seen: show_metadata(seen, None), _metadata_tables, None, every_s, times)
+    return watch(look, _Changes(console), _metadata_tables, console if console.is_terminal else None, every_s, times)
+
+
+class _Changes:
+    """Shows a look only if it differs from the last shown look, or if the command's cache has news."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._state: object = None
+
+    def __call__(self, seen: Look) -> None:
+        if seen.state() != self._state or any(event["outcome"] != Outcome.UNCHANGED for event in seen.events):
+            self._console.rule(f"{datetime.now():%H:%M:%S}")
+            show_metadata(seen, self._console)
+            self._state = seen.state()
+
+
+def _metadata_tables(seen: Look) -> Group:
+    description, response = seen.description, seen.description.response
+    heading = Text.assemble(
+        "Cluster ",
+        plain(response.cluster_id, "bold"),
+        f"; {description.address} answered Metadata v{response.api_version} in {description.latency_ms:.1f} ms with "
+        f"{response.response_bytes} bytes",
+    )
+    tables: list[RenderableType] = [heading, _brokers_table(response), _topics_table(response)]
+    if seen.events:
+        tables += [Text("Events of the cache of this command"), EventsTable(seen.events)]
+    return Group(*tables)
+
+
+def _brokers_table(response: MetadataResponse) -> Table:
+    table = Table("id", "host", "port", "rack", title="Brokers in the cluster", title_justify="left")
+    for broker in sorted(response.brokers):
+        table.add_row(*map(plain, (broker.node_id, broker.address.host, broker.address.port, broker.rack)))
+    return table
+
+
+def _topics_table(response: MetadataResponse) -> Table:
+    columns = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "")
+    table = Table(*columns, title="Topics and leaders", title_justify="left")
+    for row in _topic_rows(response):
+        table.add_row(*map(plain, row))
+    return table
+
+
+def _topic_rows(response: MetadataResponse) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for topic in sorted(response.topics, key=lambda topic: topic.name):
+        if topic.error_code:
+            rows.append((topic.name, "", "", "", "", "", describe(topic.error_code)))
+        rows += [
+            (
+                topic.name,
+                str(partition.partition),
+                str(partition.leader_id) if partition.leader_id >= 0 else "none",
+                str(partition.leader_epoch),
+                " ".join(map(str, partition.replicas)),
+                " ".join(map(str, sorted(partition.isr))),
+                describe(partition.error_code) if partition.error_code else "",
+            )
+            for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
+        ]
+    return rows
+
+
+class _Screen:
+    """A sink that keeps the events until they are shown."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        self.events += [event.to_dict() for event in events]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class OwnCache:
+    """A client whose cache keeps its events until the next `refresh`."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._screen = _Screen()
+        self._client = KafkaClient(options, EventPublisher([self._screen], cli_origin()))
+
+    def refresh(self, topics: Collection[str]) -> list[Event]:
+        """Refresh the cache on demand, with these and all earlier topics. The first call also bootstraps the cache.
+
+        Returns:
+            The events since the last call.
+
+        Raises:
+            ConnectError: no broker responded in time.
+        """
+        cache, deadline = self._client.cache, self._client.api_deadline()
+        cache.track(topics)
+        if cache.snapshot.generation == 0:
+            cache.refresh(RefreshReason.BOOTSTRAP, deadline)
+        cache.refresh(RefreshReason.ON_DEMAND, deadline)
+        self._client.publisher.flush()
+        events, self._screen.events = self._screen.events, []
+        return events
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def show_lag(lag: CheckpointLag, console: Console | None) -> None:
+    """A table; without a console a JSON line for each partition."""
+    if console is not None:
+        console.print(_lag_tables(lag))
+        return
+    query = {"query_id": lag.progress.query_id, "batch_id": lag.progress.batch_id}
+    for row in lag.rows:
+        print_json({**query, **asdict(row)})
+
+
+def watch_lag(look: Callable[[], CheckpointLag], console: Console | None, every_s: float, times: int | None) -> bool:
+    """Look as `console.watch`."""
+    return watch(look, lambda lag: show_lag(lag, None), _lag_tables, console, every_s, times)
+
+
+def _lag_tables(lag: CheckpointLag) -> Group:
+    progress, rows = lag.progress, lag.rows
+    finished = batch_text(progress.batch_id)
+    table = Table("partition", "next offset", "end offset", "records behind", "seconds behind", **TABLE_STYLE)
+    for row in rows:
+        partition = f"{row.topic}-{row.partition}"
+        table.add_row(
+            *map(plain, (partition, row.next_offset, row.end_offset, row.records_behind, _seconds(row.seconds_behind)))
+        )
+    summary = LagSummary.of(rows)
+    parts = [f"{summary.records} records behind"]
+    bound = "at least" if summary.unknown_ages or summary.unknown else "at most"
+    parts += [] if summary.oldest_s is None else [f"{bound} {_seconds(summary.oldest_s)} s"]
+    parts += [f"{summary.unknown} partitions without an end"] if summary.unknown else []
+    heading = f"Query {progress.query_id}, {finished}, at {datetime.now():%H:%M:%S}: {', '.join(parts)}"
+    return Group(plain(heading, "bold"), table)
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1f}"

@@ -1,0 +1,179 @@
+"""Output of the commands: control characters of brokers are removed, and an error is one red line.
+
+And how commands repeat a look at the cluster (`--watch`), and end: by Ctrl-C and SIGTERM alike.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count, islice
+from time import sleep
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from pyspark_kafka_meta.errors import KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.kafka.metadata import cache_state
+from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS
+from pyspark_kafka_meta.kafka.protocol.error_codes import describe
+from pyspark_kafka_meta.model import MetadataResponse, shortened
+from pyspark_kafka_meta.options.checks import NO_SERVERS
+from pyspark_kafka_meta.tools.formatting import plain, printable
+
+T = TypeVar("T")
+ENDS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 128 + signal.SIGINT
+GIVEN_AS = {"metricsPath": "--path", "metricsTopic": "--topic", "kafka.bootstrap.servers": "--bootstrap-servers"}
+"""Options of the source, and what the command line calls them."""
+_NAMED = re.compile(rf"(?:Option )?('?)\b({'|'.join(map(re.escape, GIVEN_AS))})\b\1")
+
+
+def table_console(as_json: bool) -> Console | None:
+    """The console for tables; None for JSON: requested, or the output is no terminal."""
+    console = Console()
+    return console if console.is_terminal and not as_json else None
+
+
+def print_json(row: Mapping[str, Any]) -> None:
+    """One line, flushed at once to the reader of the pipe."""
+    typer.echo(json.dumps(row, default=str))
+
+
+def error_text(error: KafkaMetaError) -> str:
+    """The error in one line, with the option names of the command line."""
+    text = str(error).replace(NO_SERVERS, "give --bootstrap-servers, or a --config that names them")
+    return _NAMED.sub(lambda found: GIVEN_AS[found[2]], "; ".join(text.splitlines()))
+
+
+def timeout_options(timeout_ms: int) -> dict[str, str]:
+    """The `kafka.*` options for brokers that must respond within `timeout_ms`: a user does not wait a minute."""
+    names = ("kafka.socket.connection.setup.timeout.ms", "kafka.default.api.timeout.ms")
+    return dict.fromkeys(names, str(timeout_ms))
+
+
+def check_topics(response: MetadataResponse) -> None:
+    """Raises UnknownTopicError: a requested topic does not exist, or this user may not describe it."""
+    for topic in response.topics:
+        if topic.error_code:
+            error = describe(topic.error_code)
+            raise UnknownTopicError(f"topic {shortened(topic.name)} cannot be read ({error}): correct --topic")
+
+
+def note(text: str) -> None:
+    """For people, beside the output."""
+    typer.echo(f"kafkameta: {printable(text)}", err=True)
+
+
+class _Warnings(logging.Handler):
+    """What is logged of this package, as notes: bare on the screen, its origin would not be clear."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name != cache_state.__name__:  # the command itself reports that no broker responds
+            note(record.getMessage())
+
+
+WARNINGS = _Warnings(logging.WARNING)
+
+
+def handle_signals() -> None:
+    """From now on, Ctrl-C and SIGTERM alike end the command, and what it started, as `reporting` says."""
+    for number in ENDS:
+        signal.signal(number, signal.default_int_handler)
+
+
+@contextmanager
+def defer_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come when this is over: while py4j waits for a response they cost it the gateway, and the
+    query could not be stopped. They are the main thread's alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {ending: signal.signal(ending, lambda number, _: came.append(number)) for ending in ENDS}
+    try:
+        yield
+    finally:
+        for ending, handler in handlers.items():
+            signal.signal(ending, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+@contextmanager
+def reporting(until_ended: bool = False) -> Iterator[None]:
+    """Ends the command with exit code 1 after an error of ours, and after Ctrl-C as shells do, so that nothing goes on
+    behind an `&&`.
+
+    Args:
+        until_ended: whether Ctrl-C is how the command is meant to end: with 0.
+    """
+    try:
+        yield
+    except KafkaMetaError as error:
+        typer.secho(f"kafkameta: {printable(error_text(error))}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(0 if until_ended else INTERRUPTED) from None
+
+
+def watch(
+    look: Callable[[], T],
+    show: Callable[[T], None],
+    draw: Callable[[T], RenderableType],
+    terminal: Console | None,
+    every_s: float,
+    times: int | None,
+) -> bool:
+    """Look until Ctrl-C, or `times` times. Continues if no broker responds, and reports it.
+
+    Args:
+        show: prints a look where there is no terminal.
+        draw: what a terminal shows until the next look.
+        terminal: None for JSON and in a pipe.
+
+    Returns:
+        Whether a broker responded in the last look.
+
+    Raises:
+        KafkaMetaError: an error that is not retriable, such as a refused login.
+    """
+    if terminal is None:
+        return _repeat(look, show, note, every_s, times)
+    with Live(console=terminal, auto_refresh=False) as live:
+        return _repeat(
+            look,
+            lambda seen: live.update(draw(seen), refresh=True),
+            lambda text: live.update(plain(text, "red"), refresh=True),
+            every_s,
+            times,
+        )
+
+
+def _repeat(
+    look: Callable[[], T],
+    show: Callable[[T], None],
+    report: Callable[[str], None],
+    every_s: float,
+    times: int | None,
+) -> bool:
+    has_response = False
+    for number in islice(count(), times):
+        if number > 0:
+            sleep(every_s)
+        try:
+            seen = look()
+        except RETRIABLE_ERRORS as error:
+            has_response = False
+            report(error_text(error))
+        else:
+            has_response = True
+            show(seen)
+    return has_response

@@ -1,0 +1,269 @@
+"""What runs in a driver beside its queries: the exporter (`start_exporter`), and `QueryListener`, which logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Self
+
+from pyspark import SparkContext
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.events.default_folder import application_folder
+from pyspark_kafka_meta.events.origin import driver_name
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.options import ClusterOptions, EventsOptions
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
+from pyspark_kafka_meta.options.transactions import DECISIONS_TOPIC
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.cluster_query import LagSummary, end_offsets, query_lag
+from pyspark_kafka_meta.tables.rows import LagRow
+from pyspark_kafka_meta.tools.console import timeout_options
+from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS, TIMEOUT_MS
+from pyspark_kafka_meta.tools.exporter.server import Poller, Watched, serve
+from pyspark_kafka_meta.tools.exporter.totals import Progress
+from pyspark_kafka_meta.tools.sources import EventSource, FolderEvents, open_events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+
+logger = logging.getLogger("pyspark_kafka_meta.queries")
+
+ID_SHOWN = 8
+"""This many characters identify a query without a name."""
+CACHES_KNOWN = 10_000
+"""A listener knows which events of so many caches it has counted."""
+
+
+class Exporter:
+    """A running exporter.
+
+    Attributes:
+        url: where Prometheus finds the metrics.
+    """
+
+    def __init__(self, url: str, opened: ExitStack) -> None:
+        self.url = url
+        self._opened = opened
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving. Without it, the exporter runs as long as the driver."""
+        self._opened.close()
+
+
+def start_exporter(
+    spark: SparkSession,
+    port: int = PORT,
+    host: str = HOST,
+    interval_s: float = INTERVAL_S,
+    per_partition: bool = False,
+    decisions_topic: str = DECISIONS_TOPIC,
+    **options: str,
+) -> Exporter:
+    """Serve the metrics of this driver's queries for Prometheus.
+
+    Args:
+        port: 0 for a free port.
+        host: address to listen on; by default this machine alone can scrape.
+        interval_s: between two polls of events and cluster.
+        per_partition: whether lag is exported by partition too.
+        decisions_topic: `decisionsTopic` of the queries.
+        options: `metricsPath` or `metricsTopic` of the queries, by default the default folder; and `kafka.*` of the
+            cluster that they read, for lag, stale caches and transactions.
+
+    Raises:
+        OptionError: an option is invalid, the address cannot be used, or prometheus_client is not installed.
+    """
+    _require(port, PORTS, "port")
+    _require(interval_s, INTERVALS_S, "interval_s")
+    events, cluster = split_options(options)
+    with ExitStack() as opening:
+        source = opening.enter_context(closing(open_driver_events(events, spark.sparkContext)))
+        watched = Watched(events=source, cluster=cluster, decisions_topic=decisions_topic, per_partition=per_partition)
+        poller = Poller(watched, interval_s)
+        server = opening.enter_context(closing(serve(lambda: poller.readings, host, port)))
+        opening.enter_context(poller)
+        listener = ProgressListener(poller.queries.add, poller.queries.end)
+        spark.streams.addListener(listener)
+        opening.callback(spark.streams.removeListener, listener)
+        return Exporter(server.url, opening.pop_all())
+
+
+def _require(value: float, bounds: tuple[float, float], name: str) -> None:
+    low, high = bounds
+    if not low <= value <= high:
+        raise OptionError(f"{name} must be from {low:g} to {high:g}, got {value}")
+
+
+def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of the events, for a topic with those of its cluster; and the options of the cluster, `kafka.*`."""
+    cluster = {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
+    events = {name: value for name, value in options.items() if name not in cluster}
+    return {**cluster, **events} if "metricsTopic" in CaseInsensitiveMap(events) else events, cluster
+
+
+def open_driver_events(options: Mapping[str, str], context: SparkContext | None) -> EventSource:
+    """The events where options say, else in the default folder of the driver with this context. Raises OptionError."""
+    if options:
+        return open_events(options, must_exist=False, skips_unreadable=True)
+    if context is None or (jvm := context._jvm) is None:
+        raise OptionError("Spark has stopped, and where its queries wrote their events is not known any more")
+    jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
+    return FolderEvents(str(application_folder(driver_name(jvm_pid))), skips_unreadable=True)
+
+
+class ProgressListener(StreamingQueryListener):
+    """Passes on the reports of finished micro-batches. Spark waits for the callbacks.
+
+    Args:
+        on_end: gets the id of a query that has ended, whether it failed, and the time in seconds since 1970 UTC.
+    """
+
+    def __init__(self, on_progress: Callable[[Progress], None], on_end: Callable[[str, bool, float], None]) -> None:
+        self._on_progress = on_progress
+        self._on_end = on_end
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """There is nothing to report yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        self._on_progress(event.progress)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        self._on_end(str(event.id), event.exception is not None, time.time())
+
+
+class QueryListener(ProgressListener):
+    """Logs the lag, the time and the metadata refreshes of each streaming query after its micro-batches.
+
+    The lines have the level INFO and the logger `pyspark_kafka_meta.queries`. Where micro-batches end faster than the
+    cluster responds, only some have a line. Refreshes are those of the query's tasks since the line before.
+
+    Args:
+        options: `metricsPath` or `metricsTopic` of the queries, by default the default folder; and `kafka.*` of the
+            cluster that they read, without which the lag is left out.
+
+    Raises:
+        OptionError: an option is invalid.
+    """
+
+    def __init__(self, **options: str) -> None:
+        super().__init__(self._put, lambda *_: None)
+        self._events, self._cluster = split_options(options)
+        EventsOptions.parse(self._events)
+        if self._cluster:
+            self._cluster = timeout_options(TIMEOUT_MS) | self._cluster
+            ClusterOptions.parse(self._cluster)
+        self._since_ms = int(time.time() * 1000)
+        self._source: EventSource | None = None
+        self._is_refused = False  # by the events topic
+        self._counted: dict[str, int] = {}  # the last sequence of each cache
+        self._lock = threading.Lock()
+        self._latest: dict[str, Progress] = {}
+        self._refreshes: dict[str, Counter[str]] = {}
+        self._is_running = False  # a thread that will log the latest
+
+    def _put(self, progress: Progress) -> None:
+        with self._lock:
+            self._latest[progress["id"]] = progress
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="kafkameta-query-listener", daemon=True).start()
+
+    def _run(self) -> None:
+        while latest := self._next_reports():
+            try:
+                self._log(latest)
+            except Exception:  # must not end the thread
+                logger.exception("unexpected error of the listener")
+
+    def _next_reports(self) -> dict[str, Progress]:
+        """The latest report of each query. Without any the thread ends: Spark tells no listener that it was removed."""
+        with self._lock:
+            latest, self._latest = self._latest, {}
+            self._is_running = bool(latest)
+            return latest
+
+    def _log(self, latest: Mapping[str, Progress]) -> None:
+        has_read = self._read()
+        for query_id, progress in latest.items():
+            refreshes = self._refreshes.pop(query_id, Counter()) if has_read else None
+            logger.info("%s", report_line(progress, self._lag(progress), refreshes))
+
+    def _read(self) -> bool:
+        """Count the refreshes in new events. Returns False if they cannot be read."""
+        if self._is_refused:
+            return False
+        try:
+            for event in self._open().read():
+                if event["time_ms"] >= self._since_ms:
+                    self._count(event)
+            return True
+        except KafkaMetaError as error:
+            logger.warning("the refreshes of queries are unknown: %s", error)
+            self._is_refused = isinstance(error, AuthenticationError)  # repeated attempts may lock the account
+            return False
+
+    def _open(self) -> EventSource:
+        """The events, which a later thread goes on to read."""
+        if self._source is None:
+            self._source = open_driver_events(self._events, SparkContext._active_spark_context)
+        return self._source
+
+    def _count(self, event: Event) -> None:
+        """An event may be read twice."""
+        cache_id, sequence, query_id = event["cache_id"], event["sequence"], event["query_id"]
+        counted = self._counted.pop(cache_id, 0)
+        self._counted[cache_id] = max(sequence, counted)
+        if len(self._counted) > CACHES_KNOWN:
+            del self._counted[next(iter(self._counted))]  # silent for the longest time
+        if sequence > counted and event["kind"] == EventKind.REFRESH and query_id:
+            self._refreshes.setdefault(query_id, Counter())[event["reason"]] += 1
+
+    def _lag(self, progress: Progress) -> Sequence[LagRow] | None:
+        """None if no cluster is known, or it does not respond."""
+        if not self._cluster:
+            return None
+        try:
+            return query_lag(self._cluster, end_offsets(progress))
+        except KafkaMetaError as error:
+            logger.warning("the lag of queries is unknown: %s", error)
+            if isinstance(error, AuthenticationError):
+                self._cluster = {}  # repeated attempts may lock the account
+            return None
+
+
+def report_line(progress: Progress, lag: Sequence[LagRow] | None, refreshes: Mapping[str, int] | None) -> str:
+    """What a query did, in one line.
+
+    Args:
+        lag: None if it is unknown.
+        refreshes: number of Metadata requests by reason; None if it is unknown.
+    """
+    name = progress["name"] or f"query {progress['id'][:ID_SHOWN]}"
+    seconds = progress["batchDuration"] / 1000
+    parts = [f"{name}, batch {progress['batchId']}: {progress['numInputRows'] or 0} records in {seconds:.1f} s"]
+    if lag is not None:
+        summary = LagSummary.of(lag)
+        age = "an unknown time" if summary.oldest_s is None else f"{summary.oldest_s:.1f} s"
+        age = f"at least {age}" if summary.oldest_s is not None and summary.unknown_ages else age
+        parts.append(f"{summary.records} records and {age} behind")
+        if summary.unknown:
+            parts.append(f"{summary.unknown} partitions without a known end")
+    if refreshes is not None:
+        reasons = [f"{reason} {count}" for reason, count in sorted(refreshes.items())]
+        parts.append(f"refreshes: {', '.join(reasons) or 'none'}")
+    return "; ".join(parts)

@@ -1,0 +1,322 @@
+"""The exporter: `Poller` polls events, cluster, transactions and lag in a thread, and `serve` serves their readings.
+
+A scrape never waits for a broker or a file. What a source said last stays while the source does not respond, except lag
+and transactions, whose old values would look like a good state. prometheus_client serves the readings over HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Self
+from wsgiref.simple_server import WSGIServer
+
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    CheckpointError,
+    ConnectError,
+    KafkaMetaError,
+    OptionError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_meta.events.liveness_lock import dead_caches
+from pyspark_kafka_meta.options import ClusterOptions
+from pyspark_kafka_meta.options.transactions import DECISIONS_TOPIC
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.cluster_query import describe_cluster, query_lag
+from pyspark_kafka_meta.tables.open_transactions import query_transactions
+from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
+from pyspark_kafka_meta.tools.checkpoints import read_checkpoint
+from pyspark_kafka_meta.tools.cluster_state import Leaders, live_leaders
+from pyspark_kafka_meta.tools.console import error_text, timeout_options
+from pyspark_kafka_meta.tools.exporter import TIMEOUT_MS
+from pyspark_kafka_meta.tools.exporter import metric_table as metrics
+from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Readings, Source
+from pyspark_kafka_meta.tools.exporter.totals import (
+    EventTotals,
+    Health,
+    QueryTotals,
+    read_health,
+    read_lag,
+    read_transactions,
+)
+from pyspark_kafka_meta.tools.sources import EventSource
+
+if TYPE_CHECKING:
+    from threading import Thread
+
+    from prometheus_client.metrics_core import Metric as Family
+
+logger = logging.getLogger(__name__)
+
+EVENTS_AT_ONCE = 1_000
+"""Events that are in memory together."""
+REFUSED_LOGIN_S = 600.0
+"""Until the next attempt after a refused login: repeated attempts may lock the account."""
+CLOSE_TIMEOUT_S = 2.0
+"""Closing waits this long for a poll; brokers that do not respond take longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What is polled.
+
+    Attributes:
+        events: where events are read from.
+        application_id: whose events count; None for all.
+        cluster: `kafka.*` options; empty to ask no cluster.
+        decisions_topic: of the sinks in the cluster.
+        checkpoints: locations of checkpoints of queries that read from the cluster.
+        per_partition: whether lag is exported by partition too.
+    """
+
+    events: EventSource
+    application_id: str | None = None
+    cluster: Mapping[str, str]
+    decisions_topic: str = DECISIONS_TOPIC
+    checkpoints: Sequence[str] = ()
+    per_partition: bool = False
+
+
+class Poller:
+    """Polls inside `with`.
+
+    Attributes:
+        readings: of the last poll; those of the exporter itself before the first.
+        queries: progress of the driver's own queries, which their listener adds.
+    """
+
+    def __init__(self, watched: Watched, interval_s: float) -> None:
+        """Raises OptionError: an option of the cluster is invalid."""
+        self.queries = QueryTotals()
+        self._watched = watched
+        self._interval_s = interval_s
+        self._totals = EventTotals()
+        self._live: Leaders | None = None
+        self._transactions: Sequence[TransactionRow] | None = None  # unknown
+        self._sinks: set[str] = set()
+        self._lag: dict[str, Sequence[LagRow]] = {}
+        self._batches: dict[str, int] = {}
+        self._polls: dict[Source, Callable[[], None]] = {Source.EVENTS: self._poll_events}
+        if watched.cluster:
+            self._options = {**timeout_options(TIMEOUT_MS), **watched.cluster}
+            self._cluster = ClusterOptions.parse({**self._options, "decisionsTopic": watched.decisions_topic})
+            self._polls[Source.CLUSTER] = self._poll_cluster
+            self._polls[Source.TRANSACTIONS] = self._poll_transactions
+            self._polls[Source.LAG] = self._poll_lag
+        self._health = {source: Health() for source in self._polls}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafkameta-exporter-poll", daemon=True)
+        self.readings = self._health_readings()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def poll(self) -> None:
+        """Poll each source once, whatever becomes of the others, and replace the readings."""
+        for source, poll in list(self._polls.items()):
+            if not self._stopped.is_set():
+                self._try(self._health[source], source, poll)
+        self.readings = self._read(int(time.time() * 1000))
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                self.poll()
+            except Exception as error:  # must not end the thread
+                logger.exception("unexpected error of the exporter")
+                self._fail(str(error))
+            self._stopped.wait(max(0.0, began + self._interval_s - time.monotonic()))
+
+    def _fail(self, trouble: str) -> None:
+        """Nothing is known."""
+        for health in self._health.values():
+            health.trouble, health.errors = trouble, health.errors + 1
+        self.readings = self._health_readings()
+
+    def _health_readings(self) -> Readings:
+        """Those of the exporter itself."""
+        readings = Readings()
+        read_health(readings, self._health, len(self._watched.events.unreadable))
+        return readings
+
+    def _try(self, health: Health, source: Source, poll: Callable[[], None]) -> None:
+        began, began_s = time.monotonic(), time.time()
+        if began_s < health.not_before_s:
+            return
+        try:
+            poll()
+        except Exception as error:
+            if self._stopped.is_set():
+                return  # the source is being closed
+            _report(source, error, health.trouble)
+            health.trouble, health.errors = str(error), health.errors + 1
+            if isinstance(error, AuthenticationError):
+                self._wait_with(source, str(error), began_s + REFUSED_LOGIN_S)
+        else:
+            health.trouble, health.last_success_s = None, time.time()
+        health.duration_s = time.monotonic() - began
+
+    def _wait_with(self, source: Source, trouble: str, until_s: float) -> None:
+        """Wait with all sources that use the same login, and leave out what they said."""
+        for other, health in self._health.items():
+            if (other is Source.EVENTS) == (source is Source.EVENTS):
+                health.trouble, health.not_before_s = trouble, until_s
+        if source is not Source.EVENTS:
+            self._lag, self._batches, self._transactions = {}, {}, None
+
+    def _poll_events(self) -> None:
+        events = filter(self._is_watched, self._watched.events.read())
+        while chunk := list(islice(events, EVENTS_AT_ONCE)):
+            # A poll that failed may have read a part of the events of before.
+            self._totals.add(chunk, are_new=self._health[Source.EVENTS].last_success_s is not None)
+        # Spark kills Python workers, whose caches then report no end; those of this machine are known to be dead.
+        self._totals.end(dead_caches())
+        self._totals.forget(int(time.time() * 1000))
+
+    def _is_watched(self, event: Event) -> bool:
+        return self._watched.application_id in (None, event["application_id"])
+
+    def _poll_cluster(self) -> None:
+        topics = self._totals.topics(int(time.time() * 1000))
+        live = live_leaders(describe_cluster(self._cluster.client, sorted(topics)).response)
+        if live != self._live:  # the same object shows that there is nothing to count again
+            self._live = live
+
+    def _poll_transactions(self) -> None:
+        self._transactions = None
+        try:
+            self._transactions = query_transactions(self._cluster)
+            self._sinks |= {row.sink for row in self._transactions if row.sink is not None}
+        except UnsupportedBrokerError as error:
+            logger.warning("no metrics of transactions: %s", error)
+            del self._polls[Source.TRANSACTIONS], self._health[Source.TRANSACTIONS]
+
+    def _poll_lag(self) -> None:
+        self._lag, self._batches = {}, {}
+        offsets, errors = self.queries.offsets(), list[KafkaMetaError]()
+        for location in self._watched.checkpoints:
+            try:
+                progress = read_checkpoint(location)
+            except CheckpointError as error:
+                errors.append(error)
+            else:
+                offsets[progress.query_id] = progress.offsets
+                if progress.batch_id is not None:
+                    self._batches[progress.query_id] = progress.batch_id
+        for query_id, found in offsets.items():
+            try:
+                self._lag[query_id] = query_lag(self._options, found)
+            except (AuthenticationError, ConnectError):
+                raise  # as for the other queries
+            except KafkaMetaError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _read(self, now_ms: int) -> Readings:
+        readings = self._totals.readings(now_ms, self._live)
+        self.queries.forget(now_ms / 1000)
+        self.queries.read(readings)
+        for query_id, batch_id in self._batches.items():
+            readings.set(metrics.QUERY_BATCH, batch_id, query_id)
+        for query_id, rows in self._lag.items():
+            read_lag(readings, query_id, rows, self._watched.per_partition)
+        if self._transactions is not None:
+            read_transactions(readings, self._transactions, self._sinks)
+        readings.update(self._health_readings())
+        return readings
+
+
+def _report(source: Source, error: Exception, before: str | None) -> None:
+    """Log an error, once until another one follows."""
+    if str(error) == before:
+        return
+    if isinstance(error, KafkaMetaError):
+        logger.warning("the exporter cannot poll %s: %s", source, error_text(error))
+    else:
+        logger.error("unexpected error of the exporter, polling %s", source, exc_info=error)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServer:
+    """A running server, in daemon threads."""
+
+    server: WSGIServer
+    thread: Thread
+
+    @property
+    def url(self) -> str:
+        host, port = self.server.server_address[:2]
+        name = host.decode() if isinstance(host, bytes) else host
+        return f"http://[{name}]:{port}/metrics" if ":" in name else f"http://{name}:{port}/metrics"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+class ReadingsCollector:
+    """prometheus_client calls `collect` at each scrape (its `Collector`)."""
+
+    def __init__(self, get_readings: Callable[[], Readings]) -> None:
+        self._get_readings = get_readings
+
+    def collect(self) -> Iterator[Family]:
+        return families(self._get_readings())
+
+
+def serve(get_readings: Callable[[], Readings], host: str, port: int) -> MetricsServer:
+    """Serve metrics at any path, and those of this process.
+
+    Args:
+        port: 0 for a free port.
+
+    Raises:
+        OptionError: prometheus_client is not installed, or the address cannot be used.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+    except ImportError:
+        text = "the exporter needs prometheus_client: pip install '.[exporter]' in a clone of pyspark-kafka-meta"
+        raise OptionError(text) from None
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(ReadingsCollector(get_readings))
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise OptionError(
+            f"cannot listen on {host}, port {port}: {error.strerror}. Give a host of this machine and a free port, or 0"
+        ) from None
+    return MetricsServer(server, thread)
+
+
+def families(readings: Readings) -> Iterator[Family]:
+    """The readings in the types of prometheus_client."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    for metric, numbers in readings.numbers.items():
+        family_type = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        family = family_type(metric.name, metric.doc, labels=metric.labels)
+        for labels, value in numbers.items():
+            family.add_metric(labels, value)
+        yield family
+    for metric, distributions in readings.distributions.items():
+        histogram = HistogramMetricFamily(metric.name, metric.doc, labels=metric.labels)
+        bounds = [*map(str, metric.buckets), "+Inf"]
+        for labels, distribution in distributions.items():
+            buckets = list(zip(bounds, accumulate(distribution.counts), strict=True))
+            histogram.add_metric(labels, buckets, distribution.total)
+        yield histogram

@@ -1,0 +1,354 @@
+"""What refresh events, reports of queries, lag, transactions and the polls themselves are as metrics.
+
+Counters are totals since the exporter began: those of events in `EventTotals`, those of a driver's own queries in
+`QueryTotals`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome, Role
+from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, Event
+from pyspark_kafka_meta.tables.cluster_query import end_offsets
+from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
+from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, is_behind
+from pyspark_kafka_meta.tools.exporter import ENDED_KEPT_S, SILENT_KEPT_S
+from pyspark_kafka_meta.tools.exporter import metric_table as metrics
+from pyspark_kafka_meta.tools.exporter.metric_table import (
+    BOOTSTRAP,
+    NO_VALUE,
+    Process,
+    Readings,
+    Request,
+    Result,
+    Source,
+)
+from pyspark_kafka_meta.tools.formatting import UNKNOWN
+from pyspark_kafka_meta.write.exactly_once.decision import sink_of_task
+
+Progress = Mapping[str, Any]
+"""A progress report of Spark (`StreamingQueryProgress`)."""
+_ROLES, _KINDS = frozenset(Role), frozenset(EventKind)
+_REASONS, _OUTCOMES = frozenset(RefreshReason), frozenset(Outcome)
+_RESULTS = {
+    EventKind.TRANSACTIONS_COMMITTED: Result.COMMITTED,
+    EventKind.TRANSACTIONS_ABORTED: Result.ABORTED,
+    EventKind.TRANSACTIONS_RECOVERED: Result.RECOVERED,
+}
+
+
+class _Cache:
+    """One cache.
+
+    Attributes:
+        gaps: sequences of events that would count and are missing so far, as ranges with an exclusive end.
+        stale: number of stale partitions among `stale_beside`; counted again if the contents or the leaders change.
+    """
+
+    def __init__(self) -> None:
+        self.contents = CacheContents()
+        self.gaps: list[range] = []
+        self.topics: frozenset[str] = frozenset()
+        self.stale = 0
+        self.stale_beside: Leaders | None = None
+
+    def take(self, event: Event, is_new: bool) -> bool:
+        """Take an event. Returns False if it was taken before.
+
+        Args:
+            is_new: whether the event counts, and those that are missing before it.
+        """
+        sequence = event["sequence"]
+        if sequence <= self.contents.sequence:
+            return self._fill_gap(sequence)
+        if is_new and sequence > self.contents.sequence + 1:
+            self.gaps.append(range(self.contents.sequence + 1, sequence))
+        self.contents.apply(event)
+        if event["outcome"] == Outcome.CHANGED:
+            self.topics = frozenset(partition.topic for partition in self.contents.leaders)
+            self.stale_beside = None
+        return True
+
+    def _fill_gap(self, sequence: int) -> bool:
+        """A late event counts, but its changes may be older than what the cache knows."""
+        for index, gap in enumerate(self.gaps):
+            if sequence in gap:
+                rest = [range(gap.start, sequence), range(sequence + 1, gap.stop)]
+                self.gaps[index : index + 1] = filter(None, rest)
+                return True
+        return False
+
+    def events_missing(self) -> int:
+        return sum(map(len, self.gaps))
+
+    def count_stale(self, live: Leaders) -> int:
+        if self.stale_beside is not live:
+            self.stale, self.stale_beside = sum(self._stale(live)), live
+        return self.stale
+
+    def _stale(self, live: Leaders) -> Iterator[bool]:
+        contents, cluster_id = self.contents, self.contents.last["cluster_id"]
+        for partition, (_, epoch) in contents.leaders.items():
+            if (leader := live.get(partition)) is not None:
+                yield is_behind(cluster_id, contents.topic_ids.get(partition.topic), epoch, leader)
+
+
+class EventTotals:
+    """Totals over new events, which may come in any order, and repeatedly."""
+
+    def __init__(self) -> None:
+        self._totals = Readings()
+        self._totals.set(metrics.EVENTS_DROPPED, 0)
+        self._caches: dict[str, _Cache] = {}
+        self._ended: set[str] = set()
+        self._last_request_ms: dict[str, int] = {}  # of each query
+        self._missing_before = 0  # of caches that are forgotten
+
+    def add(self, events: Iterable[Event], are_new: bool = True) -> None:
+        """
+        Args:
+            are_new: False for events of before: they say what caches know, and an earlier exporter has counted them.
+        """
+        for event in sorted(events, key=lambda event: (event["cache_id"], event["sequence"])):
+            self._ended.update(event["died_cache_ids"] or ())
+            if event["kind"] == EventKind.CLOSED:
+                self._ended.add(event["cache_id"])
+            if self._caches.setdefault(event["cache_id"], _Cache()).take(event, are_new) and are_new:
+                self._count(event)
+
+    def end(self, cache_ids: Iterable[str]) -> None:
+        """These caches are known to be dead, beside those that events report."""
+        self._ended.update(cache_ids)
+
+    def forget(self, now_ms: int) -> None:
+        """Forget caches that ended or have been silent for long, but not their counts; and queries that are silent."""
+        for cache_id, cache in list(self._caches.items()):
+            is_ended = cache_id in self._ended
+            if is_ended:
+                cache.contents.leaders.clear()
+            if cache.contents.last_ms < now_ms - 1000 * (ENDED_KEPT_S if is_ended else SILENT_KEPT_S):
+                self._missing_before += cache.events_missing()
+                del self._caches[cache_id]
+        self._ended &= self._caches.keys()
+        for query_id, last_ms in list(self._last_request_ms.items()):
+            if last_ms < now_ms - 1000 * SILENT_KEPT_S:
+                self._totals.remove("query_id", query_id)
+                del self._last_request_ms[query_id]
+
+    def topics(self, now_ms: int) -> set[str]:
+        """The topics that living caches know."""
+        return set[str]().union(*(cache.topics for cache in self._living(now_ms)))
+
+    def readings(self, now_ms: int, live: Leaders | None) -> Readings:
+        """
+        Args:
+            live: the leaders of the cluster; None if it was never asked.
+        """
+        readings = Readings()
+        readings.update(self._totals)
+        missing = sum(cache.events_missing() for cache in self._caches.values())
+        readings.set(metrics.EVENTS_MISSING, self._missing_before + missing)
+        for cache in self._living(now_ms):
+            _read_cache(readings, cache, live)
+        return readings
+
+    def _living(self, now_ms: int) -> Iterator[_Cache]:
+        for cache_id, cache in self._caches.items():
+            if cache_id not in self._ended and cache.contents.last_ms >= now_ms - SILENT_MS:
+                yield cache
+
+    def _count(self, event: Event) -> None:
+        role, kind = _known(_ROLES, event["role"]), _known(_KINDS, event["kind"])
+        add = self._totals.add
+        add(metrics.EVENTS, 1, role, kind)
+        add(metrics.EVENTS_DROPPED, event["dropped_before"] or 0)
+        add(metrics.RETRIES, event["retries"] or 0, role)
+        add(metrics.TRANSACTIONS_BEGUN, event["transactions_begun"] or 0, role)
+        if event["recovery_ms"] is not None:
+            self._totals.observe(metrics.RECOVERY_SECONDS, event["recovery_ms"] / 1000, role)
+        self._count_traffic(event, role)
+        if kind == EventKind.REFRESH:
+            self._count_refresh(event, role)
+        elif kind == EventKind.DATA_LOSS:
+            self._count_loss(event)
+        elif kind in _RESULTS:
+            self._count_transactions(event, _RESULTS[EventKind(kind)])
+
+    def _count_traffic(self, event: Event, role: str) -> None:
+        cluster_id, add = event["cluster_id"] or NO_VALUE, self._totals.add
+        for fetched in event["fetches"] or ():
+            broker = str(fetched["broker_id"])
+            add(metrics.FETCH_REQUESTS, fetched["requests"] or 0, cluster_id, broker)
+            add(metrics.FETCH_BYTES, fetched["response_bytes"] or 0, cluster_id, broker)
+        for produced in event["produces"] or ():
+            broker = str(produced["broker_id"])
+            add(metrics.PRODUCE_REQUESTS, produced["requests"] or 0, cluster_id, broker)
+            add(metrics.PRODUCE_BYTES, produced["request_bytes"] or 0, cluster_id, broker)
+        throttled_ms = {
+            Request.METADATA: event["throttle_ms"],
+            Request.FETCH: event["fetch_throttle_ms"],
+            Request.PRODUCE: event["produce_throttle_ms"],
+        }
+        for request, value_ms in throttled_ms.items():
+            add(metrics.THROTTLE_SECONDS, (value_ms or 0) / 1000, role, request)
+
+    def _count_refresh(self, event: Event, role: str) -> None:
+        outcome = _known(_OUTCOMES, event["outcome"])
+        broker = BOOTSTRAP if event["broker_id"] is None else str(event["broker_id"])
+        labels = (event["cluster_id"] or NO_VALUE, broker)
+        self._totals.add(metrics.REFRESHES, 1, role, _known(_REASONS, event["reason"]), outcome)
+        size = (event["request_bytes"] or 0) + (event["response_bytes"] or 0)
+        self._totals.add(metrics.REFRESH_BYTES, size, *labels)
+        if event["latency_ms"] is not None:
+            self._totals.observe(metrics.REFRESH_SECONDS, event["latency_ms"] / 1000, *labels)
+        if event["query_id"] is not None:
+            self._totals.add(metrics.QUERY_REFRESHES, 1, event["query_id"], outcome)
+            self._last_request_ms[event["query_id"]] = event["time_ms"]
+
+    def _count_loss(self, event: Event) -> None:
+        topic, begin, end = event["cause_topic"] or NO_VALUE, event["lost_from_offset"], event["lost_until_offset"]
+        self._totals.add(metrics.DATA_LOSSES, 1, topic)
+        if None not in (begin, end):
+            self._totals.add(metrics.LOST_OFFSETS, end - begin, topic)
+
+    def _count_transactions(self, event: Event, result: Result) -> None:
+        transactional_id = event["transactional_id"] or NO_VALUE
+        sink = sink_of_task(transactional_id) or transactional_id
+        self._totals.add(metrics.TRANSACTIONS_ENDED, event["transactions"] or 0, sink, result)
+        self._totals.add(metrics.COPIED_RECORDS, event["copied_records"] or 0, sink)
+        if event["transactions_ms"] is not None:
+            self._totals.observe(metrics.TRANSACTIONS_SECONDS, event["transactions_ms"] / 1000, result)
+
+
+def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None:
+    contents = cache.contents
+    role = _known(_ROLES, contents.last["role"])
+    process = Process.EXECUTOR if role in EXECUTOR_ROLES else role
+    labels = (process, contents.last["application_id"] or NO_VALUE, contents.last["executor_id"] or NO_VALUE)
+    readings.add(metrics.CACHES, 1, *labels)
+    readings.add(metrics.CACHED_PARTITIONS, len(contents.leaders), *labels)
+    readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
+    if contents.answered_at_ms is not None:
+        readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.answered_at_ms / 1000, *labels)
+    if live is not None:
+        readings.add(metrics.STALE_PARTITIONS, cache.count_stale(live), *labels)
+
+
+def _known(values: Collection[str], value: str | None) -> str:
+    """One of `values`, so that the number of series has a bound whatever events say."""
+    return value if value is not None and value in values else UNKNOWN
+
+
+class QueryTotals:
+    """Totals of queries. Spark reports in one thread, the poller reads in another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals = Readings()
+        self._latest: dict[str, Progress] = {}
+        self._forgotten_at_s: dict[str, float] = {}  # for each query that has ended
+
+    def add(self, progress: Progress) -> None:
+        """Add the report of a finished micro-batch."""
+        query_id = progress["id"]
+        with self._lock:
+            self._latest[query_id] = progress
+            self._forgotten_at_s.pop(query_id, None)
+            self._totals.set(metrics.QUERY_INFO, 1, query_id, progress["name"] or NO_VALUE)
+            self._totals.set(metrics.QUERY_BATCH, progress["batchId"], query_id)
+            self._totals.add(metrics.QUERY_RECORDS, progress["numInputRows"] or 0, query_id)
+            self._totals.observe(metrics.QUERY_BATCH_SECONDS, progress["batchDuration"] / 1000, query_id)
+
+    def end(self, query_id: str, has_failed: bool, now_s: float) -> None:
+        """A query that was stopped on purpose has no lag any more; that of a failed query grows."""
+        with self._lock:
+            if not has_failed:
+                self._latest.pop(query_id, None)
+            self._forgotten_at_s[query_id] = now_s + (SILENT_KEPT_S if has_failed else ENDED_KEPT_S)
+
+    def forget(self, now_s: float) -> None:
+        """Forget queries that ended long ago."""
+        with self._lock:
+            for query_id in [query_id for query_id, at_s in self._forgotten_at_s.items() if at_s < now_s]:
+                del self._forgotten_at_s[query_id]
+                self._latest.pop(query_id, None)
+                self._totals.remove("query_id", query_id)
+
+    def offsets(self) -> dict[str, tuple[SourceOffset, ...]]:
+        """The next offsets of each query, by its id."""
+        with self._lock:
+            latest = dict(self._latest)
+        return {query_id: tuple(end_offsets(progress)) for query_id, progress in latest.items()}
+
+    def read(self, readings: Readings) -> None:
+        with self._lock:
+            readings.update(self._totals)
+
+
+@dataclass(slots=True)
+class Health:
+    """How the polls of one source went.
+
+    Attributes:
+        trouble: why the last poll failed, else None; "not polled yet" before the first.
+        errors: polls that failed.
+        last_success_s: seconds since 1970 UTC; None before the first.
+        not_before_s: when the source may be polled again, seconds since 1970 UTC.
+    """
+
+    trouble: str | None = "not polled yet"
+    errors: int = 0
+    last_success_s: float | None = None
+    duration_s: float = 0.0
+    not_before_s: float = 0.0
+
+
+def read_lag(readings: Readings, query_id: str, rows: Iterable[LagRow], per_partition: bool) -> None:
+    """The lag of a query by topic, and also by partition if requested. What is unknown has no value."""
+    for row in rows:
+        topic, partition = (query_id, row.topic), (query_id, row.topic, str(row.partition))
+        readings.add(metrics.LAG_UNKNOWN, row.records_behind is None, *topic)
+        if row.records_behind is not None:
+            readings.add(metrics.LAG_RECORDS, row.records_behind, *topic)
+            readings.add(metrics.LAG_SECONDS_UNKNOWN, row.seconds_behind is None, *topic)
+            if per_partition:
+                readings.set(metrics.PARTITION_LAG_RECORDS, row.records_behind, *partition)
+        if row.seconds_behind is not None:
+            readings.raise_to(metrics.LAG_SECONDS, row.seconds_behind, *topic)
+            if per_partition:
+                readings.set(metrics.PARTITION_LAG_SECONDS, row.seconds_behind, *partition)
+
+
+def read_transactions(readings: Readings, rows: Iterable[TransactionRow], sinks: Collection[str]) -> None:
+    """The open and the unsettled transactions by sink. The other producers of the cluster count together.
+
+    Args:
+        sinks: that had transactions before.
+    """
+    for sink in (NO_VALUE, *sinks):
+        for metric in (metrics.OPEN_TRANSACTIONS, metrics.DECIDED_TRANSACTIONS, metrics.OPEN_TRANSACTION_SECONDS):
+            readings.set(metric, 0, sink)
+    for row in rows:
+        sink = row.sink or NO_VALUE
+        is_open = row.state in OPEN_STATES
+        readings.add(metrics.OPEN_TRANSACTIONS, is_open, sink)
+        readings.add(metrics.DECIDED_TRANSACTIONS, row.is_decided, sink)
+        if is_open and row.open_ms is not None:
+            readings.raise_to(metrics.OPEN_TRANSACTION_SECONDS, row.open_ms / 1000, sink)
+
+
+def read_health(readings: Readings, polled: Mapping[Source, Health], unreadable_files: int) -> None:
+    for source, health in polled.items():
+        readings.set(metrics.UP, health.trouble is None, source)
+        readings.set(metrics.ERRORS, health.errors, source)
+        readings.set(metrics.POLL_SECONDS, health.duration_s, source)
+        if health.last_success_s is not None:
+            readings.set(metrics.LAST_SUCCESS, health.last_success_s, source)
+    readings.set(metrics.UNREADABLE_FILES, unreadable_files)

@@ -1,0 +1,260 @@
+"""Where the tools read refresh events, folders or a topic, and with them the state of a cluster; without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.events.default_folder import default_root
+from pyspark_kafka_meta.events.origin import cli_origin
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
+from pyspark_kafka_meta.model import Positions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions, FetchOptions, SourceOptions
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
+from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
+from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows, ended_caches, parse_events
+from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
+from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder, FilesOffset, advance, files_between
+from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, arrow_schema, to_batches
+from pyspark_kafka_meta.tools.cluster_state import State, event_order, known_brokers, newest_leaders
+from pyspark_kafka_meta.tools.console import note, timeout_options
+
+FILES_AT_ONCE = 200
+NAMED = 3
+"""This many of the other applications are named."""
+TOPIC_DEFAULTS = {**timeout_options(10_000), "kafkaConsumer.pollTimeoutMs": "10000"}
+CLUSTER_TIMEOUT_MS = 2_000
+KEEP_EVENTS_MS = 3_600_000
+
+Progress = Callable[[], tuple[Positions, Positions, float]]
+"""As `Stream.progress`."""
+
+
+class EventSource(Protocol):
+    """A place that refresh events are read from.
+
+    Attributes:
+        name: for people.
+        unreadable: files that were skipped, to be read again by the next call.
+    """
+
+    name: str
+    unreadable: Sequence[EventFile]
+
+    def read(self) -> Iterator[Event]:
+        """The events that came since the last call, all there are at first; with all fields, in no order."""
+
+    def close(self) -> None: ...
+
+
+def open_events(
+    options: Mapping[str, str], must_exist: bool, all_applications: bool = False, skips_unreadable: bool = False
+) -> EventSource:
+    """The place that options of the table `refresh_events` name. Raises OptionError.
+
+    Args:
+        must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
+            folders that could be missing.
+        all_applications: whether the default folders of all applications are read, or of the latest alone.
+        skips_unreadable: as of `FolderEvents`.
+    """
+    parsed = EventsOptions.parse({**TOPIC_DEFAULTS, **options} if "metricsTopic" in options else options)
+    if parsed.topic is not None:
+        return TopicEvents(parsed.topic)
+    path = parsed.path or str(default_root())
+    if must_exist and path == parsed.path and "://" not in path:
+        try:
+            Path(path).stat()
+        except OSError as error:
+            raise OptionError(f"{path} cannot be read ({error.strerror}): correct --path") from None
+    is_default = parsed.path is None
+    hidden = _other_applications(Path(path)) if is_default and not all_applications else ()
+    return FolderEvents(path, hidden, skips_unreadable)
+
+
+def _other_applications(root: Path) -> list[str]:
+    """The names of the default folders, but for the one that was written last. A note names their applications."""
+    with_events = [path.parent for path in root.glob("*/events-*.jsonl")]
+    newest_first = sorted(set(with_events), key=_written_at, reverse=True)
+    latest, others = newest_first[:1], newest_first[1:]
+    if others:
+        names = ", ".join(map(_application, others[:NAMED]))
+        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        note(
+            f"the latest application is {_application(*latest)}; others, newest first: {names}{more}; "
+            "--all-applications shows them"
+        )
+    return [folder.name for folder in others]
+
+
+def _written_at(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:  # removed since it was listed
+        return 0
+
+
+def _application(folder: Path) -> str:
+    """The id of the application that wrote there; the folder's name while its planner alone has."""
+    ids = (event["application_id"] for event in FolderEvents(str(folder)).read())
+    return next((found for found in ids if found is not None), folder.name)
+
+
+def _events(lines: Iterable[bytes | None]) -> Iterator[Event]:
+    names = [name for name in arrow_schema(RefreshEvent).names if name != "time"]
+    for batch in to_batches(parse_events(lines), arrow_schema(RefreshEvent, names)):
+        yield from batch.to_pylist()
+
+
+class FolderEvents:
+    """The event files below a folder.
+
+    Args:
+        hidden: folders in it that are not read.
+        skips_unreadable: whether a file that cannot be read delays only its own events, or is an error.
+    """
+
+    def __init__(self, root: str, hidden: Collection[str] = (), skips_unreadable: bool = False) -> None:
+        scheme, sign, _ = root.partition("://")
+        self.name = f"the {scheme} folder of --path" if sign else root  # a URI may hold keys
+        self._folder = EventFolder(root)
+        self._hidden = hidden
+        self._skips_unreadable = skips_unreadable
+        self._offset = FilesOffset({})
+        self.unreadable: Sequence[EventFile] = ()
+
+    def read(self) -> Iterator[Event]:
+        """Raises OptionError: the folder cannot be read."""
+        start = self._offset
+        try:
+            files = [file for file in self._folder.files(start) if Path(file.path).parent.name not in self._hidden]
+            skipped, self.unreadable = self.unreadable, ()
+            yield from self._events(skipped)
+            while (end := advance(start, files, FILES_AT_ONCE, int(time.time() * 1000))) != start:
+                yield from self._events(files_between(start, end, files))
+                start = end
+        except OSError as error:
+            raise OptionError(f"no events can be read: {error}") from None
+        self._offset = end  # only now: after an error in between all of it is read again
+
+    def close(self) -> None:
+        """Nothing is open between two files."""
+
+    def _events(self, files: Sequence[EventFile]) -> Iterator[Event]:
+        try:
+            yield from _events(self._folder.lines(files))
+        except OSError:
+            if not self._skips_unreadable:
+                raise
+            for file in files:  # some a second time
+                try:
+                    yield from _events(self._folder.lines([file]))
+                except OSError:
+                    self.unreadable = [*self.unreadable, file]
+
+
+class TopicEvents:
+    """The records of a metrics topic. Reading them publishes no event."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.name = f"topic {options.topics[0]}"
+        self._client = KafkaClient(stream_planner_options(options.client), EventPublisher((), cli_origin()))
+        self._planner = OffsetPlanner(self._client, options.for_stream())
+        self._reader = TaskReader(self._client, options, ["value"])
+        self.unreadable: Sequence[EventFile] = ()
+        self._offset: SourceOffset | None = None
+
+    def read(self) -> Iterator[Event]:
+        """Raises KafkaMetaError: there is no such topic, it may not be read, or no broker responds."""
+        start = self._offset or BEGINNING
+        end = self._planner.next_offset(start, None, limited=False)
+        yield from _events(
+            value for batch in self._reader.read(ranges(start, end)) for value in batch.column("value").to_pylist()
+        )
+        self._offset = end
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Watcher:
+    """Args:
+    source: of the events.
+    options: of the cluster, `kafka.*`; empty to take brokers and leaders from the caches.
+    topics: to show, given what the caches know.
+    progress: of the query.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        options: Mapping[str, str],
+        topics: Callable[[Sequence[CacheRow]], Collection[str]],
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._client = ClientOptions.parse({**options, **timeout_options(CLUSTER_TIMEOUT_MS)}) if options else None
+        self._read_committed = FetchOptions.parse(options).read_committed
+        self._topics = topics
+        self._progress = progress
+        self._events: list[Event] = []
+        self._brokers: Sequence[BrokerRow] = ()
+        self._partitions: Sequence[PartitionRow] = ()
+        self._refused: str | None = None
+
+    def state(self) -> State:
+        """The state now. Raises KafkaMetaError: the query ended, or the events cannot be read."""
+        begins, positions, records_per_s = self._progress()
+        now_ms = int(time.time() * 1000)
+        self._events = without_old_events(sorted([*self._events, *self._source.read()], key=event_order), now_ms)
+        caches = cache_rows(self._events, now_ms)
+        trouble = self._ask(caches)
+        return State(
+            now_ms=now_ms,
+            brokers=self._brokers,
+            partitions=self._partitions,
+            trouble=trouble,
+            events=tuple(self._events),
+            caches=caches,
+            positions=positions,
+            begins=begins,
+            records_per_s=records_per_s,
+        )
+
+    def _ask(self, caches: Sequence[CacheRow]) -> str | None:
+        """Ask the cluster; returns why it did not respond. After a refused login it is not asked again: repeated
+        attempts may lock the account."""
+        if self._client is None:
+            self._partitions = tuple(newest_leaders(caches).values())
+            self._brokers = known_brokers(self._events, self._partitions)
+            return None
+        if self._refused is not None:
+            return self._refused
+        try:
+            self._brokers = broker_rows(describe_cluster(self._client, ()))
+            topics = tuple(self._topics(caches))
+            self._partitions = partition_rows(self._client, topics, self._read_committed) if topics else ()
+        except AuthenticationError as error:
+            self._refused = f"{error} (not tried again: restart the command)"
+            return self._refused
+        except KafkaMetaError as error:
+            return str(error)
+        return None
+
+
+def without_old_events(events: Sequence[Event], now_ms: int) -> list[Event]:
+    """Without the events older than `KEEP_EVENTS_MS`, unless they say what a live cache knows: a page may stay open for
+    days."""
+    ended = ended_caches(events)
+    return [
+        event
+        for event in events
+        if event["time_ms"] >= now_ms - KEEP_EVENTS_MS
+        or (event["outcome"] == Outcome.CHANGED and event["cache_id"] not in ended)
+    ]

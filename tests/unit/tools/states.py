@@ -1,0 +1,45 @@
+"""What `kafkameta demo` and `page` show: a cluster of three brokers, and what caches know of topic t."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
+from pyspark_kafka_meta.model import Position, TopicPartition
+from pyspark_kafka_meta.tables.caches_from_events import cache_rows
+from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+from pyspark_kafka_meta.tools.cluster_state import State
+from tests.unit.written_events import learning, made, moving
+
+NOW_MS = 1_800_000_000_000
+FIRST, SECOND = "a" * 32, "b" * 32
+EXECUTOR_2 = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9)}
+WRITER = {"origin": Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)}
+"""The worker of the default origin, in a task that writes."""
+FIRST_IS_STALE = (
+    made(FIRST, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4)),
+    made(SECOND, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4), **EXECUTOR_2),
+    made(SECOND, 2, NOW_MS - 8_000, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2),
+)
+BROKERS = [
+    BrokerRow(
+        node_id=number, host=f"b{number}", port=9, rack=None, is_controller=False, cluster_id="c", answered_by="b1:9"
+    )
+    for number in (1, 2, 3)
+]
+
+
+def state(
+    *events: RefreshEvent,
+    leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)),
+    read: int = 0,
+    now_ms: int = NOW_MS,
+) -> State:
+    """Partitions 0, 1 ... of t have these leaders and epochs; of each `read` of 10 records were read."""
+    rows_of_events = [event.to_dict() for event in events]
+    rows = [
+        PartitionRow(topic="t", partition=number, leader_id=leader, leader_epoch=epoch, end_offset=10)
+        for number, (leader, epoch) in enumerate(leaders)
+    ]
+    positions = {TopicPartition("t", number): Position(read) for number in range(len(rows))}
+    return State(now_ms, BROKERS, rows, None, rows_of_events, cache_rows(rows_of_events, now_ms), positions, {}, 480.0)
