@@ -17,15 +17,8 @@ import pyspark_kafka_meta
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyspark_kafka_meta"
-FOR_LOGINS_AND_COMMANDS = {
-    "confluent_kafka",
-    "cryptography",
-    "nicegui",
-    "prometheus_client",
-    "rich",
-    "scramp",
-    "typer",
-}
+FOR_TOOLS = {"nicegui", "prometheus_client", "rich", "typer"}
+FOR_LOGINS_AND_COMMANDS = {"confluent_kafka", "cryptography", "scramp"} | FOR_TOOLS
 HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "cramjam", "crc32c"} | FOR_LOGINS_AND_COMMANDS
 NOT_FOR_READING = (
     *FOR_LOGINS_AND_COMMANDS,
@@ -102,6 +95,19 @@ def test_reading_imports_nothing_that_only_logins_writing_or_commands_need(modul
     loaded = done.stdout.split()
     assert [name for name in loaded if name.startswith(NOT_FOR_READING)] == []
     assert set(own) <= set(loaded), done.stderr
+
+
+def test_everything_but_tools_can_be_imported_without_the_libraries_of_tools() -> None:
+    paths = [path.relative_to(ROOT).with_suffix("") for path in sorted(PACKAGE.rglob("*.py"))]
+    own = [".".join(path.parts) for path in paths if "tools" not in path.parts and not path.name.startswith("__")]
+    code = (
+        f"import sys, importlib; sys.modules |= dict.fromkeys({FOR_TOOLS}); "  # None: an import raises ImportError
+        f"print(*(importlib.import_module(name).__name__ for name in {own}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout.split(), done.stderr) == (own, "")
+    assert len(own) > 100
 
 
 def test_decoding_imports_no_masked_arrays() -> None:
