@@ -26,7 +26,7 @@ from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tools.exporter.server import Poller, Watched, serve
+from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
 from pyspark_kafka_meta.tools.sources import FolderEvents
 
 BROKERS = 100
@@ -116,7 +116,7 @@ def main() -> None:
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as writer,
     ):
         folder = Path(name)
-        poller = Poller(Watched(events=FolderEvents(name, skips_unreadable=True), cluster={}), interval_s=1)
+        poller = Poller(PollTargets(events=FolderEvents(name, skips_unreadable=True), cluster={}), interval_s=1)
 
         def write(sequence: int) -> None:
             writer.submit(write_events, folder, caches, partitions, sequence).result()

@@ -14,11 +14,11 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 
-from pyspark_kafka_meta.tools.cluster_state import State, caches_by_process, is_stale
+from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_process, is_stale
 from pyspark_kafka_meta.tools.demo import runner
 from pyspark_kafka_meta.tools.demo.runner import own_cluster, start_query
 from pyspark_kafka_meta.tools.demo.scenes import Scene, scenes_of
-from pyspark_kafka_meta.tools.sources import Watcher
+from pyspark_kafka_meta.tools.sources import StateReader
 
 PICTURE = Path(__file__).with_suffix(".svg")
 COLUMNS = 126
@@ -32,16 +32,16 @@ def main() -> None:
         cluster = opened.enter_context(own_cluster(None, Console()))
         query = opened.enter_context(start_query(cluster, Console(), is_fed=True))
         scene = next(scene for scene in scenes_of(cluster, query.events) if scene.number == 8)
-        state = wait_until_one_is_stale(query.watcher, scene)
+        state = wait_until_one_is_stale(query.state_reader, scene)
         assert query.feed is not None
         draw(runner.frame(state, runner.heading(scene), query.feed.produced))
 
 
-def wait_until_one_is_stale(watcher: Watcher, scene: Scene) -> State:
+def wait_until_one_is_stale(state_reader: StateReader, scene: Scene) -> ClusterState:
     """Repeat the scene's act until exactly one of the two executors is stale."""
     began = acted_at = time.monotonic()
     while (now := time.monotonic()) < began + TIMEOUT_S:
-        state = watcher.state()
+        state = state_reader.read()
         stale = stale_executors(state)
         if stale == [False, True]:
             return state
@@ -52,7 +52,7 @@ def wait_until_one_is_stale(watcher: Watcher, scene: Scene) -> State:
     raise TimeoutError(f"in {TIMEOUT_S:.0f} s exactly one executor was never stale: try again")
 
 
-def stale_executors(state: State) -> list[bool]:
+def stale_executors(state: ClusterState) -> list[bool]:
     """Whether each executor has a stale entry, sorted."""
     caches = [rows for name, rows in caches_by_process(state.caches).items() if name.startswith("executor")]
     return sorted(any(is_stale(row, state.leaders()) for row in rows.values()) for rows in caches)

@@ -86,7 +86,7 @@ class CacheContents:
     Attributes:
         leaders: leader id and epoch of each partition.
         topic_ids: as far as events have them.
-        answered_at_ms: of the last successful response, ms since 1970 UTC; None without one.
+        last_response_ms: of the last successful response, ms since 1970 UTC; None without one.
         last: the fields of the latest event that rows contain.
         last_ms: time of the latest event, ms since 1970 UTC.
         sequence: of the latest event.
@@ -97,7 +97,7 @@ class CacheContents:
     def __init__(self) -> None:
         self.leaders: dict[TopicPartition, Leader] = {}
         self.topic_ids: dict[str, str] = {}
-        self.answered_at_ms: int | None = None
+        self.last_response_ms: int | None = None
         self.last: dict[str, Any] = {}
         self.last_ms = 0
         self.sequence = 0
@@ -111,15 +111,15 @@ class CacheContents:
         self.last_ms, self.sequence = event["time_ms"], event["sequence"]
         self.events += 1
         self.lookups += event.get("lookups") or 0
-        if _is_good_answer(event):
-            self.answered_at_ms = event["time_ms"]
+        if _has_response(event):
+            self.last_response_ms = event["time_ms"]
 
     def events_missing(self) -> int:
         return self.sequence - self.events  # sequences begin at 1
 
     def age_ms(self, now_ms: int) -> int | None:
         """Since the last successful response; None without one."""
-        return None if self.answered_at_ms is None else now_ms - self.answered_at_ms
+        return None if self.last_response_ms is None else now_ms - self.last_response_ms
 
     def rows(self, now_ms: int) -> Iterator[CacheRow]:
         """The rows of the cache, by partition; one without a partition if it knows none."""
@@ -183,7 +183,7 @@ def _leader(leader_id: int, epoch: int) -> Leader:
     return leader_id, epoch
 
 
-def _is_good_answer(event: Event) -> bool:
+def _has_response(event: Event) -> bool:
     return (event.get("generation_after") or 0) > (event.get("generation_before") or 0)
 
 

@@ -24,7 +24,7 @@ SILENT_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ClusterState:
     """The tables and the query at one moment.
 
     Attributes:

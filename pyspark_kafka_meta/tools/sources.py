@@ -22,7 +22,7 @@ from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows, ende
 from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder, FilesOffset, advance, files_between
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, arrow_schema, to_batches
-from pyspark_kafka_meta.tools.cluster_state import State, event_order, known_brokers, newest_leaders
+from pyspark_kafka_meta.tools.cluster_state import ClusterState, event_order, known_brokers, newest_leaders
 from pyspark_kafka_meta.tools.console import note, timeout_options
 
 FILES_AT_ONCE = 200
@@ -33,7 +33,7 @@ CLUSTER_TIMEOUT_MS = 2_000
 KEEP_EVENTS_MS = 3_600_000
 
 Progress = Callable[[], tuple[Positions, Positions, float]]
-"""As `Stream.progress`."""
+"""As `DemoQuery.progress`."""
 
 
 class EventSource(Protocol):
@@ -183,7 +183,7 @@ class TopicEvents:
         self._client.close()
 
 
-class Watcher:
+class StateReader:
     """Args:
     source: of the events.
     options: of the cluster, `kafka.*`; empty to take brokers and leaders from the caches.
@@ -208,14 +208,14 @@ class Watcher:
         self._partitions: Sequence[PartitionRow] = ()
         self._refused: str | None = None
 
-    def state(self) -> State:
+    def read(self) -> ClusterState:
         """The state now. Raises KafkaMetaError: the query ended, or the events cannot be read."""
         begins, positions, records_per_s = self._progress()
         now_ms = int(time.time() * 1000)
         self._events = without_old_events(sorted([*self._events, *self._source.read()], key=event_order), now_ms)
         caches = cache_rows(self._events, now_ms)
         trouble = self._ask(caches)
-        return State(
+        return ClusterState(
             now_ms=now_ms,
             brokers=self._brokers,
             partitions=self._partitions,

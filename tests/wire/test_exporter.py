@@ -22,7 +22,7 @@ from pyspark_kafka_meta.tables.cluster_query import describe_cluster, query_lag
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.checkpoints import read_checkpoint
 from pyspark_kafka_meta.tools.cluster_state import live_leaders
-from pyspark_kafka_meta.tools.exporter.server import Poller, Watched, serve
+from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
 from pyspark_kafka_meta.tools.sources import FolderEvents, open_events
 from tests.checkpoints import write_checkpoint
 from tests.partitions import T0, T1
@@ -59,8 +59,10 @@ def test_stale_partitions_and_lag_are_those_of_the_cluster(
     common = {"outcome": Outcome.CHANGED, "changes": changes, "fetches": (BrokerFetches(1, 2, 300),)}
     end = SourceOffset({T0: Position(1), T1: Position(0)}, {"t": None})
     checkpoint = write_checkpoint(tmp_path / "checkpoint", {4: end}, 4)
-    watched = Watched(events=FolderEvents(str(tmp_path)), cluster=options, checkpoints=[checkpoint], per_partition=True)
-    poller = Poller(watched, interval_s=1.0)
+    targets = PollTargets(
+        events=FolderEvents(str(tmp_path)), cluster=options, checkpoints=[checkpoint], per_partition=True
+    )
+    poller = Poller(targets, interval_s=1.0)
     with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
         poller.poll()
         write(tmp_path, made("a" * 32, 1, int(time.time() * 1000), **common))
@@ -96,7 +98,7 @@ def test_events_of_a_topic_are_counted_once(mock_cluster: MockCluster, monkeypat
     events = [made("a" * 32, sequence) for sequence in (1, 2, 2, 4)]
     options = {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "metricsTopic": "events"}
     with closing(open_events(options, must_exist=False)) as source:
-        poller = Poller(Watched(events=source, cluster={}), interval_s=1.0)
+        poller = Poller(PollTargets(events=source, cluster={}), interval_s=1.0)
         with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
             poller.poll()
             for event in events:
@@ -113,7 +115,7 @@ def test_an_unreachable_topic_is_down() -> None:
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "metricsTopic": "events"}
     options["kafka.default.api.timeout.ms"] = "300"
     with closing(open_events(options, must_exist=False)) as source:
-        poller = Poller(Watched(events=source, cluster={}), interval_s=1.0)
+        poller = Poller(PollTargets(events=source, cluster={}), interval_s=1.0)
         with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
             poller.poll()
             found = scrape(server.url)
@@ -123,7 +125,7 @@ def test_an_unreachable_topic_is_down() -> None:
 
 
 def test_polls_go_on_in_a_thread_until_the_end(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
-    with Poller(Watched(events=FolderEvents(str(tmp_path)), cluster={}), interval_s=0.01) as poller:
+    with Poller(PollTargets(events=FolderEvents(str(tmp_path)), cluster={}), interval_s=0.01) as poller:
         write(tmp_path, made("a" * 32, 1, int(time.time() * 1000)))
         wait_for(lambda: any(metric.name == "kafkameta_caches" for metric in poller.readings.numbers))
     assert not poller._thread.is_alive()

@@ -290,7 +290,7 @@ def exporter(
     machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are stale,
     open transactions, and the lag of each --checkpoint.
     """
-    from pyspark_kafka_meta.tools.exporter.server import Poller, Watched, serve
+    from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
     from pyspark_kafka_meta.tools.sources import open_events
 
     with reporting(until_ended=True):
@@ -299,7 +299,7 @@ def exporter(
         given = events_options(path, topic, cluster, uses_brokers=True)
         every_application = all_applications or application is not None
         with closing(open_events(given, False, every_application, skips_unreadable=True)) as source:
-            watched = Watched(
+            targets = PollTargets(
                 events=source,
                 application_id=application,
                 cluster=cluster,
@@ -308,7 +308,7 @@ def exporter(
                 per_partition=per_partition,
             )
             handle_signals()
-            poller = Poller(watched, interval)
+            poller = Poller(targets, interval)
             with closing(serve(lambda: poller.readings, host, port)) as server, poller:
                 typer.echo(server.url)
                 threading.Event().wait()

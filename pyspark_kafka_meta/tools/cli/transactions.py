@@ -58,7 +58,7 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
     """Settle what a sink has decided and abort its other transactions, as its next run would.
 
     Args:
-        is_confirmed: answers a question to the user, which is asked if there is something to end.
+        is_confirmed: asks the user a question, if there is something to end; returns whether to go on.
 
     Returns:
         Whether nothing is left to do.

@@ -202,7 +202,7 @@ class LocalKafkaCluster:
         def in_sync() -> bool:
             try:
                 topic = self._admin.list_topics(partition.topic, timeout=ADMIN_TIMEOUT_S).topics[partition.topic]
-            except KafkaException:  # no broker answers
+            except KafkaException:  # no broker responds
                 return False
             return preferred in topic.partitions[partition.partition].isrs
 

@@ -46,7 +46,7 @@ STOP_TIMEOUT_S = 10
 SETTINGS = {"client.id": "kafkameta-demo", "log_level": 0, "topic.metadata.refresh.interval.ms": 1_000}
 
 
-class StreamFailedError(KafkaMetaError):
+class QueryFailedError(KafkaMetaError):
     """The demo's own query ended with an error, or reads nothing."""
 
 
@@ -99,7 +99,7 @@ def _end(spark: SparkSession) -> None:
     SparkContext._gateway = SparkContext._jvm = None
 
 
-class Stream:
+class DemoQuery:
     """A query that reads the cluster's topics from their beginning, and writes their copies, until `close`."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, events: Path, checkpoint: Path) -> None:
@@ -123,12 +123,12 @@ class Stream:
         """First offsets, next offsets, and the rows per second of the last micro-batch with rows.
 
         Raises:
-            StreamFailedError: the query ended.
+            QueryFailedError: the query ended.
         """
         with defer_signals():
             error, last = self._query.exception(), self._query.lastProgress
         if error is not None:
-            raise StreamFailedError(f"the demo's query failed: {root_cause(str(error))}")
+            raise QueryFailedError(f"the demo's query failed: {root_cause(str(error))}")
         offset = None if last is None else _end_offset(last)
         if last is None or offset is None:
             return {}, {}, 0.0

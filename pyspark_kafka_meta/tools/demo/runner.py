@@ -28,7 +28,7 @@ from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
-from pyspark_kafka_meta.tools.cluster_state import State, caches_by_process, is_stale
+from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_process, is_stale
 from pyspark_kafka_meta.tools.console import check_topics, timeout_options
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.tools.demo.clusters import (
@@ -38,7 +38,7 @@ from pyspark_kafka_meta.tools.demo.clusters import (
     LocalKafkaCluster,
     UserCluster,
 )
-from pyspark_kafka_meta.tools.demo.query import RecordFeed, Stream, StreamFailedError, spark_session
+from pyspark_kafka_meta.tools.demo.query import DemoQuery, QueryFailedError, RecordFeed, spark_session
 from pyspark_kafka_meta.tools.demo.scenes import Act, Scene, SceneResult, scenes_of
 from pyspark_kafka_meta.tools.formatting import (
     STALE_STYLE,
@@ -50,7 +50,7 @@ from pyspark_kafka_meta.tools.formatting import (
     leader_text,
     plain,
 )
-from pyspark_kafka_meta.tools.sources import FolderEvents, Watcher
+from pyspark_kafka_meta.tools.sources import FolderEvents, StateReader
 
 CLUSTER_TIMEOUT_MS = 10_000
 START_TIMEOUT_S = 180.0
@@ -88,7 +88,7 @@ class RunningQuery:
         feed: None if nothing is produced.
     """
 
-    watcher: Watcher
+    state_reader: StateReader
     events: Path
     checkpoint: Path
     feed: RecordFeed | None
@@ -116,10 +116,12 @@ def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Ru
         if feed is not None:
             opened.enter_context(feed)
         events, checkpoint = folder / "events", folder / "checkpoint"
-        stream = opened.enter_context(closing(Stream(spark, cluster, events, checkpoint)))
+        query = opened.enter_context(closing(DemoQuery(spark, cluster, events, checkpoint)))
         source = FolderEvents(str(events))
-        watcher = Watcher(source, cluster.options, lambda _: [*cluster.topics, *cluster.copies], stream.progress)
-        yield RunningQuery(watcher, events, checkpoint, feed)
+        state_reader = StateReader(
+            source, cluster.options, lambda _: [*cluster.topics, *cluster.copies], query.progress
+        )
+        yield RunningQuery(state_reader, events, checkpoint, feed)
 
 
 def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:
@@ -130,7 +132,7 @@ def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool
     """
     with start_query(cluster, console, is_fed) as query:
         feed = query.feed
-        with DemoScreen(console, query.watcher.state, lambda: None if feed is None else feed.produced) as screen:
+        with DemoScreen(console, query.state_reader.read, lambda: None if feed is None else feed.produced) as screen:
             _wait_for_first_batch(screen)
             results = list(_play(scenes_of(cluster, query.events), screen, interactive))
     console.print(summary(results))
@@ -141,7 +143,7 @@ def _wait_for_first_batch(screen: DemoScreen) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not screen.wait().positions:
         if time.monotonic() > deadline:
-            raise StreamFailedError(
+            raise QueryFailedError(
                 f"the demo's query read nothing in {START_TIMEOUT_S:.0f} s: try again when the machine is less busy, "
                 "and where the topic is empty use --feed"
             )
@@ -192,7 +194,9 @@ class DemoScreen:
         produced: returns the records produced so far; None if nothing is produced.
     """
 
-    def __init__(self, console: Console, get_state: Callable[[], State], produced: Callable[[], int | None]) -> None:
+    def __init__(
+        self, console: Console, get_state: Callable[[], ClusterState], produced: Callable[[], int | None]
+    ) -> None:
         self._console = console
         self._get_state = get_state
         self._produced = produced
@@ -214,8 +218,8 @@ class DemoScreen:
         self._heading, self._lines_left = heading(scene), LINES_PER_SCENE
         self._print(self._heading)
 
-    def update(self) -> State:
-        """Get the state, and show it. Raises StreamFailedError: the query ended."""
+    def update(self) -> ClusterState:
+        """Get the state, and show it. Raises QueryFailedError: the query ended."""
         state = self._get_state()
         if self._live is not None:
             self._live.update(frame(state, self._heading, self._produced()), refresh=True)
@@ -232,7 +236,7 @@ class DemoScreen:
             while time.monotonic() < hold_until:
                 self.wait()
 
-    def wait(self) -> State:
+    def wait(self) -> ClusterState:
         """Update after a moment."""
         time.sleep(POLL_S)
         return self.update()
@@ -271,7 +275,7 @@ def event_lines(events: Iterable[Event]) -> Iterator[str]:
         yield event_line(first) + (f", and {len(others)} more failed attempts" if others else "")
 
 
-def frame(state: State, heading: str, produced: int | None) -> RenderableType:
+def frame(state: ClusterState, heading: str, produced: int | None) -> RenderableType:
     """The state as tables, below the heading of a scene; `produced` as in `progress_line`."""
     cluster = Table.grid(padding=(0, 3))
     cluster.add_row(_caches_table(state), _brokers_table(state))
@@ -290,7 +294,7 @@ def heading(scene: Scene) -> str:
     return f"{scene.number}. {scene.title}\n   {scene.explanation}"
 
 
-def progress_line(state: State, produced: int | None) -> str:
+def progress_line(state: ClusterState, produced: int | None) -> str:
     """Throughput and lag; `produced` is None if nothing is produced."""
     fed = "" if produced is None else f"; {produced} produced"
     if not state.positions:
@@ -315,7 +319,7 @@ def summary(results: Iterable[SceneResult]) -> Table:
     return table
 
 
-def _brokers_table(state: State) -> Table:
+def _brokers_table(state: ClusterState) -> Table:
     leads = Counter(row.leader_id for row in state.partitions)
     table = Table("broker", "address", "leads", **TABLE_STYLE)
     for row in state.brokers:
@@ -323,7 +327,7 @@ def _brokers_table(state: State) -> Table:
     return table
 
 
-def _caches_table(state: State) -> Table:
+def _caches_table(state: ClusterState) -> Table:
     """The live leader and epoch of each partition beside those in each cache."""
     leaders, caches = state.leaders(), caches_by_process(state.caches)
     table = Table("partition", "now", *caches, **TABLE_STYLE)

@@ -11,16 +11,16 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.kafka.protocol.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, describe
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, State, requests_by_broker
+from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, ClusterState, requests_by_broker
 from pyspark_kafka_meta.tools.formatting import ID_SHOWN, executor_name, recovery_text
 
-Check = Callable[[State], str | None]
+Check = Callable[[ClusterState], str | None]
 
 WITHOUT_ERROR = {RefreshReason.BOOTSTRAP, RefreshReason.MAX_AGE, RefreshReason.ON_DEMAND, RefreshReason.NEW_TOPIC}
 
 
-def all_learned_from_first_answer(state: State) -> str | None:
-    """Every partition has a leader, and a cache learned all brokers from its first answer."""
+def all_learned_from_first_response(state: ClusterState) -> str | None:
+    """Every partition has a leader, and a cache learned all brokers from its first response."""
     known = {row.node_id for row in state.brokers}
     first = [event for event in state.events if event["reason"] == RefreshReason.BOOTSTRAP]
     learned = [set(event["brokers_added"] or ()) for event in first]
@@ -30,18 +30,18 @@ def all_learned_from_first_answer(state: State) -> str | None:
     return f"{state.brokers[0].answered_by} reported brokers {ids} and {len(state.partitions)} leaders"
 
 
-def bootstrap_failed_over(state: State, dead: Collection[str], since_ms: int) -> str | None:
-    """A new client tried a dead address (host:port), and another one answered."""
+def bootstrap_failed_over(state: ClusterState, dead: Collection[str], since_ms: int) -> str | None:
+    """A new client tried a dead address (host:port), and another one responded."""
     tried = [event for event in state.since(since_ms, "cli") if event["reason"] == RefreshReason.BOOTSTRAP]
     failed = [event for event in tried if event["outcome"] == Outcome.FAILED and _address(event) in dead]
-    answered = [event for event in tried if event["outcome"] == Outcome.CHANGED]
-    if not failed or not answered:
+    responses = [event for event in tried if event["outcome"] == Outcome.CHANGED]
+    if not failed or not responses:
         return None
     lost_ms = sum(event["latency_ms"] or 0 for event in failed)
-    return f"{len(failed)} attempts at dead addresses took {lost_ms:.1f} ms, then {_address(answered[0])} answered"
+    return f"{len(failed)} attempts at dead addresses took {lost_ms:.1f} ms, then {_address(responses[0])} answered"
 
 
-def brokers_asked_by_id(state: State) -> str | None:
+def brokers_asked_by_id(state: ClusterState) -> str | None:
     """Caches that know brokers ask them, and no bootstrap address."""
     broker_ids = [
         event["broker_id"]
@@ -53,18 +53,18 @@ def brokers_asked_by_id(state: State) -> str | None:
     return f"{len(broker_ids)} requests went to brokers by id" if broker_ids and None not in broker_ids else None
 
 
-def rebootstrapped(state: State, since_ms: int) -> str | None:
-    """While all brokers were gone, the bootstrap addresses were tried again, until one answered."""
+def rebootstrapped(state: ClusterState, since_ms: int) -> str | None:
+    """While all brokers were gone, the bootstrap addresses were tried again, until one responded."""
     events = list(state.since(since_ms))
     tried = [event for event in events if event["reason"] == RefreshReason.REBOOTSTRAP]
-    answers = [event["time_ms"] for event in events if event["outcome"] != Outcome.FAILED]
+    responses_ms = [event["time_ms"] for event in events if event["outcome"] != Outcome.FAILED]
     by_id = brokers_asked_by_id(state)
-    if not tried or by_id is None or max(answers, default=0) < tried[-1]["time_ms"]:
+    if not tried or by_id is None or max(responses_ms, default=0) < tried[-1]["time_ms"]:
         return None
     return f"{by_id}; with all gone, the bootstrap list was tried {len(tried)} times, {_address(tried[0])} first"
 
 
-def more_fetches_than_refreshes(state: State) -> str | None:
+def more_fetches_than_refreshes(state: ClusterState) -> str | None:
     """Executors sent more Fetch requests than Metadata requests."""
     events = list(state.of_executors(0))
     fetches = sum(requests_by_broker(events, "fetches").values())
@@ -75,7 +75,7 @@ def more_fetches_than_refreshes(state: State) -> str | None:
     return f"{fetches} fetches and {lookups} look-ups on {refreshes} metadata requests"
 
 
-def refreshed_by_age(state: State, since_ms: int) -> str | None:
+def refreshed_by_age(state: ClusterState, since_ms: int) -> str | None:
     """An executor refreshed an old cache without an error."""
     for event in state.of_executors(since_ms):
         if event["reason"] == RefreshReason.MAX_AGE and event["outcome"] != Outcome.FAILED:
@@ -83,7 +83,7 @@ def refreshed_by_age(state: State, since_ms: int) -> str | None:
     return None
 
 
-def refreshed_by_error(state: State, partition: TopicPartition, old: int, since_ms: int) -> str | None:
+def refreshed_by_error(state: ClusterState, partition: TopicPartition, old: int, since_ms: int) -> str | None:
     """An executor met an error, and learned the new leader of the partition, which broker `old` led."""
     moves = [
         (event, change)
@@ -94,7 +94,7 @@ def refreshed_by_error(state: State, partition: TopicPartition, old: int, since_
     return _move_text(*min(moves, key=lambda move: move[0]["recovery_ms"] is None)) if moves else None
 
 
-def refreshed_on_demand(state: State, since_ms: int) -> str | None:
+def refreshed_on_demand(state: ClusterState, since_ms: int) -> str | None:
     """A client requested a refresh."""
     for event in state.since(since_ms):
         if event["reason"] == RefreshReason.ON_DEMAND and event["outcome"] != Outcome.FAILED:
@@ -102,7 +102,7 @@ def refreshed_on_demand(state: State, since_ms: int) -> str | None:
     return None
 
 
-def one_cache_per_executor(state: State) -> str | None:
+def one_cache_per_executor(state: ClusterState) -> str | None:
     """Two executors have a cache each."""
     rows = [row for row in state.caches if row.role in EXECUTOR_ROLES and row.topic is not None]
     ids = {executor_name(row.executor_id, row.pid): row.cache_id for row in rows}
@@ -111,7 +111,7 @@ def one_cache_per_executor(state: State) -> str | None:
     return "; ".join(f"{executor}: cache {cache_id[:ID_SHOWN]}" for executor, cache_id in sorted(ids.items()))
 
 
-def learned_separately(state: State, partition: TopicPartition, epoch: int, since_ms: int) -> str | None:
+def learned_separately(state: ClusterState, partition: TopicPartition, epoch: int, since_ms: int) -> str | None:
     """Two executors learned a leader epoch newer than `epoch`, each by an event of its own."""
     learned_ms: dict[str, int] = {}
     for event in state.of_executors(since_ms):
@@ -123,7 +123,7 @@ def learned_separately(state: State, partition: TopicPartition, epoch: int, sinc
     return f"{first} knew first; {second} was stale for {(second_ms - first_ms) / 1000:.1f} s more"
 
 
-def broker_leads_nothing(state: State, broker_id: int, since_ms: int) -> str | None:
+def broker_leads_nothing(state: ClusterState, broker_id: int, since_ms: int) -> str | None:
     """The broker leads nothing, and an executor has learned the new leader of a partition."""
     moves = [
         (event, change)
@@ -136,7 +136,7 @@ def broker_leads_nothing(state: State, broker_id: int, since_ms: int) -> str | N
     return _move_text(*moves[0])
 
 
-def broker_leads_again(state: State, broker_id: int, since_ms: int) -> str | None:
+def broker_leads_again(state: ClusterState, broker_id: int, since_ms: int) -> str | None:
     """The broker leads, and an executor knows it."""
     changes = (change for event in state.of_executors(since_ms) for change in event["leaders_changed"] or ())
     is_known = any(change["new_leader_id"] == broker_id for change in changes)
@@ -145,7 +145,7 @@ def broker_leads_again(state: State, broker_id: int, since_ms: int) -> str | Non
 
 
 def old_leader_refused(
-    state: State, partition: TopicPartition, old: int, since_ms: int, requests: str = "fetches"
+    state: ClusterState, partition: TopicPartition, old: int, since_ms: int, requests: str = "fetches"
 ) -> str | None:
     """The old leader refused one of these `requests`, fetches or produces, and they go to the new one."""
     events = list(state.of_executors(since_ms))
@@ -160,7 +160,7 @@ def old_leader_refused(
     return f"broker {old} refused with {describe(refusals[0])}; {requests} at {by_broker}"
 
 
-def new_partition_read(state: State, partition: TopicPartition, since_ms: int) -> str | None:
+def new_partition_read(state: ClusterState, partition: TopicPartition, since_ms: int) -> str | None:
     """A cache learned the partition, and the query reads it from its start."""
     learned = [event for event in state.since(since_ms) if _epochs(event, partition)]
     position = state.positions.get(partition)
@@ -169,13 +169,13 @@ def new_partition_read(state: State, partition: TopicPartition, since_ms: int) -
     return f"learned by {learned[0]['reason']}; {partition} read from offset 0 to {position.offset}"
 
 
-def records_written(state: State, partition: TopicPartition, from_offset: int) -> str | None:
+def records_written(state: ClusterState, partition: TopicPartition, from_offset: int) -> str | None:
     """The log of the partition has records after `from_offset`."""
     end_offset = state.end_offset_of(partition)
     return f"{partition} written from offset {from_offset} to {end_offset}" if end_offset > from_offset else None
 
 
-def one_key_read(state: State, ends: Collection[Mapping[TopicPartition, int]]) -> str | None:
+def one_key_read(state: ClusterState, ends: Collection[Mapping[TopicPartition, int]]) -> str | None:
     """Every write went to the same partition, and the query has read up to its end."""
     (partition, *others) = {partition for end in ends for partition in end}
     position, end_offset = state.positions.get(partition), max(end[partition] for end in ends if partition in end)
@@ -187,7 +187,7 @@ def one_key_read(state: State, ends: Collection[Mapping[TopicPartition, int]]) -
 def both(first: Check, second: Check) -> Check:
     """What two checks see in one state."""
 
-    def check(state: State) -> str | None:
+    def check(state: ClusterState) -> str | None:
         seen = first(state), second(state)
         return None if None in seen else "; ".join(map(str, seen))
 

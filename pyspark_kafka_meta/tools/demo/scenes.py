@@ -16,7 +16,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions, SourceOptions
 from pyspark_kafka_meta.options.producer import CODECS
-from pyspark_kafka_meta.tools.cluster_state import State
+from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from pyspark_kafka_meta.tools.demo import scene_checks
 from pyspark_kafka_meta.tools.demo.clusters import (
     TOPIC,
@@ -41,7 +41,7 @@ CHOICES: tuple[Mapping[str, str], ...] = (
 )
 RECORDS_PER_CHOICE = 100
 
-Act = Callable[[State], Check]
+Act = Callable[[ClusterState], Check]
 """Does something, which may take a while, and returns what must be visible then."""
 
 
@@ -94,16 +94,16 @@ def scenes_of(cluster: Cluster, events: Path) -> list[Scene]:
 
 
 def _harmless_scenes(cluster: Cluster, events: Path) -> list[Scene]:
-    def fail_over(state: State) -> Check:
+    def fail_over(state: ClusterState) -> Check:
         live = cluster.options["kafka.bootstrap.servers"].split(",")[0]
         for _ in range(NEW_CLIENTS):
             run_client(cluster, events, [*DEAD, live], [])
         return partial(scene_checks.bootstrap_failed_over, dead=DEAD, since_ms=state.now_ms)
 
-    def demand(state: State) -> Check:
+    def demand(state: ClusterState) -> Check:
         return _demand(cluster, events, state)
 
-    def wait_for_age(state: State) -> Check:
+    def wait_for_age(state: ClusterState) -> Check:
         return partial(scene_checks.refreshed_by_age, since_ms=state.now_ms)
 
     max_age = f"metadata.max.age.ms, {MAX_AGE_MS / 1000:.0f} s here"
@@ -112,7 +112,7 @@ def _harmless_scenes(cluster: Cluster, events: Path) -> list[Scene]:
             1,
             "Ask one broker, learn them all",
             "One address is enough.",
-            (_check_only(scene_checks.all_learned_from_first_answer),),
+            (_check_only(scene_checks.all_learned_from_first_response),),
         ),
         Scene(2, "Bootstrap fail-over", "New clients try the next address when one is dead.", (fail_over,)),
         Scene(
@@ -142,17 +142,17 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
     first, second, last = (TopicPartition(TOPIC, number) for number in (0, 1, 3))
     killed: list[int] = []
 
-    def refresh_by_error(state: State) -> Check:
+    def refresh_by_error(state: ClusterState) -> Check:
         old = state.leader_of(first)
         cluster.move_leader(first, old)
         return partial(scene_checks.refreshed_by_error, partition=first, old=old, since_ms=state.now_ms)
 
-    def move_again(state: State) -> Check:
+    def move_again(state: ClusterState) -> Check:
         cluster.move_leader(first, state.leader_of(first))
         epoch = state.epoch_of(first)
         return partial(scene_checks.learned_separately, partition=first, epoch=epoch, since_ms=state.now_ms)
 
-    def kill(state: State) -> Check:
+    def kill(state: ClusterState) -> Check:
         killed.append(state.leader_of(second))
         cluster.kill(killed[-1])
         copy = copy_of(second)
@@ -161,16 +161,16 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
             partial(scene_checks.records_written, partition=copy, from_offset=state.end_offset_of(copy)),
         )
 
-    def restore(state: State) -> Check:
+    def restore(state: ClusterState) -> Check:
         cluster.restore(killed[-1])
         return partial(scene_checks.broker_leads_again, broker_id=killed[-1], since_ms=state.now_ms)
 
-    def move_last(state: State) -> Check:
+    def move_last(state: ClusterState) -> Check:
         old = state.leader_of(last)
         cluster.move_leader(last, old)
         return partial(scene_checks.old_leader_refused, partition=last, old=old, since_ms=state.now_ms)
 
-    def move_copy(state: State) -> Check:
+    def move_copy(state: ClusterState) -> Check:
         copy = copy_of(last)
         old = state.leader_of(copy)
         cluster.move_leader(copy, old)
@@ -178,7 +178,7 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
             scene_checks.old_leader_refused, partition=copy, old=old, since_ms=state.now_ms, requests="produces"
         )
 
-    def grow(state: State) -> Check:
+    def grow(state: ClusterState) -> Check:
         added = cluster.grow()
         return scene_checks.both(
             partial(scene_checks.new_partition_read, partition=added, since_ms=state.now_ms),
@@ -220,7 +220,7 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
 
 
 def _blackout(cluster: EmbeddedCluster) -> Scene:
-    def black_out(state: State) -> Check:
+    def black_out(state: ClusterState) -> Check:
         cluster.black_out()
         return partial(scene_checks.rebootstrapped, since_ms=state.now_ms)
 
@@ -236,14 +236,14 @@ def _blackout(cluster: EmbeddedCluster) -> Scene:
 def _crashed_controller(cluster: LocalKafkaCluster, events: Path) -> Scene:
     copy = copy_of(TopicPartition(TOPIC, 0))
 
-    def crash(state: State) -> Check:
+    def crash(state: ClusterState) -> Check:
         cluster.kill_controller()
         return _demand(cluster, events, state)
 
-    def write_on(state: State) -> Check:  # the state is from after the crash
+    def write_on(state: ClusterState) -> Check:  # the state is from after the crash
         return partial(scene_checks.records_written, partition=copy, from_offset=state.end_offset_of(copy))
 
-    def restore(state: State) -> Check:
+    def restore(state: ClusterState) -> Check:
         cluster.restore_controller()
         return write_on(state)
 
@@ -256,7 +256,7 @@ def _crashed_controller(cluster: LocalKafkaCluster, events: Path) -> Scene:
 
 
 def _producer_choices(cluster: ChangeableCluster, events: Path) -> Scene:
-    def write(_: State) -> Check:
+    def write(_: ClusterState) -> Check:
         ends = [_write_one_key(cluster, events, choice) for choice in CHOICES]
         return partial(scene_checks.one_key_read, ends=ends)
 
@@ -281,7 +281,7 @@ def _write_one_key(cluster: Cluster, events: Path, choice: Mapping[str, str]) ->
     return {partition: ranges[-1].until_offset for partition, ranges in written.items()}
 
 
-def _demand(cluster: Cluster, events: Path, state: State) -> Check:
+def _demand(cluster: Cluster, events: Path, state: ClusterState) -> Check:
     run_client(cluster, events, [cluster.options["kafka.bootstrap.servers"]], [RefreshReason.ON_DEMAND])
     return partial(scene_checks.refreshed_on_demand, since_ms=state.now_ms)
 

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.tables.cluster_query import LagSummary, end_offsets, que
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.console import timeout_options
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS, TIMEOUT_MS
-from pyspark_kafka_meta.tools.exporter.server import Poller, Watched, serve
+from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
 from pyspark_kafka_meta.tools.exporter.totals import Progress
 from pyspark_kafka_meta.tools.sources import EventSource, FolderEvents, open_events
 
@@ -92,8 +92,10 @@ def start_exporter(
     events, cluster = split_options(options)
     with ExitStack() as opening:
         source = opening.enter_context(closing(open_driver_events(events, spark.sparkContext)))
-        watched = Watched(events=source, cluster=cluster, decisions_topic=decisions_topic, per_partition=per_partition)
-        poller = Poller(watched, interval_s)
+        targets = PollTargets(
+            events=source, cluster=cluster, decisions_topic=decisions_topic, per_partition=per_partition
+        )
+        poller = Poller(targets, interval_s)
         server = opening.enter_context(closing(serve(lambda: poller.readings, host, port)))
         opening.enter_context(poller)
         listener = ProgressListener(poller.queries.add, poller.queries.end)

@@ -62,7 +62,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class PollTargets:
     """What is polled.
 
     Attributes:
@@ -90,10 +90,10 @@ class Poller:
         queries: progress of the driver's own queries, which their listener adds.
     """
 
-    def __init__(self, watched: Watched, interval_s: float) -> None:
+    def __init__(self, targets: PollTargets, interval_s: float) -> None:
         """Raises OptionError: an option of the cluster is invalid."""
         self.queries = QueryTotals()
-        self._watched = watched
+        self._targets = targets
         self._interval_s = interval_s
         self._totals = EventTotals()
         self._live: Leaders | None = None
@@ -102,9 +102,9 @@ class Poller:
         self._lag: dict[str, Sequence[LagRow]] = {}
         self._batches: dict[str, int] = {}
         self._polls: dict[Source, Callable[[], None]] = {Source.EVENTS: self._poll_events}
-        if watched.cluster:
-            self._options = {**timeout_options(TIMEOUT_MS), **watched.cluster}
-            self._cluster = ClusterOptions.parse({**self._options, "decisionsTopic": watched.decisions_topic})
+        if targets.cluster:
+            self._options = {**timeout_options(TIMEOUT_MS), **targets.cluster}
+            self._cluster = ClusterOptions.parse({**self._options, "decisionsTopic": targets.decisions_topic})
             self._polls[Source.CLUSTER] = self._poll_cluster
             self._polls[Source.TRANSACTIONS] = self._poll_transactions
             self._polls[Source.LAG] = self._poll_lag
@@ -147,7 +147,7 @@ class Poller:
     def _health_readings(self) -> Readings:
         """Those of the exporter itself."""
         readings = Readings()
-        read_health(readings, self._health, len(self._watched.events.unreadable))
+        read_health(readings, self._health, len(self._targets.events.unreadable))
         return readings
 
     def _try(self, health: Health, source: Source, poll: Callable[[], None]) -> None:
@@ -176,7 +176,7 @@ class Poller:
             self._lag, self._batches, self._transactions = {}, {}, None
 
     def _poll_events(self) -> None:
-        events = filter(self._is_watched, self._watched.events.read())
+        events = filter(self._is_target, self._targets.events.read())
         while chunk := list(islice(events, EVENTS_AT_ONCE)):
             # A poll that failed may have read a part of the events of before.
             self._totals.add(chunk, are_new=self._health[Source.EVENTS].last_success_s is not None)
@@ -184,8 +184,8 @@ class Poller:
         self._totals.end(dead_caches())
         self._totals.forget(int(time.time() * 1000))
 
-    def _is_watched(self, event: Event) -> bool:
-        return self._watched.application_id in (None, event["application_id"])
+    def _is_target(self, event: Event) -> bool:
+        return self._targets.application_id in (None, event["application_id"])
 
     def _poll_cluster(self) -> None:
         topics = self._totals.topics(int(time.time() * 1000))
@@ -205,7 +205,7 @@ class Poller:
     def _poll_lag(self) -> None:
         self._lag, self._batches = {}, {}
         offsets, errors = self.queries.offsets(), list[KafkaMetaError]()
-        for location in self._watched.checkpoints:
+        for location in self._targets.checkpoints:
             try:
                 progress = read_checkpoint(location)
             except CheckpointError as error:
@@ -231,7 +231,7 @@ class Poller:
         for query_id, batch_id in self._batches.items():
             readings.set(metrics.QUERY_BATCH, batch_id, query_id)
         for query_id, rows in self._lag.items():
-            read_lag(readings, query_id, rows, self._watched.per_partition)
+            read_lag(readings, query_id, rows, self._targets.per_partition)
         if self._transactions is not None:
             read_transactions(readings, self._transactions, self._sinks)
         readings.update(self._health_readings())

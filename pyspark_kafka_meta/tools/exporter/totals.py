@@ -235,8 +235,8 @@ def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None
     readings.add(metrics.CACHES, 1, *labels)
     readings.add(metrics.CACHED_PARTITIONS, len(contents.leaders), *labels)
     readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
-    if contents.answered_at_ms is not None:
-        readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.answered_at_ms / 1000, *labels)
+    if contents.last_response_ms is not None:
+        readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.last_response_ms / 1000, *labels)
     if live is not None:
         readings.add(metrics.STALE_PARTITIONS, cache.count_stale(live), *labels)
 

@@ -62,10 +62,10 @@ def timeline(events: Sequence[Event], now_ms: int) -> Plot:
 
 def latencies(events: Sequence[Event], now_ms: int) -> Plot:
     """The latency of Metadata requests."""
-    answered = [
+    with_response = [
         event for event in _recent(events, now_ms) if event["latency_ms"] and event["outcome"] != Outcome.FAILED
     ]
-    return _times(answered, "latency_ms", now_ms, "answer")
+    return _times(with_response, "latency_ms", now_ms, "answer")
 
 
 def recoveries(events: Sequence[Event], now_ms: int) -> Plot:

@@ -31,12 +31,12 @@ from pyspark_kafka_meta.tools.checkpoints import checkpoint_lag
 from pyspark_kafka_meta.tools.console import handle_signals, note, timeout_options
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.tools.demo.runner import own_cluster, start_query
-from pyspark_kafka_meta.tools.page.state_poller import Questions, StatePoller
+from pyspark_kafka_meta.tools.page.state_poller import ClusterPolls, StatePoller
 from pyspark_kafka_meta.tools.page.ui import ButtonActions, Page
-from pyspark_kafka_meta.tools.sources import Watcher, open_events
+from pyspark_kafka_meta.tools.sources import StateReader, open_events
 
 TIMEOUT_MS = 5_000
-"""For brokers to respond to a question about lag or transactions."""
+"""For brokers to respond to a request for lag or transactions."""
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#1f56c3"/>'
@@ -62,8 +62,8 @@ def serve_demo(kind: DemoCluster | None, at: PageAddress) -> None:
         listening = opened.enter_context(_listen(at))
         cluster = opened.enter_context(own_cluster(kind, console))
         query = opened.enter_context(start_query(cluster, console, is_fed=True))
-        questions = _questions(cluster.options, [str(query.checkpoint)], DECISIONS_TOPIC)
-        poller = opened.enter_context(StatePoller(query.watcher.state, True, questions))
+        polls = _polls(cluster.options, [str(query.checkpoint)], DECISIONS_TOPIC)
+        poller = opened.enter_context(StatePoller(query.state_reader.read, True, polls))
         actions = ButtonActions(cluster, query.events, poller.dead)
         _announce(listening, at)
         serve(listening, at.host, lambda: Page(poller, cluster.name, "Cluster now", actions))
@@ -88,20 +88,20 @@ def serve_events(
     with ExitStack() as opened:
         listening = opened.enter_context(_listen(at))
         source = opened.enter_context(closing(open_events(events, must_exist=True)))
-        watcher = Watcher(
+        state_reader = StateReader(
             source,
             cluster,
             lambda caches: sorted({row.topic for row in caches if row.topic is not None}),
             lambda: ({}, {}, 0.0),
         )
-        questions = _questions(cluster, checkpoints, decisions_topic) if cluster else None
-        poller = opened.enter_context(StatePoller(watcher.state, False, questions))
+        polls = _polls(cluster, checkpoints, decisions_topic) if cluster else None
+        poller = opened.enter_context(StatePoller(state_reader.read, False, polls))
         leaders_title = "Cluster now" if cluster else "Newest known"
         _announce(listening, at)
         serve(listening, at.host, lambda: Page(poller, f"Events of {source.name}", leaders_title, None))
 
 
-def _questions(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions_topic: str) -> Questions:
+def _polls(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions_topic: str) -> ClusterPolls:
     options = {**cluster, **timeout_options(TIMEOUT_MS)}
     transactions = ClusterOptions.parse({**options, "decisionsTopic": decisions_topic})
     # The last part of a location alone: a URI may hold keys.
@@ -109,7 +109,7 @@ def _questions(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions
         (checkpoint.rstrip("/").rpartition("/")[2], partial(checkpoint_lag, checkpoint, options))
         for checkpoint in checkpoints
     ]
-    return Questions(lags, partial(query_transactions, transactions))
+    return ClusterPolls(lags, partial(query_transactions, transactions))
 
 
 def _listen(at: PageAddress) -> socket.socket:

@@ -19,14 +19,14 @@ from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, Unsup
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import BrokerRow, TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
-from pyspark_kafka_meta.tools.cluster_state import State
+from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from pyspark_kafka_meta.tools.console import error_text
 from pyspark_kafka_meta.tools.page.plots import WINDOW_MS, Plot, Sample, latencies, recoveries, throughput, timeline
 from pyspark_kafka_meta.tools.page.view_model import (
-    Answer,
     Move,
     NamedLag,
     PageView,
+    Polled,
     moves_since,
     records_behind,
     view_of,
@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 POLL_S = 1.0
-ASK_S = 2.0
+CLUSTER_POLL_S = 2.0
 CLOSE_TIMEOUT_S = 2.0
-"""Closing waits this long for a poll; brokers that do not answer take longer."""
+"""Closing waits this long for a poll; brokers that do not respond take longer."""
 
 
 class Snapshot(NamedTuple):
@@ -48,65 +48,65 @@ class Snapshot(NamedTuple):
     plots: dict[str, Plot]
 
 
-class Answers(NamedTuple):
-    """The last answers to `Questions`."""
+class PolledCluster(NamedTuple):
+    """The last values of `ClusterPolls`."""
 
     lags: Sequence[NamedLag]
-    transactions: Answer[list[TransactionRow]] | None
+    transactions: Polled[list[TransactionRow]] | None
 
 
-class Questions(NamedTuple):
-    """What a cluster is asked beside the state: the lag of each query, with the name of its checkpoint, and the
+class ClusterPolls(NamedTuple):
+    """What is polled of a cluster beside the state: the lag of each query, with the name of its checkpoint, and the
     transactions."""
 
     lags: Sequence[tuple[str, Callable[[], CheckpointLag]]]
     transactions: Callable[[], list[TransactionRow]]
 
 
-class RepeatedQuestion(Generic[T]):
-    """Asks inside `with`, until brokers turn out not to know the question, or refuse the login: repeated attempts may
-    lock the account.
+class RepeatedPoll(Generic[T]):
+    """Polls inside `with`, until brokers turn out not to support the request, or refuse the login: repeated attempts
+    may lock the account.
 
     Args:
-        ask: returns the answer. May take long.
-        get_trouble: why there is no use in asking now, else None.
+        poll: returns the value. May take long.
+        get_trouble: why there is no use in polling now, else None.
     """
 
-    def __init__(self, ask: Callable[[], T], get_trouble: Callable[[], str | None]) -> None:
-        self._last: Answer[T] = Answer()
-        self._ask = ask
+    def __init__(self, poll: Callable[[], T], get_trouble: Callable[[], str | None]) -> None:
+        self._last: Polled[T] = Polled()
+        self._poll = poll
         self._get_trouble = get_trouble
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kafkameta-page-question", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kafkameta-page-cluster", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Does not wait for an answer."""
+        """Does not wait for a response."""
         self._stopped.set()
 
     @property
-    def answer(self) -> Answer[T]:
-        """The last one; unknown at once when there is trouble, even while brokers are asked."""
+    def last(self) -> Polled[T]:
+        """The last value; unknown at once when there is trouble, even during a poll."""
         trouble = self._get_trouble()
-        return self._last if trouble is None else Answer(trouble=trouble)
+        return self._last if trouble is None else Polled(trouble=trouble)
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
                 if self._get_trouble() is None:
-                    self._last = Answer(self._ask())
+                    self._last = Polled(self._poll())
             except UnsupportedBrokerError as error:
-                self._last = Answer(trouble=error_text(error), is_supported=False)
+                self._last = Polled(trouble=error_text(error), is_supported=False)
                 return
             except AuthenticationError as error:
-                self._last = Answer(trouble=f"{error_text(error)} (not asked again: restart the command)")
+                self._last = Polled(trouble=f"{error_text(error)} (not asked again: restart the command)")
                 return
             except Exception as error:
-                self._last = Answer(trouble=page_error_text(error, self._last.trouble))
-            self._stopped.wait(ASK_S)
+                self._last = Polled(trouble=page_error_text(error, self._last.trouble))
+            self._stopped.wait(CLUSTER_POLL_S)
 
 
 class StatePoller:
@@ -115,7 +115,7 @@ class StatePoller:
     Args:
         get_state: returns the state now.
         by_process: as in `view_of`.
-        questions: None without a cluster.
+        polls: None without a cluster.
 
     Attributes:
         snapshot: of the last state; None before the first.
@@ -126,18 +126,20 @@ class StatePoller:
         result: of the last action.
     """
 
-    def __init__(self, get_state: Callable[[], State], by_process: bool, questions: Questions | None = None) -> None:
+    def __init__(
+        self, get_state: Callable[[], ClusterState], by_process: bool, polls: ClusterPolls | None = None
+    ) -> None:
         self.snapshot: Snapshot | None = None
         self.trouble: str | None = None
-        self.state: State | None = None
+        self.state: ClusterState | None = None
         self.dead: set[int] = set()
         self.running: str | None = None
         self.result = ""
         self._get_state = get_state
         self._by_process = by_process
-        lags = questions.lags if questions else ()
-        self._lags = [(name, RepeatedQuestion(lag, self._cluster_trouble)) for name, lag in lags]
-        self._transactions = RepeatedQuestion(questions.transactions, self._cluster_trouble) if questions else None
+        lags = polls.lags if polls else ()
+        self._lags = [(name, RepeatedPoll(lag, self._cluster_trouble)) for name, lag in lags]
+        self._transactions = RepeatedPoll(polls.transactions, self._cluster_trouble) if polls else None
         self._opened = ExitStack()
         self._moves: dict[TopicPartition, Move] = {}
         self._known: dict[int, BrokerRow] = {}
@@ -160,18 +162,18 @@ class StatePoller:
         self._thread.join(CLOSE_TIMEOUT_S)
         self._action_thread.shutdown(cancel_futures=True)
 
-    def answers(self) -> Answers:
-        """The last ones."""
-        transactions = None if self._transactions is None else self._transactions.answer
-        return Answers([(name, lag.answer) for name, lag in self._lags], transactions)
+    def polled(self) -> PolledCluster:
+        """The last values."""
+        transactions = None if self._transactions is None else self._transactions.last
+        return PolledCluster([(name, lag.last) for name, lag in self._lags], transactions)
 
-    def submit(self, name: str, action: Callable[[State], str]) -> None:
+    def submit(self, name: str, action: Callable[[ClusterState], str]) -> None:
         """Run the action, which returns its result, unless another one runs."""
         if self.running is None and self.state is not None:
             self.running = name
             self._action_thread.submit(self._run_action, name, action, self.state)
 
-    def _run_action(self, name: str, action: Callable[[State], str], state: State) -> None:
+    def _run_action(self, name: str, action: Callable[[ClusterState], str], state: ClusterState) -> None:
         try:
             self.result = action(state)
         except Exception as error:
@@ -192,15 +194,15 @@ class StatePoller:
             self._stopped.wait(max(0.0, began + POLL_S - time.monotonic()))
 
     def _cluster_trouble(self) -> str | None:
-        """Why the questions are not asked: brokers that do not answer one answer none, and after a refused login each
-        attempt may lock the account."""
+        """Why the cluster is not polled: brokers that do not respond to the state's requests respond to no others, and
+        after a refused login each attempt may lock the account."""
         return "the cluster has not answered yet" if self.state is None else self.state.trouble
 
-    def _update(self, state: State) -> None:
+    def _update(self, state: ClusterState) -> None:
         self._moves = moves_since(self._moves, self.state, state)
         self._known.update((row.node_id, row) for row in state.brokers)
         if state.positions:
-            self._samples.append(Sample(state.now_ms, state.records_per_s, records_behind(self.answers().lags)))
+            self._samples.append(Sample(state.now_ms, state.records_per_s, records_behind(self.polled().lags)))
         plots = {
             "timeline": timeline(state.events, state.now_ms),
             "latencies": latencies(state.events, state.now_ms),

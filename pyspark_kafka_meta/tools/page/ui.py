@@ -20,17 +20,17 @@ from nicegui.elements.mixins.text_element import TextElement
 
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.tools import formatting
-from pyspark_kafka_meta.tools.cluster_state import State
+from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, ChangeableCluster, EmbeddedCluster
 from pyspark_kafka_meta.tools.demo.scenes import run_client
-from pyspark_kafka_meta.tools.page.state_poller import Answers, Snapshot, StatePoller
-from pyspark_kafka_meta.tools.page.view_model import answers_view
+from pyspark_kafka_meta.tools.page.state_poller import PolledCluster, Snapshot, StatePoller
+from pyspark_kafka_meta.tools.page.view_model import polled_view
 
 REFRESH_S = 0.5
 PLOTS = {"latencies": "Refresh latency", "recoveries": "Recovery after errors"}
 _FOLDER = Path(__file__).parent / "templates"
 CSS = (_FOLDER / "page.css").read_text()
-Action = Callable[[State], str]
+Action = Callable[[ClusterState], str]
 
 
 def _local_time(time_ms: int) -> datetime:
@@ -65,14 +65,14 @@ class ButtonActions:
         self._events = events
 
     def move(self, partition: TopicPartition) -> Action:
-        def act(state: State) -> str:
+        def act(state: ClusterState) -> str:
             self._cluster.move_leader(partition, state.leader_of(partition))
             return f"The leader of {partition} moved away from broker {state.leader_of(partition)}."
 
         return act
 
     def kill_or_restore(self, broker_id: int) -> Action:
-        def act(_: State) -> str:
+        def act(_: ClusterState) -> str:
             if broker_id in self.dead:
                 self._cluster.restore(broker_id)
                 self.dead.discard(broker_id)
@@ -83,10 +83,10 @@ class ButtonActions:
 
         return act
 
-    def grow(self, _: State) -> str:
+    def grow(self, _: ClusterState) -> str:
         return f"{self._cluster.grow()} was added."
 
-    def refresh(self, _: State) -> str:
+    def refresh(self, _: ClusterState) -> str:
         servers = [self._cluster.options["kafka.bootstrap.servers"]]
         run_client(self._cluster, self._events, servers, [RefreshReason.ON_DEMAND])
         return "A client of this page refreshed its cache on demand."
@@ -110,7 +110,7 @@ class Page:
         self._leaders_title = leaders_title
         self._actions = actions
         self._shown: Snapshot | None = None
-        self._answers: Answers | None = None
+        self._polled: PolledCluster | None = None
         self._brokers: dict[int, _Card] = {}
         self._parts: dict[str, ui.html] = {}
         self._plots: dict[str, tuple[ui.echart, TextElement]] = {}
@@ -128,17 +128,17 @@ class Page:
         ui.timer(REFRESH_S, self.refresh)
 
     def refresh(self) -> None:
-        """Show the newest snapshot, and the newest answers."""
-        poller, snapshot, answers = self._poller, self._poller.snapshot, self._poller.answers()
+        """Show the newest snapshot, and the newest values of the cluster."""
+        poller, snapshot, polled = self._poller, self._poller.snapshot, self._poller.polled()
         self._result.set_text(poller.trouble or (f"{poller.running} ..." if poller.running else poller.result))
         for button in self._buttons:
             button.props(f"aria-disabled={'true' if poller.running else 'false'}")
-        if snapshot is None or (snapshot is self._shown and answers == self._answers):
+        if snapshot is None or (snapshot is self._shown and polled == self._polled):
             return
-        is_new, self._shown, self._answers = snapshot is not self._shown, snapshot, answers
+        is_new, self._shown, self._polled = snapshot is not self._shown, snapshot, polled
         values = {"leaders_title": self._leaders_title, "has_query": self._actions is not None}
         for name, part in self._parts.items():
-            part.set_content(render(name, view=snapshot.view, answers=answers_view(*answers), **values))
+            part.set_content(render(name, view=snapshot.view, polled=polled_view(*polled), **values))
         if is_new:
             self._show_state(snapshot)
 
@@ -183,7 +183,7 @@ class Page:
     def _draw_tables(self) -> None:
         with _section("caches", "What each cache knows", "card wide" if self._actions else "card"):
             self._part("caches")
-        lags, transactions = self._poller.answers()
+        lags, transactions = self._poller.polled()
         if lags:
             with _section("lag", "Lag by partition", "card narrow" if self._actions else "card"):
                 self._part("lag")

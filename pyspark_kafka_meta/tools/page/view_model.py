@@ -17,8 +17,8 @@ from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, Transact
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cluster_state import (
     SILENT_MS,
+    ClusterState,
     Leaders,
-    State,
     caches_by_process,
     is_stale,
     requests_by_broker,
@@ -44,13 +44,13 @@ MOVE_SHOWN_MS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
-    """The last answer.
+class Polled(Generic[T]):
+    """The last value of a poll.
 
     Attributes:
         value: None while it is unknown: an old one would look like a good state.
-        trouble: why it is unknown; None before the first answer.
-        is_supported: whether brokers know the question.
+        trouble: why it is unknown; None before the first poll.
+        is_supported: whether brokers support the request.
     """
 
     value: T | None = None
@@ -58,7 +58,7 @@ class Answer(Generic[T]):
     is_supported: bool = True
 
 
-NamedLag = tuple[str, Answer[CheckpointLag]]
+NamedLag = tuple[str, Polled[CheckpointLag]]
 """The name of a checkpoint, and the lag of its query."""
 
 
@@ -142,7 +142,7 @@ class Writer(NamedTuple):
 class PageView:
     """What the page shows of a state; `events` are the newest notable ones, newest first."""
 
-    state: State
+    state: ClusterState
     brokers: Sequence[BrokerCard]
     leaderless: Sequence[TopicPartition]
     caches: CacheTable
@@ -189,8 +189,8 @@ class TransactionsView:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswersView:
-    """What a cluster answered beside the state.
+class PolledView:
+    """What was polled of a cluster beside the state.
 
     Attributes:
         lags: of each query.
@@ -205,7 +205,7 @@ class AnswersView:
 
 
 def view_of(
-    state: State, known: Mapping[int, BrokerRow], dead: Collection[int], moves: Moves, by_process: bool
+    state: ClusterState, known: Mapping[int, BrokerRow], dead: Collection[int], moves: Moves, by_process: bool
 ) -> PageView:
     """All that the page shows at one moment.
 
@@ -228,13 +228,13 @@ def view_of(
     )
 
 
-def answers_view(named: Collection[NamedLag], transactions: Answer[list[TransactionRow]] | None) -> AnswersView:
+def polled_view(named: Collection[NamedLag], transactions: Polled[list[TransactionRow]] | None) -> PolledView:
     """The lag of each query, and the transactions, as far as known."""
     lags = [lag for _, lag in named]
     known = [lag.value.rows for lag in lags if lag.value is not None]
     rows = list(chain.from_iterable(known))
     is_known = len(known) == len(lags)
-    return AnswersView(
+    return PolledView(
         lags=[_lag_view(name, lag) for name, lag in named],
         records_behind=_records_text(rows, is_known) if lags else None,
         seconds_behind=_seconds_text(rows, is_known) if lags else None,
@@ -249,7 +249,7 @@ def records_behind(named: Collection[NamedLag]) -> int | None:
     return sum(known) if len(known) == len(summaries) else None
 
 
-def moves_since(moves: Moves, before: State | None, now: State) -> dict[TopicPartition, Move]:
+def moves_since(moves: Moves, before: ClusterState | None, now: ClusterState) -> dict[TopicPartition, Move]:
     """`moves` that are still shown, with the moves between two states."""
     recent = {partition: move for partition, move in moves.items() if move.time_ms > now.now_ms - MOVE_SHOWN_MS}
     if before is None:
@@ -281,13 +281,13 @@ def _broker_cards(
     ]
 
 
-def _executor_caches(state: State) -> list[Cache]:
+def _executor_caches(state: ClusterState) -> list[Cache]:
     return [
         _cache(name, rows, next(iter(rows.values()))) for name, rows in caches_by_process(state.caches).items() if rows
     ]
 
 
-def _recent_caches(state: State) -> list[Cache]:
+def _recent_caches(state: ClusterState) -> list[Cache]:
     """Those with a recent event, the latest first."""
     by_id: dict[str, list[CacheRow]] = {}
     for row in state.caches:
@@ -341,7 +341,7 @@ def _known_sum(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _lag_view(name: str, lag: Answer[CheckpointLag]) -> LagView:
+def _lag_view(name: str, lag: Polled[CheckpointLag]) -> LagView:
     if lag.value is None:
         return LagView(name, "", (), 0, lag.trouble)
     progress, rows = lag.value.progress, lag.value.rows
@@ -369,7 +369,7 @@ def _at_least(text: str, is_positive: bool, is_known: bool) -> str:
     return text if is_known else f"{text} or more" if is_positive else UNKNOWN
 
 
-def _transactions_view(transactions: Answer[list[TransactionRow]]) -> TransactionsView:
+def _transactions_view(transactions: Polled[list[TransactionRow]]) -> TransactionsView:
     if transactions.value is None:
         return TransactionsView((), None, 0, transactions.trouble, transactions.is_supported)
     rows = transactions.value

@@ -8,7 +8,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEven
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
-from pyspark_kafka_meta.tools.cluster_state import State
+from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from tests.unit.written_events import learning, made, moving
 
 NOW_MS = 1_800_000_000_000
@@ -34,7 +34,7 @@ def state(
     leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)),
     read: int = 0,
     now_ms: int = NOW_MS,
-) -> State:
+) -> ClusterState:
     """Partitions 0, 1 ... of t have these leaders and epochs; of each `read` of 10 records were read."""
     rows_of_events = [event.to_dict() for event in events]
     rows = [
@@ -42,4 +42,6 @@ def state(
         for number, (leader, epoch) in enumerate(leaders)
     ]
     positions = {TopicPartition("t", number): Position(read) for number in range(len(rows))}
-    return State(now_ms, BROKERS, rows, None, rows_of_events, cache_rows(rows_of_events, now_ms), positions, {}, 480.0)
+    return ClusterState(
+        now_ms, BROKERS, rows, None, rows_of_events, cache_rows(rows_of_events, now_ms), positions, {}, 480.0
+    )

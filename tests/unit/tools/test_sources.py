@@ -14,7 +14,7 @@ from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
 from pyspark_kafka_meta.tools import sources
 from pyspark_kafka_meta.tools.cli import events
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.sources import FolderEvents, Watcher
+from pyspark_kafka_meta.tools.sources import FolderEvents, StateReader
 from tests.unit.written_events import made, write
 
 
@@ -91,7 +91,7 @@ def test_the_cluster_is_requests_again_only_where_that_may_help(
 
     monkeypatch.setattr(sources, "describe_cluster", fail)
     options = {"kafka.bootstrap.servers": "b:9"}
-    watched = Watcher(FolderEvents(str(tmp_path)), options, lambda _: (), lambda: ({}, {}, 0.0))
+    state_reader = StateReader(FolderEvents(str(tmp_path)), options, lambda _: (), lambda: ({}, {}, 0.0))
 
-    assert [str(watched.state().trouble).startswith(str(error)) for _ in range(3)] == [True] * 3
+    assert [str(state_reader.read().trouble).startswith(str(error)) for _ in range(3)] == [True] * 3
     assert len(requests) == times

@@ -13,7 +13,7 @@ import pytest
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tools.demo.clusters import UserCluster
-from pyspark_kafka_meta.tools.demo.query import Stream, root_cause
+from pyspark_kafka_meta.tools.demo.query import DemoQuery, root_cause
 
 OURS = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform it: Traceback
   File "/opt/pyspark_kafka_meta/errors.py", line 7, in offsets
@@ -43,7 +43,7 @@ def test_a_query_that_had_to_wait_for_its_first_record_began_with_its_first_batc
     t0 = TopicPartition("t", 0)
     offset = SourceOffset({t0: Position(9)}, {"t": None}, start={t0: Position(4)})
     reports = [report(None), report("null"), report(json.dumps(offset.as_dict()))]
-    stream: Any = Stream.__new__(Stream)
+    stream: Any = DemoQuery.__new__(DemoQuery)
     stream._begins, stream._records_per_s = {}, 0.0
     for seen, progress in ((0, ({}, {}, 0.0)), (2, ({}, {}, 0.0)), (3, (offset.start, offset.positions, 7.0))):
         last = reports[seen - 1] if seen else None
@@ -54,7 +54,7 @@ def test_a_query_that_had_to_wait_for_its_first_record_began_with_its_first_batc
 
 def test_the_query_writes_nothing_to_a_cluster_of_yours(tmp_path: Path) -> None:
     spark = MagicMock()
-    Stream(
+    DemoQuery(
         spark, UserCluster({"kafka.bootstrap.servers": "b:9"}, "orders"), tmp_path / "events", tmp_path / "checkpoint"
     )
 
@@ -71,7 +71,7 @@ def test_the_sink_has_its_cluster_s_further_options(tmp_path: Path) -> None:
         sink_options={"kafka.transactional.id": "demo"},
         copies=["copies"],
     )
-    Stream(spark, cluster, tmp_path / "events", tmp_path / "checkpoint")
+    DemoQuery(spark, cluster, tmp_path / "events", tmp_path / "checkpoint")
     rows = spark.readStream.format().options
     written = rows().load().selectExpr().repartition().writeStream.format().options
 

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.cluster_state import State, caches_by_process
+from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_process
 from pyspark_kafka_meta.tools.demo import runner, scene_checks
 from pyspark_kafka_meta.tools.demo.clusters import UserCluster
 from pyspark_kafka_meta.tools.demo.runner import event_lines, frame, result_line, summary
@@ -45,7 +45,7 @@ def as_read(event: RefreshEvent) -> Event:
     return event.to_dict()
 
 
-def shown(seen: State) -> str:
+def shown(seen: ClusterState) -> str:
     console = Console(width=140, record=True, file=StringIO())
     console.print(frame(seen, "a heading", produced=25))
     return console.export_text()
@@ -104,10 +104,10 @@ MOVED_WRITER = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)), **WRITER
 MOVED_LATER = made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2)
 ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id=None, outcome=Outcome.FAILED)
 
-CASES: list[tuple[str, Check, State, State]] = [
+CASES: list[tuple[str, Check, ClusterState, ClusterState]] = [
     (
         "all brokers come with the first answer",
-        scene_checks.all_learned_from_first_answer,
+        scene_checks.all_learned_from_first_response,
         state(first_answer()),
         state(first_answer(), leaders=((1, 4), (-1, 5))),
     ),
@@ -222,7 +222,7 @@ CASES: list[tuple[str, Check, State, State]] = [
 
 
 @pytest.mark.parametrize(("check", "yes", "no"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_scene_is_seen_by_its_own_events_alone(check: Check, yes: State, no: State) -> None:
+def test_a_scene_is_seen_by_its_own_events_alone(check: Check, yes: ClusterState, no: ClusterState) -> None:
     assert check(yes) is not None
     assert check(no) is None
     assert check(state(leaders=())) is None
@@ -337,14 +337,14 @@ class Stage:
     def monotonic(self) -> float:
         return self.now
 
-    def update(self) -> State:
+    def update(self) -> ClusterState:
         return state()
 
-    def wait(self) -> State:
+    def wait(self) -> ClusterState:
         self.now += 1
         return state()
 
-    def submit(self, act: Any, seen: State) -> Future[Check]:
+    def submit(self, act: Any, seen: ClusterState) -> Future[Check]:
         self.acted.append(self.now)
         done: Future[Check] = Future()
         done.set_result(act(seen))

@@ -35,7 +35,7 @@ from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter import server
 from pyspark_kafka_meta.tools.exporter import server as server_module
-from pyspark_kafka_meta.tools.exporter.server import REFUSED_LOGIN_S, Poller, Watched
+from pyspark_kafka_meta.tools.exporter.server import REFUSED_LOGIN_S, Poller, PollTargets
 from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.checkpoints import text, write_checkpoint
 from tests.exporter_process import running
@@ -89,9 +89,9 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     return stand_in
 
 
-def new_poller(folder: Path, **watched: Any) -> Poller:
+def new_poller(folder: Path, **targets: Any) -> Poller:
     events = FolderEvents(str(folder), skips_unreadable=True)
-    return Poller(Watched(events=events, **{"cluster": {}, **watched}), interval_s=1.0)
+    return Poller(PollTargets(events=events, **{"cluster": {}, **targets}), interval_s=1.0)
 
 
 def polled(poller: Poller) -> dict[str, float]:

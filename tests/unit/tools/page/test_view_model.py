@@ -20,21 +20,21 @@ from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, TransactionPartition, TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag, QueryProgress
 from pyspark_kafka_meta.tools.cli import main
-from pyspark_kafka_meta.tools.cluster_state import State, known_brokers, newest_leaders
+from pyspark_kafka_meta.tools.cluster_state import ClusterState, known_brokers, newest_leaders
 from pyspark_kafka_meta.tools.formatting import reason_text
 from pyspark_kafka_meta.tools.page import server, state_poller
 from pyspark_kafka_meta.tools.page.plots import Sample, latencies, recoveries, throughput, timeline
 from pyspark_kafka_meta.tools.page.server import is_own_request
-from pyspark_kafka_meta.tools.page.state_poller import Questions, RepeatedQuestion, StatePoller
+from pyspark_kafka_meta.tools.page.state_poller import ClusterPolls, RepeatedPoll, StatePoller
 from pyspark_kafka_meta.tools.page.ui import render
 from pyspark_kafka_meta.tools.page.view_model import (
     LAG_SHOWN,
     MOVE_SHOWN_MS,
-    Answer,
     Move,
     NamedLag,
-    answers_view,
+    Polled,
     moves_since,
+    polled_view,
     records_behind,
     view_of,
 )
@@ -121,18 +121,18 @@ def test_lag_has_an_axis_beside_that_of_the_throughput() -> None:
 @pytest.mark.parametrize(("has_query", "is_told"), [(True, True), (False, False)])
 def test_until_a_query_reads_the_page_says_that_its_executors_are_starting(has_query: bool, is_told: bool) -> None:
     before = view_of(replace(state(*STALE), positions={}), KNOWN, (), {}, True)
-    answers = answers_view([("copies", Answer(trouble="the checkpoint has no offsets"))], None)
-    html = render("figures", view=before, answers=answers, has_query=has_query)
+    polled = polled_view([("copies", Polled(trouble="the checkpoint has no offsets"))], None)
+    html = render("figures", view=before, polled=polled, has_query=has_query)
 
     assert ("Executors are starting" in html) is is_told
     assert ("Caches" in html) is not has_query
-    assert ("Executors are starting" in render("lag", view=before, answers=answers, has_query=has_query)) is is_told
+    assert ("Executors are starting" in render("lag", view=before, polled=polled, has_query=has_query)) is is_told
 
 
 def test_a_query_that_reads_has_its_figures_and_no_word_of_starting() -> None:
-    answers = answers_view([lag_of((12, 3.4), (0, 0.0))], None)
+    polled = polled_view([lag_of((12, 3.4), (0, 0.0))], None)
     view = view_of(state(*STALE), KNOWN, (), {}, True)
-    html = render("figures", view=view, answers=answers, has_query=True)
+    html = render("figures", view=view, polled=polled, has_query=True)
 
     assert figures_in(html) >= {("Records behind", "12"), ("Seconds behind", "3.4")}
     assert "starting" not in html
@@ -151,14 +151,14 @@ def lag_of(*behind: tuple[int | None, float | None]) -> NamedLag:
         )
         for number, (records, seconds) in enumerate(behind)
     ]
-    return "copies", Answer(CheckpointLag(QueryProgress("query-1", 7, ()), rows))
+    return "copies", Polled(CheckpointLag(QueryProgress("query-1", 7, ()), rows))
 
 
 def figures_in(html: str) -> set[tuple[str, str]]:
     return set(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html))
 
 
-UNANSWERED: NamedLag = ("orders", Answer(trouble="no broker responded"))
+UNKNOWN_LAG: NamedLag = ("orders", Polled(trouble="no broker responded"))
 
 
 @pytest.mark.parametrize(
@@ -169,23 +169,23 @@ UNANSWERED: NamedLag = ("orders", Answer(trouble="no broker responded"))
         ([lag_of((12, 3.4), (None, None))], "12 or more", "3.4 or more"),
         ([lag_of((0, 0.0), (None, None))], "unknown", "unknown"),
         ([lag_of((12, None), (0, 0.0))], "12", "unknown"),
-        ([lag_of((12, 3.4)), UNANSWERED], "12 or more", "3.4 or more"),
-        ([UNANSWERED], "unknown", "unknown"),
-        ([("copies", Answer())], "unknown", "unknown"),
+        ([lag_of((12, 3.4)), UNKNOWN_LAG], "12 or more", "3.4 or more"),
+        ([UNKNOWN_LAG], "unknown", "unknown"),
+        ([("copies", Polled())], "unknown", "unknown"),
         ([], None, None),
     ],
 )
 def test_a_lag_that_is_unknown_is_never_shown_as_none(
     lags: list[NamedLag], records: str | None, seconds: str | None
 ) -> None:
-    shown = answers_view(lags, None)
+    shown = polled_view(lags, None)
 
     assert (shown.records_behind, shown.seconds_behind) == (records, seconds)
 
 
 @pytest.mark.parametrize(
     ("lags", "behind"),
-    [([lag_of((12, 3.4)), lag_of((1, 0.5))], 13), ([lag_of((12, 3.4), (None, None))], None), ([UNANSWERED], None)],
+    [([lag_of((12, 3.4)), lag_of((1, 0.5))], 13), ([lag_of((12, 3.4), (None, None))], None), ([UNKNOWN_LAG], None)],
 )
 def test_an_unknown_lag_is_a_gap_in_the_plot(lags: list[NamedLag], behind: int | None) -> None:
     plot = throughput([Sample(NOW_MS - 1_000, 480.0, 40), Sample(NOW_MS, 480.0, records_behind(lags))], NOW_MS)
@@ -196,7 +196,7 @@ def test_an_unknown_lag_is_a_gap_in_the_plot(lags: list[NamedLag], behind: int |
 
 def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() -> None:
     behind = [(number % 7, 1.0) for number in range(LAG_SHOWN)]
-    (lag,) = answers_view([lag_of((0, 0.0), *behind, (None, None))], None).lags
+    (lag,) = polled_view([lag_of((0, 0.0), *behind, (None, None))], None).lags
     partitions = [row.partition for row in lag.rows]
 
     assert (len(partitions), lag.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
@@ -206,7 +206,7 @@ def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() 
 
 def test_a_lag_that_nobody_answers_says_why() -> None:
     view = view_of(state(*STALE), KNOWN, (), {}, False)
-    html = render("lag", view=view, answers=answers_view([lag_of((None, None)), UNANSWERED], None), has_query=False)
+    html = render("lag", view=view, polled=polled_view([lag_of((None, None)), UNKNOWN_LAG], None), has_query=False)
 
     assert html.count("<td>unknown</td>") == 3
     assert "Unknown: no broker responded" in html.partition("orders")[2]
@@ -230,8 +230,8 @@ def test_open_and_decided_transactions_are_told_apart() -> None:
         transaction("orders/1/0", **ENDED, **DECIDED),
         transaction("<b>flink", sink=None, open_ms=None),
     ]
-    answers = answers_view([], Answer(rows))
-    html = render("transactions", answers=answers)
+    polled = polled_view([], Polled(rows))
+    html = render("transactions", polled=polled)
     cells = [
         [re.sub("<.*?>", "", cell) for cell in re.findall("<t[dh].*?>(.*?)</t[dh]>", row)]
         for row in re.findall("<tr.*?>(.*?)</tr>", html.partition("<tbody")[2], re.DOTALL)
@@ -242,26 +242,26 @@ def test_open_and_decided_transactions_are_told_apart() -> None:
         ["orders/1/0", "orders", "unknown", "not open", "-", "t-0", "micro-batch 12 of query query-1"],
         ["&lt;b&gt;flink", "-", "Ongoing", "unknown", "900.0 s", "t-0", "no"],
     ]
-    figures = render("figures", view=view_of(state(), KNOWN, (), {}, False), answers=answers, has_query=False)
+    figures = render("figures", view=view_of(state(), KNOWN, (), {}, False), polled=polled, has_query=False)
     assert ("Open transactions", "2") in figures_in(figures)
 
 
 @pytest.mark.parametrize(
-    ("answer", "text", "figure"),
+    ("transactions", "text", "figure"),
     [
-        (Answer([]), "No transaction is open", "0"),
-        (Answer(trouble="no broker responded"), "Unknown: no broker responded", "unknown"),
-        (Answer(), "Unknown", "unknown"),
-        (Answer(trouble="brokers before Kafka 3.0", is_supported=False), "Unknown: brokers before Kafka 3.0", None),
+        (Polled([]), "No transaction is open", "0"),
+        (Polled(trouble="no broker responded"), "Unknown: no broker responded", "unknown"),
+        (Polled(), "Unknown", "unknown"),
+        (Polled(trouble="brokers before Kafka 3.0", is_supported=False), "Unknown: brokers before Kafka 3.0", None),
     ],
 )
 def test_no_transaction_is_not_the_same_as_unknown_transactions(
-    answer: Answer[list[TransactionRow]], text: str, figure: str | None
+    transactions: Polled[list[TransactionRow]], text: str, figure: str | None
 ) -> None:
-    answers = answers_view([], answer)
-    html = render("figures", view=view_of(state(), KNOWN, (), {}, False), answers=answers, has_query=False)
+    polled = polled_view([], transactions)
+    html = render("figures", view=view_of(state(), KNOWN, (), {}, False), polled=polled, has_query=False)
 
-    assert text in render("transactions", answers=answers)
+    assert text in render("transactions", polled=polled)
     assert dict(figures_in(html)).get("Open transactions") == figure
 
 
@@ -362,13 +362,13 @@ def test_only_the_page_itself_gets_through(host: str | None, origin: str | None,
 def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callable[..., Any]) -> None:
     looks = [RuntimeError("sasl.password=secret"), ConnectError("no broker responded")]
 
-    def look() -> State:
+    def look() -> ClusterState:
         seen = looks.pop(0) if looks else state(*STALE)
         if isinstance(seen, Exception):
             raise seen
         return seen
 
-    def act(_: State) -> str:
+    def act(_: ClusterState) -> str:
         raise ZeroDivisionError
 
     told: list[str] = []
@@ -438,7 +438,7 @@ def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: 
     row = BrokerRow(
         node_id=1, host="b", port=9, rack=None, is_controller=False, cluster_id=None, answered_by=answered_by
     )
-    seen = State(0, [row], [], None, [], [], {}, {}, 0.0)
+    seen = ClusterState(0, [row], [], None, [], [], {}, {}, 0.0)
     (card,) = view_of(seen, {1: row}, (), {}, by_process=False).brokers
     html = render("broker", broker=card)
 
@@ -446,10 +446,10 @@ def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: 
     assert badge is None or badge in html
 
 
-def test_a_question_that_nobody_answers_delays_neither_the_state_nor_the_other_questions(
+def test_a_poll_without_a_response_delays_neither_the_state_nor_the_other_polls(
     wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_poller, "ASK_S", 0.01)
+    monkeypatch.setattr(state_poller, "CLUSTER_POLL_S", 0.01)
     asked, ended = threading.Event(), threading.Event()
 
     def hang() -> CheckpointLag:
@@ -457,18 +457,18 @@ def test_a_question_that_nobody_answers_delays_neither_the_state_nor_the_other_q
         ended.wait(10)
         raise ConnectError("no broker responded")
 
-    with StatePoller(lambda: state(*STALE), False, Questions([("copies", hang)], list)) as poller:
-        wait_for(lambda: asked.is_set() and poller.answers().transactions == Answer([]))
+    with StatePoller(lambda: state(*STALE), False, ClusterPolls([("copies", hang)], list)) as poller:
+        wait_for(lambda: asked.is_set() and poller.polled().transactions == Polled([]))
         wait_for(lambda: poller.snapshot)
-        assert poller.answers().lags == [("copies", Answer())]
+        assert poller.polled().lags == [("copies", Polled())]
         ended.set()
-        wait_for(lambda: poller.answers().lags == [("copies", Answer(trouble="no broker responded"))])
+        wait_for(lambda: poller.polled().lags == [("copies", Polled(trouble="no broker responded"))])
 
 
-def test_a_cluster_that_does_not_answer_is_not_asked_and_its_old_answers_are_unknown(
+def test_a_cluster_that_does_not_respond_is_not_polled_and_its_old_values_are_unknown(
     wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_poller, "ASK_S", 0.01)
+    monkeypatch.setattr(state_poller, "CLUSTER_POLL_S", 0.01)
     trouble: list[str | None] = ["login refused"]
     looks, asked = iter(range(1_000)), []
 
@@ -476,27 +476,27 @@ def test_a_cluster_that_does_not_answer_is_not_asked_and_its_old_answers_are_unk
         next(looks)
         return trouble[-1]
 
-    question = RepeatedQuestion(lambda: asked.append(1), get_trouble)
-    with question:
+    poll = RepeatedPoll(lambda: asked.append(1), get_trouble)
+    with poll:
         wait_for(lambda: next(looks) > 10)
-        assert (asked, question.answer) == ([], Answer(trouble="login refused"))
+        assert (asked, poll.last) == ([], Polled(trouble="login refused"))
         trouble.append(None)
         wait_for(lambda: len(asked) > 1)
         trouble.append("no broker responded")
-        assert question.answer == Answer(trouble="no broker responded")
+        assert poll.last == Polled(trouble="no broker responded")
 
 
 @pytest.mark.parametrize(
-    ("error", "answer"),
+    ("error", "last"),
     [
-        (UnsupportedBrokerError("before Kafka 3.0"), Answer(trouble="before Kafka 3.0", is_supported=False)),
-        (AuthenticationError("login refused"), Answer(trouble="login refused (not asked again: restart the command)")),
+        (UnsupportedBrokerError("before Kafka 3.0"), Polled(trouble="before Kafka 3.0", is_supported=False)),
+        (AuthenticationError("login refused"), Polled(trouble="login refused (not asked again: restart the command)")),
     ],
 )
-def test_a_question_without_hope_is_asked_once(
-    error: Exception, answer: Answer[None], wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_a_poll_without_hope_is_made_once(
+    error: Exception, last: Polled[None], wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_poller, "ASK_S", 0.0)
+    monkeypatch.setattr(state_poller, "CLUSTER_POLL_S", 0.0)
     asked = []
 
     def ask() -> None:
@@ -504,17 +504,17 @@ def test_a_question_without_hope_is_asked_once(
         raise error
 
     before = set(threading.enumerate())
-    with RepeatedQuestion(ask, lambda: None) as question:
+    with RepeatedPoll(ask, lambda: None) as poll:
         wait_for(lambda: asked and set(threading.enumerate()) <= before)
 
-    assert (len(asked), question.answer) == (1, answer)
+    assert (len(asked), poll.last) == (1, last)
 
 
 def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_poller, "CLOSE_TIMEOUT_S", 0.01)
     looks, answered = threading.Event(), threading.Event()
 
-    def look() -> State:
+    def look() -> ClusterState:
         looks.set()
         answered.wait(10)
         raise ConnectError("no broker responded")
