@@ -50,11 +50,11 @@ def begin_promptly() -> None:
 def be_prompt() -> None:
     """Acknowledge Spark's messages, and send messages to Spark without delay. Does nothing outside Spark's Python
     processes, or without TCP."""
-    number = file_number(sys._getframe())
-    if number is None:
+    fd = spark_socket_fd(sys._getframe())
+    if fd is None:
         return
     with suppress(OSError):  # not a socket
-        connection = socket.socket(fileno=number)
+        connection = socket.socket(fileno=fd)
         try:
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -64,17 +64,17 @@ def be_prompt() -> None:
             connection.detach()  # Spark closes it
 
 
-def file_number(frame: FrameType | None) -> int | None:
+def spark_socket_fd(frame: FrameType | None) -> int | None:
     """The file descriptor of Spark's connection, from the arguments of Spark's `main`; None if there is none, also in a
     Spark release with other arguments: a task does not depend on it."""
-    main = sparks_main(frame)
+    main = spark_main_frame(frame)
     if main is not None:
         with suppress(AttributeError, ValueError, OSError):
             return int(main.f_locals["infile"].fileno())
     return None
 
 
-def sparks_main(frame: FrameType | None) -> FrameType | None:
+def spark_main_frame(frame: FrameType | None) -> FrameType | None:
     """The frame of `main` in Spark's Python processes; None elsewhere."""
     while frame is not None and not (frame.f_code.co_name == "main" and "infile" in frame.f_locals):
         frame = frame.f_back

@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.spark.task_latency import sparks_main
+from pyspark_kafka_meta.spark.task_latency import spark_main_frame
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def entry_points(cls: type[T]) -> type[T]:
 def _entry_point(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with one_sentence():
+        with hide_traceback():
             result = method(*args, **kwargs)
         return _rows(result) if isinstance(result, Iterator) else result
 
@@ -45,18 +45,18 @@ def _entry_point(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rows(rows: Iterator[Any]) -> Iterator[Any]:
-    with one_sentence():
+    with hide_traceback():
         yield from rows
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
+def hide_traceback() -> Iterator[None]:
     """Have Spark report a `KafkaMetaError` without its traceback, which is logged at DEBUG. Unexpected exceptions keep
     their tracebacks."""
     try:
         yield
     except KafkaMetaError:
         logger.debug("Reported without this traceback:", exc_info=True)
-        if sparks_main(sys._getframe()) is not None:  # a Python process of Spark, which ends with this error
+        if spark_main_frame(sys._getframe()) is not None:  # a Python process of Spark, which ends with this error
             os.environ[HIDE_TRACEBACK] = "1"
         raise

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from pyspark_kafka_meta.spark.task_latency import PromptTask, file_number
+from pyspark_kafka_meta.spark.task_latency import PromptTask, spark_socket_fd
 
 
 def test_what_a_task_sends_to_spark_waits_for_nothing(spark: SparkSession) -> None:
@@ -20,9 +20,9 @@ def test_what_a_task_sends_to_spark_waits_for_nothing(spark: SparkSession) -> No
             self.has_state = True  # unpickling calls __setstate__ only for objects with state
 
         def read(self, partition: object) -> Iterator[tuple[bool]]:
-            number = file_number(sys._getframe())
-            assert number is not None
-            with socket.socket(fileno=os.dup(number)) as connection:
+            fd = spark_socket_fd(sys._getframe())
+            assert fd is not None
+            with socket.socket(fileno=os.dup(fd)) as connection:
                 yield (bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)),)
 
     class Prompt(DataSource):
