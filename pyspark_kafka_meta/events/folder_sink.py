@@ -162,20 +162,23 @@ def folder_at(location: str) -> Folder:
 
 
 @contextmanager
-def file_system(uri: str, place: str = "metricsPath") -> Iterator[tuple[FileSystem, str]]:
-    """The file system at a URI, and the path in it.
+def file_system(location: str, place: str = "metricsPath") -> Iterator[tuple[FileSystem, str]]:
+    """The file system of a local path, or of a URI that pyarrow knows, and the path in it.
 
     Args:
         place: what names the URI, for the error text.
 
     Raises:
-        OSError: for every error of the file system. Its text contains neither the URI, which may hold keys, nor the
-            original text, which may repeat the URI.
+        OSError: for every error of the file system. For a URI its text contains neither the URI, which may hold keys,
+            nor the original text, which may repeat the URI.
     """
-    try:
-        from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileSystem, LocalFileSystem
 
-        yield FileSystem.from_uri(uri)
+    if "://" not in location:
+        yield LocalFileSystem(), str(Path(location).absolute())
+        return
+    try:
+        yield FileSystem.from_uri(location)
     except Exception as error:  # fsspec file systems raise exceptions of any type
-        scheme, kind = uri.partition("://")[0], type(error).__name__
+        scheme, kind = location.partition("://")[0], type(error).__name__
         raise OSError(f"{kind} from the {scheme} folder of {place}: check its URI and access to it") from None

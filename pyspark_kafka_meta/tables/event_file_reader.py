@@ -20,9 +20,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.errors import CheckpointError
@@ -30,7 +28,7 @@ from pyspark_kafka_meta.events.folder_sink import file_system
 from pyspark_kafka_meta.validators import INT64_MAX, whole_number
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo, FileSystem
+    from pyarrow.fs import FileInfo
 
 logger = logging.getLogger(__name__)
 
@@ -187,13 +185,13 @@ class EventFolder:
 
     def has(self, name: str) -> bool:
         """Whether a file of this name, of any kind, is in the folder itself."""
-        with self._file_system() as (system, path):
+        with file_system(self._root) as (system, path):
             return bool(system.get_file_info(f"{path}/{name}").is_file)
 
     def lines(self, files: Sequence[EventFile]) -> Iterator[bytes]:
         """The lines of `files`. A final warning counts the files that were deleted since they were listed."""
         deleted = 0
-        with self._file_system() as (system, _):
+        with file_system(self._root) as (system, _):
             for file in files:
                 try:
                     with system.open_input_stream(file.path) as stream:
@@ -207,7 +205,7 @@ class EventFolder:
     def _list(self) -> set[EventFile]:
         from pyarrow.fs import FileSelector
 
-        with self._file_system() as (system, path):
+        with file_system(self._root) as (system, path):
             entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
         names = [(entry, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
         return {
@@ -215,13 +213,6 @@ class EventFolder:
             for entry, name in names
             if name is not None
         }
-
-    def _file_system(self) -> AbstractContextManager[tuple[FileSystem, str]]:
-        from pyarrow.fs import LocalFileSystem
-
-        if "://" in self._root:
-            return file_system(self._root)
-        return nullcontext((LocalFileSystem(), str(Path(self._root).absolute())))
 
 
 def warn_of_deleted(count: int) -> None:

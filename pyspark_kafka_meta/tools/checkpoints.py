@@ -14,7 +14,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +58,7 @@ def read_checkpoint(location: str) -> QueryProgress:
         CheckpointError: the folder cannot be read, or is no checkpoint of a query that has begun and reads kafkameta.
     """
     try:
-        with _file_system(location) as (files, folder):
+        with file_system(location.rstrip("/") or location, "the checkpoint") as (files, folder):
             metadata = _text(files, f"{folder}/metadata")
             planned = _last_batch(files, f"{folder}/offsets")  # first: its batch may be finished meanwhile
             finished = _last_batch(files, f"{folder}/commits")
@@ -115,14 +115,6 @@ def _last_batch(files: FileSystem, folder: str) -> int | None:
 def _text(files: FileSystem, path: str) -> str:
     with files.open_input_stream(path) as stream:
         return str(stream.read().decode())
-
-
-def _file_system(location: str) -> AbstractContextManager[tuple[FileSystem, str]]:
-    from pyarrow.fs import LocalFileSystem
-
-    if "://" in location:
-        return file_system(location.rstrip("/"), "the checkpoint")
-    return nullcontext((LocalFileSystem(), str(Path(location).absolute())))
 
 
 @dataclass(frozen=True, slots=True)

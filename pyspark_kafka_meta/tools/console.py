@@ -26,7 +26,7 @@ from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import MetadataResponse, shortened
 from pyspark_kafka_meta.options.checks import NO_SERVERS
-from pyspark_kafka_meta.tools.formatting import plain, printable
+from pyspark_kafka_meta.tools.formatting import escaped, plain
 
 T = TypeVar("T")
 ENDS = (signal.SIGINT, signal.SIGTERM)
@@ -69,7 +69,7 @@ def check_topics(response: MetadataResponse) -> None:
 
 def note(text: str) -> None:
     """For people, beside the output."""
-    typer.echo(f"kafkameta: {printable(text)}", err=True)
+    typer.echo(f"kafkameta: {escaped(text)}", err=True)
 
 
 class _Warnings(logging.Handler):
@@ -118,7 +118,7 @@ def reporting(until_ended: bool = False) -> Iterator[None]:
     try:
         yield
     except KafkaMetaError as error:
-        typer.secho(f"kafkameta: {printable(error_text(error))}", err=True, fg=typer.colors.RED)
+        typer.secho(f"kafkameta: {escaped(error_text(error))}", err=True, fg=typer.colors.RED)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(0 if until_ended else INTERRUPTED) from None

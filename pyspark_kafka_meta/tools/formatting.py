@@ -30,14 +30,14 @@ TABLE_STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
 OUTCOME_STYLES = {"changed": "green", "failed": "red"}
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """`text` with an escape, such as `\\x1b`, for each unprintable character: controls, direction marks."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def plain(value: object, style: str = "") -> Text:
     """A table cell without rich's markup, which wraps a name that is too long; empty for None."""
-    return Text("" if value is None else printable(str(value)), style, overflow="fold")
+    return Text("" if value is None else escaped(str(value)), style, overflow="fold")
 
 
 def joined(*words: str | None) -> str:

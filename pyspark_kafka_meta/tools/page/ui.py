@@ -38,7 +38,7 @@ def _local_time(time_ms: int) -> datetime:
 
 
 def _shown(value: object) -> object:
-    return value if isinstance(value, Markup) else formatting.printable(str(value))
+    return value if isinstance(value, Markup) else formatting.escaped(str(value))
 
 
 _TEMPLATES = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True, finalize=_shown)
