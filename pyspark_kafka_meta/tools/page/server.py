@@ -57,16 +57,16 @@ class PageAddress(NamedTuple):
 
 def serve_demo(kind: DemoCluster | None, at: PageAddress) -> None:
     """Raises KafkaMetaError: the port is taken, or the demo cannot start."""
+    handle_signals()
     console = Console(stderr=True)
     with ExitStack() as opened:
-        listening = opened.enter_context(_listen(at))
+        listening = opened.enter_context(listen(at.host, at.port))
         cluster = opened.enter_context(own_cluster(kind, console))
         query = opened.enter_context(start_query(cluster, console, is_fed=True))
         polls = _polls(cluster.options, [str(query.checkpoint)], DECISIONS_TOPIC)
         poller = opened.enter_context(StatePoller(query.state_reader.read, True, polls))
         actions = ButtonActions(cluster, query.events, poller.dead)
-        _announce(listening, at)
-        serve(listening, at.host, lambda: Page(poller, cluster.name, "Cluster now", actions))
+        serve(listening, at, lambda: Page(poller, cluster.name, "Cluster now", actions))
 
 
 def serve_events(
@@ -85,8 +85,9 @@ def serve_events(
     Raises:
         KafkaMetaError: the port is taken, or an option is invalid.
     """
+    handle_signals()
     with ExitStack() as opened:
-        listening = opened.enter_context(_listen(at))
+        listening = opened.enter_context(listen(at.host, at.port))
         source = opened.enter_context(closing(open_events(events, must_exist=True)))
         state_reader = StateReader(
             source,
@@ -97,8 +98,7 @@ def serve_events(
         polls = _polls(cluster, checkpoints, decisions_topic) if cluster else None
         poller = opened.enter_context(StatePoller(state_reader.read, False, polls))
         leaders_title = "Cluster now" if cluster else "Newest known"
-        _announce(listening, at)
-        serve(listening, at.host, lambda: Page(poller, f"Events of {source.name}", leaders_title, None))
+        serve(listening, at, lambda: Page(poller, f"Events of {source.name}", leaders_title, None))
 
 
 def _polls(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions_topic: str) -> ClusterPolls:
@@ -110,19 +110,6 @@ def _polls(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions_top
         for checkpoint in checkpoints
     ]
     return ClusterPolls(lags, partial(query_transactions, transactions))
-
-
-def _listen(at: PageAddress) -> socket.socket:
-    handle_signals()
-    return listen(at.host, at.port)
-
-
-def _announce(listening: socket.socket, at: PageAddress) -> None:
-    if at.host not in LOCAL_HOSTS:
-        note(f"everybody who can reach {at.host} sees this page and can press its buttons: there is no login")
-    typer.echo(address(listening))
-    if at.opens_browser:
-        webbrowser.open(address(listening))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -141,13 +128,19 @@ def address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def serve(listening: socket.socket, host: str, draw: Callable[[], object]) -> None:
-    """Args:
-    host: as the user named it.
-    draw: draws the page for each browser that opens it.
+def serve(listening: socket.socket, at: PageAddress, draw: Callable[[], object]) -> None:
+    """Print the address, and serve.
+
+    Args:
+        draw: draws the page for each browser that opens it.
     """
+    if at.host not in LOCAL_HOSTS:
+        note(f"everybody who can reach {at.host} sees this page and can press its buttons: there is no login")
+    typer.echo(address(listening))
+    if at.opens_browser:
+        webbrowser.open(address(listening))
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(RequestGuard, named=host)
+    app.add_middleware(RequestGuard, named=at.host)
     ui.run_with(
         app,
         root=draw,
