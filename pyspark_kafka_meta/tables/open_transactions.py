@@ -67,7 +67,7 @@ def open_transactions(client: KafkaClient, decisions: SinkDecisions) -> list[Tra
 def transaction_rows(
     described: Iterable[DescribedTransaction], decisions: SinkDecisions, cluster_id: str | None, now_ms: int
 ) -> list[TransactionRow]:
-    """The rows of open and of decided transactions, by sink and id; those of other producers come last.
+    """The rows of open and of decided transactions, by sink and id; transactions of other producers come last.
 
     Args:
         now_ms: ms since 1970 UTC.

@@ -1,6 +1,6 @@
 """Output of the commands: control characters of brokers are removed, and an error is one red line.
 
-And how commands repeat a look at the cluster (`--watch`), and end: by Ctrl-C and SIGTERM alike.
+It also has how commands repeat a look at the cluster (`--watch`), and how Ctrl-C and SIGTERM end them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def note(text: str) -> None:
 
 
 class _Warnings(logging.Handler):
-    """What is logged of this package, as notes: bare on the screen, its origin would not be clear."""
+    """Prints warnings of this package as notes, so that their origin is clear."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name != cache_state.__name__:  # the command itself reports that no broker responds
@@ -84,15 +84,15 @@ WARNINGS = _Warnings(logging.WARNING)
 
 
 def handle_signals() -> None:
-    """From now on, Ctrl-C and SIGTERM alike end the command, and what it started, as `reporting` says."""
+    """From now on, Ctrl-C and SIGTERM end the command, and what it started, as `reporting` says."""
     for number in ENDS:
         signal.signal(number, signal.default_int_handler)
 
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come when this is over: while py4j waits for a response they cost it the gateway, and the
-    query could not be stopped. They are the main thread's alone."""
+    """Delay Ctrl-C and SIGTERM to the end of the block: while py4j waits for a response they would cost it the gateway,
+    and the query could not be stopped. Only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

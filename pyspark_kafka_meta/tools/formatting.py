@@ -51,7 +51,7 @@ def leader_text(leader_id: int | None, epoch: int | None) -> str:
 
 
 def leader_cell(row: CacheRow | None, is_stale: bool) -> Text:
-    """The cached leader of a partition; a stale one has a star, a missing one is `-`."""
+    """The cached leader of a partition, with a star if it is stale; `-` if it is missing."""
     if row is None:
         return Text("-")
     text = leader_text(row.leader_id, row.leader_epoch)

@@ -48,7 +48,7 @@ class EventSource(Protocol):
     unreadable: Sequence[EventFile]
 
     def read(self) -> Iterator[Event]:
-        """The events that came since the last call, all there are at first; with all fields, in no order."""
+        """The events since the last call, at first all events; with all fields, in no order."""
 
     def close(self) -> None: ...
 
@@ -61,7 +61,7 @@ def open_events(
     Args:
         must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
             folders that could be missing.
-        all_applications: whether the default folders of all applications are read, or of the latest alone.
+        all_applications: whether the default folders of all applications are read, or only of the latest.
         skips_unreadable: as of `FolderEvents`.
     """
     parsed = EventsOptions.parse({**TOPIC_DEFAULTS, **options} if "metricsTopic" in options else options)
@@ -79,7 +79,7 @@ def open_events(
 
 
 def _other_applications(root: Path) -> list[str]:
-    """The names of the default folders, but for the one that was written last. A note names their applications."""
+    """The names of the default folders, except the folder that was written last. A note names their applications."""
     with_events = [path.parent for path in root.glob("*/events-*.jsonl")]
     newest_first = sorted(set(with_events), key=_written_at, reverse=True)
     latest, others = newest_first[:1], newest_first[1:]
@@ -101,7 +101,7 @@ def _written_at(folder: Path) -> float:
 
 
 def _application(folder: Path) -> str:
-    """The id of the application that wrote there; the folder's name while its planner alone has."""
+    """The id of the application that wrote there; the folder's name while only its planner has written."""
     ids = (event["application_id"] for event in FolderEvents(str(folder)).read())
     return next((found for found in ids if found is not None), folder.name)
 

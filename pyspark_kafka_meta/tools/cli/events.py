@@ -135,7 +135,7 @@ class KnownCaches:
 def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> KnownCaches:
     """What the caches with an event since `since_ms` know; a note counts the caches left out.
 
-    Spark kills Python workers, whose caches then write no last event; the dead ones of this machine are left out.
+    Spark kills Python workers, whose caches then write no last event; dead caches of this machine are left out.
 
     Args:
         application_id: None for all.

@@ -93,7 +93,7 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
 
 
 def _rows(client: KafkaClient, decisions: SinkDecisions) -> list[TransactionRow]:
-    """Before Kafka 3.0 only those of unsettled batches."""
+    """Before Kafka 3.0 only the transactions of unsettled batches."""
     try:
         return open_transactions(client, decisions)
     except UnsupportedBrokerError as error:

@@ -328,7 +328,7 @@ def _brokers_table(state: ClusterState) -> Table:
 
 
 def _caches_table(state: ClusterState) -> Table:
-    """The live leader and epoch of each partition beside those in each cache."""
+    """The live leader and epoch of each partition beside the leader and epoch in each cache."""
     leaders, caches = state.leaders(), caches_by_process(state.caches)
     table = Table("partition", "now", *caches, **TABLE_STYLE)
     for partition, leader in sorted(leaders.items()):

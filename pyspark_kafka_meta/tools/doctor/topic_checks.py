@@ -222,7 +222,7 @@ def damaged_batch() -> bytes:
 
 
 def split_options(cluster: Mapping[str, str]) -> tuple[dict[str, str], SinkOptions]:
-    """The `kafka.*` options without those of writing alone, and all parsed for writing.
+    """The `kafka.*` options without the options of writing only, and all options parsed for writing.
 
     Raises:
         OptionError: an option is invalid, or is neither of reading nor of writing.
@@ -309,7 +309,7 @@ def _probe(client: KafkaClient, topic: str, leader: Broker, request: ProduceRequ
 
 
 def _transaction_finding(client: KafkaClient, sink: str, timeout_ms: int | None) -> Finding:
-    """With an id of its own, beside those of tasks, which it would fence."""
+    """With an id of its own: an id of a task would be fenced."""
     check, transactional_id = "exactly-once", f"{sink}/doctor"
     try:
         client.coordinators.fence([transactional_id], timeout_ms or CHECKED_TIMEOUT_MS, client.api_deadline())

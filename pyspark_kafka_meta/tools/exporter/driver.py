@@ -111,7 +111,7 @@ def _require(value: float, bounds: tuple[float, float], name: str) -> None:
 
 
 def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of the events, for a topic with those of its cluster; and the options of the cluster, `kafka.*`."""
+    """The options of the events, with those of the cluster for a topic; and the options of the cluster, `kafka.*`."""
     cluster = {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
     events = {name: value for name, value in options.items() if name not in cluster}
     return {**cluster, **events} if "metricsTopic" in CaseInsensitiveMap(events) else events, cluster
@@ -152,7 +152,7 @@ class QueryListener(ProgressListener):
     """Logs the lag, the time and the metadata refreshes of each streaming query after its micro-batches.
 
     The lines have the level INFO and the logger `pyspark_kafka_meta.queries`. Where micro-batches end faster than the
-    cluster responds, only some have a line. Refreshes are those of the query's tasks since the line before.
+    cluster responds, only some have a line. Refreshes of the query's tasks are counted since the line before.
 
     Args:
         options: `metricsPath` or `metricsTopic` of the queries, by default the default folder; and `kafka.*` of the

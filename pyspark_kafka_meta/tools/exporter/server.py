@@ -86,7 +86,7 @@ class Poller:
     """Polls inside `with`.
 
     Attributes:
-        readings: of the last poll; those of the exporter itself before the first.
+        readings: of the last poll; before the first poll only metrics of the exporter itself.
         queries: progress of the driver's own queries, which their listener adds.
     """
 
@@ -145,7 +145,7 @@ class Poller:
         self.readings = self._health_readings()
 
     def _health_readings(self) -> Readings:
-        """Those of the exporter itself."""
+        """Metrics of the exporter itself."""
         readings = Readings()
         read_health(readings, self._health, len(self._targets.events.unreadable))
         return readings
@@ -178,9 +178,9 @@ class Poller:
     def _poll_events(self) -> None:
         events = filter(self._is_target, self._targets.events.read())
         while chunk := list(islice(events, EVENTS_AT_ONCE)):
-            # A poll that failed may have read a part of the events of before.
+            # A poll that failed may have read a part of the events before the start.
             self._totals.add(chunk, are_new=self._health[Source.EVENTS].last_success_s is not None)
-        # Spark kills Python workers, whose caches then report no end; those of this machine are known to be dead.
+        # Spark kills Python workers, whose caches then report no end; on this machine they are known to be dead.
         self._totals.end(dead_caches())
         self._totals.forget(int(time.time() * 1000))
 
@@ -239,7 +239,7 @@ class Poller:
 
 
 def _report(source: Source, error: Exception, before: str | None) -> None:
-    """Log an error, once until another one follows."""
+    """Log an error once, until it changes."""
     if str(error) == before:
         return
     if isinstance(error, KafkaMetaError):
@@ -278,7 +278,7 @@ class ReadingsCollector:
 
 
 def serve(get_readings: Callable[[], Readings], host: str, port: int) -> MetricsServer:
-    """Serve metrics at any path, and those of this process.
+    """Serve metrics at any path, and metrics of this process.
 
     Args:
         port: 0 for a free port.

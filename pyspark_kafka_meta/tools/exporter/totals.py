@@ -1,7 +1,6 @@
 """What refresh events, reports of queries, lag, transactions and the polls themselves are as metrics.
 
-Counters are totals since the exporter began: those of events in `EventTotals`, those of a driver's own queries in
-`QueryTotals`.
+Counters are totals since the exporter began: `EventTotals` counts events, `QueryTotals` a driver's own queries.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class _Cache:
         """Take an event. Returns False if it was taken before.
 
         Args:
-            is_new: whether the event counts, and those that are missing before it.
+            is_new: whether the event counts, and events that are missing before it.
         """
         sequence = event["sequence"]
         if sequence <= self.contents.sequence:
@@ -114,7 +113,7 @@ class EventTotals:
     def add(self, events: Iterable[Event], are_new: bool = True) -> None:
         """
         Args:
-            are_new: False for events of before: they say what caches know, and an earlier exporter has counted them.
+            are_new: False for events before the start: they say what caches know, an earlier exporter has counted them.
         """
         for event in sorted(events, key=lambda event: (event["cache_id"], event["sequence"])):
             self._ended.update(event["died_cache_ids"] or ())
@@ -124,7 +123,7 @@ class EventTotals:
                 self._count(event)
 
     def end(self, cache_ids: Iterable[str]) -> None:
-        """These caches are known to be dead, beside those that events report."""
+        """These caches are known to be dead, beside caches that events report as dead."""
         self._ended.update(cache_ids)
 
     def forget(self, now_ms: int) -> None:

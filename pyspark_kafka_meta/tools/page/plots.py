@@ -116,7 +116,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _frame(now_ms: int, y_axis: Mapping[str, Any], series: list[dict[str, Any]]) -> dict[str, Any]:
-    """Colours and fonts are those of the page's style sheet."""
+    """The page's style sheet sets colours and fonts."""
     return {
         "animation": False,
         "grid": {"left": 8, "right": 12, "top": 30, "bottom": 4, "containLabel": True},

@@ -140,7 +140,7 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """What the page shows of a state; `events` are the newest notable ones, newest first."""
+    """What the page shows of a state; `events` are the newest notable events, newest first."""
 
     state: ClusterState
     brokers: Sequence[BrokerCard]
@@ -175,7 +175,7 @@ class TransactionsView:
     """The open and the decided transactions.
 
     Attributes:
-        number: of those that are open; None if unknown.
+        number: of open transactions; None if unknown.
         left_out: number of rows that are not shown.
         trouble: why they are unknown; None before they are asked for.
         is_supported: whether brokers can list them.
