@@ -80,7 +80,7 @@ def test_without_a_path_there_may_be_no_folders_yet(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(("error", "times"), [(ConnectError("nobody there"), 3), (AuthenticationError("no"), 1)])
-def test_the_cluster_is_requests_again_only_where_that_may_help(
+def test_the_cluster_is_asked_again_only_where_that_may_help(
     error: KafkaMetaError, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = []
