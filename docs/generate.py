@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +25,8 @@ from docs.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS, Table
+from pyspark_kafka_meta.options import OPTIONS, Table
+from pyspark_kafka_meta.options.option_table import Section
 from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
@@ -36,19 +36,6 @@ DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 PART = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
-OPTIONS = {option.name: option for option in (*ALL_OPTIONS.values(), *SINK_OPTIONS.values())}
-OPTION_SECTIONS = {
-    "Topics and tables": ("table", "subscribe*", "assign", "includeHeaders"),
-    "Start and end": ("starting*", "ending*"),
-    "Micro-batches and tasks": ("max*PerTrigger", "min*", "maxTriggerDelay", "maxTasks", "maxRecordsPerPartition"),
-    "Data loss and errors": ("failOn*", "on*", "newPartitions", "maxDecompressed*", "fetchOffset.*", "kafkaConsumer.*"),
-    "Writing": (*OPTIONS.keys() - {option.name for option in ALL_OPTIONS.values()}, "decisionsTopic"),
-    "Groups and events": ("kafka.group.id", "groupIdPrefix", "commitOffsetsToGroup", "metrics*"),
-    "Security": ("kafka.security.*", "kafka.ssl.*", "kafka.sasl.*", "oauthTokenProvider"),
-    "Fetches": ("kafka.client.rack", "kafka.isolation.level", "kafka.*fetch.*", "kafka.check.crcs"),
-    "Connections": ("kafka.*",),
-}
-"""The patterns of each section's option names. An option is in the first section that matches."""
 ENUMS: dict[str, type[StrEnum]] = {enum.__name__: enum for enum in (EventKind, RefreshReason, Outcome, Role)}
 BENCHMARK_HEADERS = {
     "krec_s": "thousand records a second",
@@ -60,23 +47,14 @@ NO_DECIMALS_FROM = 100
 
 def all_options() -> str:
     """Every option by section."""
-    sections: dict[str, list[str]] = {title: [] for title in OPTION_SECTIONS}
-    for name in OPTIONS:
-        sections[section_of(name)].append(name)
-    return "\n".join(f"## {title}\n\n{''.join(map(option_line, names))}" for title, names in sections.items())
+    return "\n".join(f"## {section}\n\n{''.join(option_lines(section))}" for section in Section)
 
 
-def section_of(name: str) -> str:
-    for title, patterns in OPTION_SECTIONS.items():
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
-            return title
-    raise ValueError(f"Option {name} is in no section of OPTION_SECTIONS")
-
-
-def option_line(name: str) -> str:
-    option = OPTIONS[name]
-    default = f" (default {option.default})" if option.default else ""
-    return f"- `{name}`{default}: {option.doc}\n"
+def option_lines(section: Section) -> Iterator[str]:
+    for option in OPTIONS.values():
+        if option.section is section:
+            default = f" (default {option.default})" if option.default else ""
+            yield f"- `{option.name}`{default}: {option.doc}\n"
 
 
 def enum_values(name: str) -> str:

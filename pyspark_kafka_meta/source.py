@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SinkOptions, SourceOptions, Table, choose_table
-from pyspark_kafka_meta.options.checks import STRATEGIES, batch_warnings
+from pyspark_kafka_meta.options.tables import batch_warnings, is_read
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import Columns, records_struct_type
 from pyspark_kafka_meta.spark.user_errors import entry_points
@@ -52,7 +52,7 @@ class KafkaMetaDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._own = {name: text for name, text in options.items() if not _is_set_by_spark(name)}
-        self._parsed = _parse(self._own) if _say_read(self._own) else None
+        self._parsed = _parse(self._own) if is_read(self._own) else None
         self._plans_writes = True
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -132,13 +132,6 @@ class KafkaMetaDataSource(DataSource):
     def _read_options(self) -> TableOptions:
         self._parsed = self._parsed or _parse(self._own)
         return self._parsed
-
-
-def _say_read(options: Mapping[str, str]) -> bool:
-    """Whether these options are of a read: their errors are then reported at once."""
-    names = {name.lower() for name in options}
-    reads = names.intersection(["table", *map(str.lower, STRATEGIES)])
-    return bool(reads) and names.isdisjoint(["topic", "checkpointlocation"])
 
 
 def _parse(given: Mapping[str, str]) -> TableOptions:

@@ -19,8 +19,8 @@ import typer.main
 from pyspark_kafka_meta import __all__ as exported
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS
-from pyspark_kafka_meta.options.unsupported_properties import REPLACEMENTS, UNSUPPORTED
+from pyspark_kafka_meta.options import OPTIONS as ROWS_OF_OPTIONS
+from pyspark_kafka_meta.options.names import REPLACEMENTS, UNSUPPORTED
 from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 
@@ -31,8 +31,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^ {4}(?:\$ )?(?:\w+=\S+ )*((?:kafkameta|make|python|spark-submit) .+)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:kafkameta|make|python -m) [^`.]+)`")
 PARTS = {path.stem for path in (ROOT / "pyspark_kafka_meta").iterdir()}
-OPTIONS = {option.name for option in (*ALL_OPTIONS.values(), *SINK_OPTIONS.values())}
-OPTIONS |= {f"kafka.{name}" for name in (*UNSUPPORTED, *REPLACEMENTS)}
+OPTIONS = {*ROWS_OF_OPTIONS} | {f"kafka.{name}" for name in (*UNSUPPORTED, *REPLACEMENTS)}
 QUALIFIED_NAMES = set(re.findall(r"`(\w+(?:\.\w+)+)`", (ROOT / "docs" / "internals.md").read_text()))
 for_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

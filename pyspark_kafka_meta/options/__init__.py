@@ -1,22 +1,44 @@
-"""The options of a query: tables of options, a module for each part, their parsers and the checks of combinations."""
+"""The options of a query: the table of options, a module for each part of it, and the parsers of values."""
 
-from pyspark_kafka_meta.options.client import ClientOptions
-from pyspark_kafka_meta.options.fetch import FetchOptions
-from pyspark_kafka_meta.options.metrics import MetricsOptions
-from pyspark_kafka_meta.options.producer import ProducerOptions
-from pyspark_kafka_meta.options.security import SecurityOptions
-from pyspark_kafka_meta.options.sink import SINK_OPTIONS, SinkOptions
-from pyspark_kafka_meta.options.source import OPTIONS, SourceOptions
-from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
-from pyspark_kafka_meta.options.tables import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
-from pyspark_kafka_meta.options.transactions import TransactionOptions
+from pyspark_kafka_meta.options.client import ClientOptions, FetchOptions, MetricsOptions
+from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.options.option_table import OPTIONS, Query, default_options, option_names, options_of
+from pyspark_kafka_meta.options.parsers import HIDDEN, Secret
+from pyspark_kafka_meta.options.security import MECHANISMS, PLAINTEXT, SecurityOptions
+from pyspark_kafka_meta.options.sink import (
+    CODECS,
+    DECISIONS_TOPIC,
+    ProducerOptions,
+    SinkOptions,
+    TransactionOptions,
+)
+from pyspark_kafka_meta.options.source import ReadOptions, SourceOptions
+from pyspark_kafka_meta.options.tables import ClusterOptions, EventsOptions, Table, TableOptions, choose_table
+
+PARTS = (
+    TableOptions,
+    SourceOptions,
+    SinkOptions,
+    ProducerOptions,
+    TransactionOptions,
+    MetricsOptions,
+    ClientOptions,
+    SecurityOptions,
+    FetchOptions,
+)
+"""The dataclasses of the table of options, in the order of the documentation within each section."""
+OPTIONS |= {option.name: option for part in PARTS for option in options_of(part).values()}
 
 __all__ = [
-    "ALL_OPTIONS",
+    "CODECS",
+    "DECISIONS_TOPIC",
     "EARLIEST_OFFSET",
+    "HIDDEN",
     "LATEST_OFFSET",
+    "MECHANISMS",
     "OPTIONS",
-    "SINK_OPTIONS",
+    "PARTS",
+    "PLAINTEXT",
     "ClientOptions",
     "ClusterOptions",
     "EventsOptions",
@@ -24,10 +46,15 @@ __all__ = [
     "MetricsOptions",
     "OffsetsSpec",
     "ProducerOptions",
+    "Query",
+    "ReadOptions",
+    "Secret",
     "SecurityOptions",
     "SinkOptions",
     "SourceOptions",
     "Table",
     "TransactionOptions",
     "choose_table",
+    "default_options",
+    "option_names",
 ]

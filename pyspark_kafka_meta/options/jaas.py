@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from pyspark_kafka_meta.options.secret import Secret
+from pyspark_kafka_meta.options.parsers import Secret
 
 _TOKEN = re.compile(
     r"""
@@ -22,41 +21,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-
-
-class _LoginModule(NamedTuple):
-    """A Java login module.
-
-    Attributes:
-        mechanism: common prefix of its mechanisms.
-        entries: supported entries, and entries without effect here.
-        others: describes unsupported entries in an error.
-    """
-
-    mechanism: str
-    entries: tuple[str, ...]
-    others: str
-
-
-_EXTENSION = "extension_"
-_ONLY_JAVA = "that only Java supports, such as keyTab, principal or awsProfileName: remove them;"
-_MODULES = {
-    "PlainLoginModule": _LoginModule("PLAIN", ("username", "password"), "other than username and password"),
-    "ScramLoginModule": _LoginModule("SCRAM-", ("username", "password"), "other than username and password"),
-    "OAuthBearerLoginModule": _LoginModule(
-        "OAUTHBEARER",
-        ("clientId", "clientSecret", "scope"),
-        f"other than clientId, clientSecret, scope and {_EXTENSION}...; the token endpoint is an option of its own",
-    ),
-    "IAMLoginModule": _LoginModule(
-        "AWS_MSK_IAM", (), f"{_ONLY_JAVA} credentials come from AWS's usual sources, such as AWS_PROFILE"
-    ),
-    "Krb5LoginModule": _LoginModule(
-        "GSSAPI",
-        ("serviceName", "useTicketCache", "renewTGT", "doNotPrompt"),
-        f"{_ONLY_JAVA} tickets come from kinit, or from the keytab in KRB5_CLIENT_KTNAME",
-    ),
-}
+EXTENSION = "extension_"
+"""Entries that begin with it are SASL extensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +38,7 @@ class JaasLogin:
     @property
     def extensions(self) -> str:
         """SASL extensions as name=value, separated by commas."""
-        found = ((name.removeprefix(_EXTENSION), value) for name, value in self.options if name.startswith(_EXTENSION))
+        found = ((name.removeprefix(EXTENSION), value) for name, value in self.options if name.startswith(EXTENSION))
         return ",".join(f"{name}={value.reveal()}" for name, value in found)
 
 
@@ -96,22 +62,6 @@ def parse_jaas(text: str) -> JaasLogin:
     if len(rest) % 3:
         raise ValueError(f'option {len(options) + 1} is not name="value"')
     return JaasLogin(tokens[0].rpartition(".")[2], tuple(sorted(options.items())))
-
-
-def login_problem(login: JaasLogin, mechanism: str) -> str | None:
-    """Why the login does not fit the mechanism; None if it fits. Never repeats the login."""
-    module = _MODULES.get(login.module)
-    if module is None or not mechanism.startswith(module.mechanism):
-        return (
-            f"The login module in 'kafka.sasl.jaas.config' does not fit {mechanism}. Supported modules: "
-            f"{', '.join(_MODULES)}"
-        )
-    if login.get("tokenauth") is not None:
-        return "Delegation tokens ('tokenauth' in 'kafka.sasl.jaas.config') are not supported"
-    is_oauth = module.mechanism == "OAUTHBEARER"
-    if any(name not in module.entries and not (is_oauth and name.startswith(_EXTENSION)) for name, _ in login.options):
-        return f"The login in 'kafka.sasl.jaas.config' has entries {module.others}"
-    return None
 
 
 def jaas_text(module: str, options: Mapping[str, str]) -> str:

@@ -1,4 +1,7 @@
-"""Parsers of option values. A parser raises ValueError for an invalid text, and names the invalid part."""
+"""Parsers of option values. A parser raises ValueError for an invalid text, and names the invalid part.
+
+And `Secret`, the value of a password, which no text shows.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,52 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from pyspark_kafka_meta.model import Address, TopicPartition
-from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap, closest
+from pyspark_kafka_meta.options.names import CaseInsensitiveMap, closest
 from pyspark_kafka_meta.validators import INT32_MAX, json_by_topic, non_empty, topic_name, whole_number
 
 T = TypeVar("T")
 
 _REMOTE_SCHEME = re.compile(r"s3|gs|gcs|abfss?|hdfs|viewfs|hf|fsspec\+.+")
 _UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+HIDDEN = "[hidden]"
+"""Displayed for a secret, as in Kafka's `Password`."""
+
+
+class Secret:
+    """A password, token or key. Only `reveal` returns the text. It is pickled, because Spark sends the options to
+    workers. Not a dataclass, whose text `asdict` would return."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    __str__ = __repr__
+
+
+def parse_text(text: str) -> str:
+    """Any text but blanks."""
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def parse_secret(text: str) -> Secret:
+    return Secret(parse_text(text))
 
 
 def parse_number(text: str, low: int, high: int) -> int:
@@ -52,9 +94,7 @@ def parse_duration_ms(text: str) -> int:
 
 def parse_id(text: str) -> str:
     """An id of at most 255 printable characters, not empty."""
-    if not text.strip():
-        raise ValueError
-    return parse_label(text.strip())
+    return parse_label(parse_text(text).strip())
 
 
 def parse_label(text: str) -> str:

@@ -1,45 +1,192 @@
-"""The options of TLS and SASL: `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*`.
+"""The options of TLS and SASL: `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*`; and the table of SASL mechanisms.
 
 Names and meanings are those of Kafka's `SslConfigs` and `SaslConfigs`. An error never repeats a value of these options:
 the value may be a secret, or a secret pasted into the wrong option.
+
+A new mechanism is a row of `MECHANISMS`, and its steps in `kafka/network/security/sasl_mechanisms.py`.
 """
 # ruff: noqa: RUF009 (the default of a field is an option, made by a function)
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.definitions import parse_options, row, table_of
-from pyspark_kafka_meta.options.jaas import JaasLogin, parse_jaas
-from pyspark_kafka_meta.options.parsers import parse_choice
-from pyspark_kafka_meta.options.secret import Secret
+from pyspark_kafka_meta.options.jaas import EXTENSION, JaasLogin, parse_jaas
+from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, options_of
+from pyspark_kafka_meta.options.parsers import Secret, parse_choice, parse_secret, parse_text
 
-PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM")
+logger = logging.getLogger(__name__)
+
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
+# --- SASL mechanisms --------------------------------------------------------------------------------------------------
+
+
+class LoginModule(NamedTuple):
+    """What `kafka.sasl.jaas.config` names for a mechanism.
+
+    Attributes:
+        java_class: of Kafka's Java clients; its package may be another one.
+        entries: supported entries, and entries without effect here.
+        others: describes unsupported entries in an error.
+        takes_extensions: whether other entries may be SASL extensions.
+    """
+
+    java_class: str
+    entries: tuple[str, ...]
+    others: str
+    takes_extensions: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.java_class.rpartition(".")[2]
+
+
+class SaslMechanism(NamedTuple):
+    """A SASL mechanism.
+
+    Attributes:
+        name: in `kafka.sasl.mechanism`.
+        problems: yields a sentence for each option that it needs and lacks, or that contradicts another.
+        login: beginnings of the fields that it takes a login from.
+        package: Python package that it needs, and the extra that installs it.
+        broker_name: in SaslHandshake, if it is another: a signed token of Amazon is a bearer token.
+        in_librdkafka: whether the librdkafka of confluent-kafka's wheels supports it.
+        sends_secret: whether whoever reads the connection could log in.
+    """
+
+    name: str
+    login_module: LoginModule
+    problems: Callable[[SecurityOptions], Iterator[str]]
+    login: tuple[str, ...] = ()
+    package: tuple[str, str] | None = None
+    broker_name: str | None = None
+    in_librdkafka: bool = True
+    sends_secret: bool = False
+
+    @property
+    def name_for_brokers(self) -> str:
+        return self.broker_name or self.name
+
+
+def _password_problems(options: SecurityOptions) -> Iterator[str]:
+    if not (options.sasl_username and options.sasl_password):
+        yield (
+            f"{options.sasl_mechanism} needs 'kafka.sasl.username' and 'kafka.sasl.password', or "
+            "'kafka.sasl.jaas.config'"
+        )
+
+
+def _oauth_problems(options: SecurityOptions) -> Iterator[str]:
+    if bool(options.oauth_token_provider) == bool(options.oauth_token_endpoint_url):
+        yield "OAUTHBEARER needs either 'oauthTokenProvider' or 'kafka.sasl.oauthbearer.token.endpoint.url'"
+    if options.oauth_token_provider and (name := _first_given(options, "oauth_client_", "oauth_scope")):
+        yield f"Option '{name}' has no effect with 'oauthTokenProvider', which supplies the token"
+    if options.oauth_token_endpoint_url:
+        if re.match(r"https?://[^/@]+(/|$)", options.oauth_token_endpoint_url) is None:
+            yield "Option 'kafka.sasl.oauthbearer.token.endpoint.url' must begin with https:// and contain no password"
+        if not (options.oauth_client_id and options.oauth_client_secret):
+            yield (
+                "A token endpoint needs 'kafka.sasl.oauthbearer.client.credentials.client.id' and '...client.secret', "
+                "or clientId and clientSecret in 'kafka.sasl.jaas.config'"
+            )
+        yield from _package_problems("A token endpoint", "authlib", "oauth")
+
+
+def _kerberos_problems(options: SecurityOptions) -> Iterator[str]:
+    if not options.kerberos_service_name:
+        yield "GSSAPI needs 'kafka.sasl.kerberos.service.name'"
+
+
+def _iam_problems(options: SecurityOptions) -> Iterator[str]:
+    if not options.uses_tls:
+        yield "AWS_MSK_IAM needs TLS: set 'kafka.security.protocol' to SASL_SSL"
+
+
+_PASSWORD = ("sasl_username", "sasl_password")
+_TOKEN = ("oauth_",)
+_NO_OTHERS = "other than username and password"
+_ONLY_JAVA = "that only Java supports, such as keyTab, principal or awsProfileName: remove them;"
+_SCRAM_MODULE = LoginModule(
+    "org.apache.kafka.common.security.scram.ScramLoginModule", ("username", "password"), _NO_OTHERS
+)
+_ROWS = (
+    SaslMechanism(
+        "PLAIN",
+        LoginModule("org.apache.kafka.common.security.plain.PlainLoginModule", ("username", "password"), _NO_OTHERS),
+        _password_problems,
+        _PASSWORD,
+        sends_secret=True,
+    ),
+    SaslMechanism("SCRAM-SHA-256", _SCRAM_MODULE, _password_problems, _PASSWORD),
+    SaslMechanism("SCRAM-SHA-512", _SCRAM_MODULE, _password_problems, _PASSWORD),
+    SaslMechanism(
+        "OAUTHBEARER",
+        LoginModule(
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+            ("clientId", "clientSecret", "scope"),
+            f"other than clientId, clientSecret, scope and {EXTENSION}...; the token endpoint is an option of its own",
+            takes_extensions=True,
+        ),
+        _oauth_problems,
+        _TOKEN,
+        sends_secret=True,
+    ),
+    SaslMechanism(
+        "GSSAPI",
+        LoginModule(
+            "com.sun.security.auth.module.Krb5LoginModule",
+            ("serviceName", "useTicketCache", "renewTGT", "doNotPrompt"),
+            f"{_ONLY_JAVA} tickets come from kinit, or from the keytab in KRB5_CLIENT_KTNAME",
+        ),
+        _kerberos_problems,
+        package=("gssapi", "kerberos"),
+        in_librdkafka=False,
+    ),
+    SaslMechanism(
+        "AWS_MSK_IAM",
+        LoginModule(
+            "software.amazon.msk.auth.iam.IAMLoginModule",
+            (),
+            f"{_ONLY_JAVA} credentials come from AWS's usual sources, such as AWS_PROFILE",
+        ),
+        _iam_problems,
+        package=("aws_msk_iam_sasl_signer", "aws"),
+        broker_name="OAUTHBEARER",
+    ),
+)
+MECHANISMS = {mechanism.name: mechanism for mechanism in _ROWS}
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+_rows = Rows(Section.SECURITY, Query.CONNECTED)
+
+
 def _text(name: str, doc: str) -> Any:
-    return row(name, None, _non_empty_text, f"Option '{name}' must not be empty", doc)
+    return _rows.option(name, None, parse_text, f"Option '{name}' must not be empty", doc)
 
 
 def _secret(name: str, doc: str) -> Any:
-    return row(name, None, lambda text: Secret(_non_empty_text(text)), f"Option '{name}' must not be empty", doc)
+    return _rows.option(name, None, parse_secret, f"Option '{name}' must not be empty", doc)
 
 
 def _one_of(name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
     parse = partial(parse_choice, values={choice: choice for choice in choices})
-    return row(name, default, parse, f"Option '{name}' must be {', '.join(choices[:-1])} or {choices[-1]}", doc)
+    return _rows.option(
+        name, default, parse, f"Option '{name}' must be {_listed(choices)}", f"{doc}{_listed(choices)}."
+    )
 
 
-def _non_empty_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text
+def _listed(choices: tuple[str, ...]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 def _store_type(text: str) -> str:
@@ -53,7 +200,7 @@ def _store_type(text: str) -> str:
 
 
 def _store(name: str, doc: str) -> Any:
-    return row(name, None, _store_type, f"Option '{name}' must be PEM or PKCS12", doc)
+    return _rows.option(name, None, _store_type, f"Option '{name}' must be PEM or PKCS12", doc)
 
 
 def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:
@@ -74,13 +221,11 @@ def _provider(text: str) -> str:
 class SecurityOptions:
     """How connections are encrypted and authenticated.
 
-    After `complete_security`, `sasl_username` and `sasl_password` are the login of PLAIN and SCRAM, the
-    `oauth_client_...` fields the login of OAUTHBEARER, wherever they were given; `sasl_jaas_config` is None.
+    `sasl_username` and `sasl_password` are the login of PLAIN and SCRAM, the `oauth_client_...` fields the login of
+    OAUTHBEARER, wherever they were given; `sasl_jaas_config` is None.
     """
 
-    protocol: str = _one_of(
-        "kafka.security.protocol", "PLAINTEXT", _PROTOCOLS, f"{', '.join(_PROTOCOLS[:-1])} or {_PROTOCOLS[-1]}."
-    )
+    protocol: str = _one_of("kafka.security.protocol", "PLAINTEXT", _PROTOCOLS, "")
     truststore_location: str | None = _text(
         "kafka.ssl.truststore.location",
         "File with trusted authorities, PEM or PKCS#12. Default: the system's authorities.",
@@ -98,22 +243,17 @@ class SecurityOptions:
         "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
     )
     key_password: Secret | None = _secret("kafka.ssl.key.password", "Password of an encrypted PEM private key.")
-    checks_host_name: bool = row(
+    checks_host_name: bool = _rows.option(
         "kafka.ssl.endpoint.identification.algorithm",
         "https",
         partial(parse_choice, values={"https": True, "": False}),
         "Option 'kafka.ssl.endpoint.identification.algorithm' must be https or empty",
         "https: broker certificates must match the host name. Empty: no check, with a warning.",
     )
-    sasl_mechanism: str | None = _one_of(
-        "kafka.sasl.mechanism",
-        None,
-        MECHANISMS,
-        "Required for SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM.",
-    )
+    sasl_mechanism: str | None = _one_of("kafka.sasl.mechanism", None, tuple(MECHANISMS), "Required for SASL: ")
     sasl_username: str | None = _text("kafka.sasl.username", "User name for PLAIN and SCRAM.")
     sasl_password: Secret | None = _secret("kafka.sasl.password", "Password for PLAIN and SCRAM.")
-    sasl_jaas_config: JaasLogin | None = row(
+    sasl_jaas_config: JaasLogin | None = _rows.option(
         "kafka.sasl.jaas.config",
         None,
         parse_jaas,
@@ -121,7 +261,7 @@ class SecurityOptions:
         'required username="..." password="...";`',
         "Login in the syntax of Kafka's Java clients, instead of separate options.",
     )
-    oauth_token_provider: str | None = row(
+    oauth_token_provider: str | None = _rows.option(
         "oauthTokenProvider",
         None,
         _provider,
@@ -140,7 +280,7 @@ class SecurityOptions:
         "kafka.sasl.oauthbearer.client.credentials.client.secret", "Client secret for the token endpoint."
     )
     oauth_scope: str | None = _text("kafka.sasl.oauthbearer.scope", "Scope for the token endpoint.")
-    oauth_extensions: tuple[tuple[str, str], ...] | None = row(
+    oauth_extensions: tuple[tuple[str, str], ...] | None = _rows.option(
         "kafka.sasl.oauthbearer.extensions",
         None,
         parse_extensions,
@@ -151,6 +291,29 @@ class SecurityOptions:
         "kafka.sasl.kerberos.service.name", "For GSSAPI: service name in the brokers' principals, usually kafka."
     )
 
+    @classmethod
+    def of(cls, given: GivenOptions) -> SecurityOptions:
+        """With the login of `sasl_jaas_config` in the other fields. Allowed but weak options are logged."""
+        options = cls(**given.values(cls))
+        if given.has_invalid(cls):
+            return options  # without a value that was refused already, others would seem to contradict each other
+        options, problems = _with_jaas_login(options)
+        problems += [*_store_problems(options), *_sasl_problems(options)]
+        given.refuse(problems)
+        if not problems:
+            _warn_of_weakness(options)
+        return options
+
+    @property
+    def mechanism(self) -> SaslMechanism | None:
+        return None if self.sasl_mechanism is None else MECHANISMS[self.sasl_mechanism]
+
+    def librdkafka_problems(self, use: str) -> list[str]:
+        """Why `use`, which needs librdkafka, does not work with the mechanism."""
+        if self.mechanism is None or self.mechanism.in_librdkafka:
+            return []
+        return [f"{use} does not work with {self.mechanism.name}: confluent-kafka lacks it"]
+
     @property
     def uses_tls(self) -> bool:
         return self.protocol in ("SSL", "SASL_SSL")
@@ -160,6 +323,119 @@ class SecurityOptions:
         return self.protocol.startswith("SASL_")
 
 
-SECURITY_OPTIONS = table_of(SecurityOptions)
-PLAINTEXT = SecurityOptions(**parse_options(CaseInsensitiveMap({}), SECURITY_OPTIONS)[0])
+PLAINTEXT = default_options(SecurityOptions)
 """Without encryption and login."""
+
+
+def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]]:
+    """The login of `sasl_jaas_config` in its fields, and a sentence for each contradiction."""
+    jaas, mechanism = given.sasl_jaas_config, given.mechanism
+    if jaas is None or mechanism is None:
+        return given, []
+    separate_login = given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret
+    if separate_login and any(jaas.get(name) for name in ("username", "password", "clientId", "clientSecret")):
+        return given, ["Set the login either in 'kafka.sasl.jaas.config' or in separate options, not in both"]
+    if (problem := _login_problem(jaas, mechanism)) is not None:
+        return given, [problem]
+    if jaas.extensions and given.oauth_extensions:
+        return given, [
+            "Set SASL extensions in 'kafka.sasl.jaas.config' or 'kafka.sasl.oauthbearer.extensions', not in both"
+        ]
+    try:
+        extensions = parse_extensions(jaas.extensions) if jaas.extensions else given.oauth_extensions
+    except ValueError:
+        return given, [
+            "An extension_... in 'kafka.sasl.jaas.config' must have a name of letters and a value without blanks "
+            "and commas"
+        ]
+    return replace(
+        given,
+        sasl_jaas_config=None,
+        sasl_username=given.sasl_username or _revealed(jaas, "username"),
+        sasl_password=given.sasl_password or jaas.get("password"),
+        oauth_client_id=given.oauth_client_id or _revealed(jaas, "clientId"),
+        oauth_client_secret=given.oauth_client_secret or jaas.get("clientSecret"),
+        oauth_scope=given.oauth_scope or _revealed(jaas, "scope"),
+        oauth_extensions=extensions,
+        kerberos_service_name=given.kerberos_service_name or _revealed(jaas, "serviceName"),
+    ), []
+
+
+def _login_problem(login: JaasLogin, mechanism: SaslMechanism) -> str | None:
+    """Why the login does not fit the mechanism; None if it fits. Never repeats the login."""
+    module = mechanism.login_module
+    if login.module != module.name:
+        supported = dict.fromkeys(other.login_module.name for other in MECHANISMS.values())
+        return (
+            f"The login module in 'kafka.sasl.jaas.config' does not fit {mechanism.name}. Supported modules: "
+            f"{', '.join(supported)}"
+        )
+    if login.get("tokenauth") is not None:
+        return "Delegation tokens ('tokenauth' in 'kafka.sasl.jaas.config') are not supported"
+    others = (name for name, _ in login.options if name not in module.entries)
+    if not all(module.takes_extensions and name.startswith(EXTENSION) for name in others):
+        return f"The login in 'kafka.sasl.jaas.config' has entries {module.others}"
+    return None
+
+
+def _revealed(jaas: JaasLogin, name: str) -> str | None:
+    value = jaas.get(name)
+    return None if value is None else value.reveal()
+
+
+def _store_problems(options: SecurityOptions) -> Iterator[str]:
+    if not options.uses_tls and (name := _first_given(options, "truststore_", "keystore_", "key_password")):
+        yield f"Option '{name}' has no effect without TLS: set 'kafka.security.protocol' to SSL or SASL_SSL"
+    if options.truststore_location and options.truststore_certificates:
+        yield "Set either 'kafka.ssl.truststore.location' or 'kafka.ssl.truststore.certificates', not both"
+    text_key = options.keystore_key or options.keystore_certificate_chain
+    if options.keystore_location and text_key:
+        yield "Set either 'kafka.ssl.keystore.location' or 'kafka.ssl.keystore.key', not both"
+    if bool(options.keystore_key) != bool(options.keystore_certificate_chain):
+        yield "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' must be set together"
+
+
+def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
+    if not options.uses_sasl:
+        if name := _first_given(options, "sasl_", "oauth_", "kerberos_"):
+            yield f"Option '{name}' has no effect without SASL: set 'kafka.security.protocol' to SASL_SSL"
+        return
+    mechanism = options.mechanism
+    if mechanism is None:
+        yield f"Option 'kafka.sasl.mechanism' is required with SASL: {', '.join(MECHANISMS)}"
+        return
+    for login in (_PASSWORD, _TOKEN):  # an option that identifies a user must not be ignored
+        if login != mechanism.login and (name := _first_given(options, *login)):
+            yield f"Option '{name}' has no effect with {mechanism.name}"
+    yield from mechanism.problems(options)
+    if mechanism.package is not None:
+        yield from _package_problems(mechanism.name, *mechanism.package)
+
+
+def _package_problems(feature: str, module: str, extra: str) -> Iterator[str]:
+    if importlib.util.find_spec(module) is None:
+        yield f"{feature} needs a missing package: pip install '.[{extra}]' in a clone of pyspark-kafka-meta"
+
+
+def _first_given(options: SecurityOptions, *prefixes: str) -> str | None:
+    """The name of the first given option whose field has one of these prefixes."""
+    given = (
+        option.name
+        for field, option in options_of(SecurityOptions).items()
+        if field.startswith(prefixes) and getattr(options, field) is not None
+    )
+    return next(given, None)
+
+
+def _warn_of_weakness(options: SecurityOptions) -> None:
+    if options.uses_tls and not options.checks_host_name:
+        logger.warning(
+            "kafka.ssl.endpoint.identification.algorithm is empty: every certificate of a trusted authority is "
+            "accepted as the broker's"
+        )
+    if options.protocol == "SASL_PLAINTEXT" and options.mechanism and options.mechanism.sends_secret:
+        logger.warning("%s over SASL_PLAINTEXT sends the secret unencrypted: use SASL_SSL", options.sasl_mechanism)
+    if (options.oauth_token_endpoint_url or "").startswith("http://"):
+        logger.warning(
+            "kafka.sasl.oauthbearer.token.endpoint.url is not https: the client's secret is sent unencrypted"
+        )

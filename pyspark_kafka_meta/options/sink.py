@@ -1,31 +1,191 @@
-"""The options of a query that writes records.
+"""The options of a query that writes records: how rows become batches, exactly-once writes, and the query as a whole.
 
-Names, defaults and error texts follow Spark's `KafkaSourceProvider` and Kafka's `ProducerConfig`.
+Names, defaults and error texts follow Spark's `KafkaSourceProvider` and Kafka's `ProducerConfig`, but batches and
+requests are larger: a task has all its rows at hand. `kafka.transactional.id` turns exactly-once writes on; `txnAppId`
+and `txnVersion` have the names and the meaning of Delta Lake's options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from pyspark_kafka_meta.options import checks
-from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.client import CLIENT_OPTIONS, ClientOptions
-from pyspark_kafka_meta.options.definitions import (
-    Option,
-    documented_names,
-    parse_options,
-    row,
-    table_of,
-    taken,
-    with_effect,
+from pyspark_kafka_meta.options.client import ClientOptions, MetricsOptions
+from pyspark_kafka_meta.options.names import CaseInsensitiveMap
+from pyspark_kafka_meta.options.option_table import (
+    CHECKPOINT_LOCATION,
+    GivenOptions,
+    Query,
+    Rows,
+    Section,
+    raise_problems,
 )
-from pyspark_kafka_meta.options.metrics import METRICS_OPTIONS, MetricsOptions
-from pyspark_kafka_meta.options.producer import PRODUCER_OPTIONS, ProducerOptions
-from pyspark_kafka_meta.options.security_checks import complete_security
-from pyspark_kafka_meta.options.tables import OPTION_NAMES
-from pyspark_kafka_meta.options.transactions import TRANSACTION_OPTIONS, TransactionOptions
-from pyspark_kafka_meta.validators import topic_name
+from pyspark_kafka_meta.options.parsers import parse_acks, parse_id
+from pyspark_kafka_meta.validators import INT64_MAX, topic_name
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+DECISIONS_TOPIC = "kafkameta-decisions"
+MAX_IN_FLIGHT_IF_IDEMPOTENT = 5
+"""A broker remembers the sequence numbers of a producer's last five batches in a partition."""
+
+_writing = Rows(Section.WRITING, Query.WRITES)
+_transactions = Rows(Section.WRITING, Query.EXACTLY_ONCE)
+
+
+def _parse_sink_id(text: str) -> str:
+    sink_id = parse_id(text)
+    if re.search(r"/\d+/\d+$", sink_id):
+        raise ValueError
+    return sink_id
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How rows become record batches, and when they count as written.
+
+    Attributes:
+        acks: -1 for all in-sync replicas.
+    """
+
+    acks: int = _writing.option(
+        "kafka.acks",
+        "all",
+        parse_acks,
+        "Option 'kafka.acks' must be all, -1 or 1, got '{value}'",
+        "all (or -1): all in-sync replicas acknowledge a batch. 1: only the leader does, which may lose records.",
+    )
+    idempotent: bool = _writing.choice(
+        "kafka.enable.idempotence",
+        {"true": True, "false": False},
+        "Whether a retry within a task neither duplicates nor reorders records. False by default if kafka.acks is 1.",
+    )
+    compression_type: str = _writing.choice(
+        "kafka.compression.type",
+        {codec: codec for codec in CODECS},
+        "Compression of written records: none, gzip, snappy, lz4 or zstd.",
+    )
+    gzip_level: int | None = _writing.number("kafka.compression.gzip.level", None, "Compression level of gzip.", 1, 9)
+    lz4_level: int | None = _writing.number("kafka.compression.lz4.level", None, "Compression level of lz4.", 1, 17)
+    zstd_level: int | None = _writing.number(
+        "kafka.compression.zstd.level", None, "Compression level of zstd.", -131072, 22
+    )
+    batch_bytes: int = _writing.number(
+        "kafka.batch.size",
+        "1000000",
+        "Maximum size of a record batch after compression, unless one record is larger.",
+        low=1,
+    )
+    max_request_bytes: int = _writing.number(
+        "kafka.max.request.size", "8388608", "Maximum size of a request, and of a record before compression.", low=1
+    )
+    buffer_bytes: int = _writing.number(
+        "kafka.buffer.memory",
+        "33554432",
+        "Maximum size of the batches of a task that brokers have not acknowledged.",
+        low=1,
+        high=INT64_MAX,
+    )
+    delivery_timeout_ms: int = _writing.number(
+        "kafka.delivery.timeout.ms",
+        "120000",
+        "Maximum time from a full batch to its acknowledgement, with retries. At least kafka.request.timeout.ms.",
+    )
+    max_block_ms: int = _writing.number(
+        "kafka.max.block.ms", "60000", "Maximum wait for the metadata of a topic.", high=INT64_MAX
+    )
+    max_in_flight: int = _writing.number(
+        "kafka.max.in.flight.requests.per.connection",
+        "5",
+        "Maximum requests to a broker without a response. At most 5 with idempotence.",
+        low=1,
+    )
+    ignore_keys: bool = _writing.choice(
+        "kafka.partitioner.ignore.keys",
+        {"false": False, "true": True},
+        "Whether rows with a key are spread over partitions as rows without a key are.",
+    )
+
+    @classmethod
+    def of(cls, given: GivenOptions, client: ClientOptions) -> ProducerOptions:
+        options = cls(**given.values(cls))
+        if options.acks == 1 and not given.given(cls, "idempotent"):
+            options = replace(options, idempotent=False)
+        given.refuse(_producer_problems(options, client))
+        return options
+
+    @property
+    def compression_levels(self) -> dict[str, int | None]:
+        """The given level of each codec that has levels."""
+        return {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
+
+    @property
+    def compression_level(self) -> int | None:
+        """None for the codec's default."""
+        return self.compression_levels.get(self.compression_type)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOptions:
+    """How the rows of a batch become visible all at once, and once only. Without `transactional_id` they are written at
+    least once, and the other options are not set.
+
+    Attributes:
+        transactional_id: of the sink; the ids of its tasks begin with it.
+        timeout_ms: None for the longest that the brokers allow.
+    """
+
+    transactional_id: str | None = _transactions.option(
+        "kafka.transactional.id",
+        None,
+        _parse_sink_id,
+        "Option 'kafka.transactional.id' must be 1 to 255 printable characters, and not end with two numbers after "
+        "slashes (/0/0), as the ids of tasks do",
+        "Writes exactly once, for readers with isolation level read_committed. A name of the sink that stays the same "
+        "across restarts, and that no other query uses.",
+        queries=Query.WRITES,
+    )
+    timeout_ms: int | None = _transactions.number(
+        "kafka.transaction.timeout.ms",
+        None,
+        "Maximum time from a task's first record to the commit of its batch. Default: transaction.max.timeout.ms of "
+        "the brokers, which is the maximum.",
+        low=1,
+    )
+    decisions_topic: str = _transactions.option(
+        "decisionsTopic",
+        DECISIONS_TOPIC,
+        topic_name,
+        "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
+        "Compacted topic in which the drivers of sinks record which batches are written. Created if it does not exist. "
+        f"subscribePattern matches neither this topic nor names with {DECISIONS_TOPIC} in them.",
+        queries=Query.EXACTLY_ONCE | Query.RECORDS | Query.TRANSACTIONS,
+    )
+    txn_app_id: str | None = _transactions.option(
+        "txnAppId",
+        None,
+        parse_id,
+        "Option 'txnAppId' must be 1 to 255 printable characters",
+        "Name of a series of batch writes, each of which is written once, however often it is repeated.",
+    )
+    txn_version: int | None = _transactions.number(
+        "txnVersion",
+        None,
+        "Number of a batch write within its series; a number up to the last one is not written again.",
+        high=INT64_MAX,
+    )
+    skip_changed_batches: bool = _transactions.choice(
+        "onChangedBatch",
+        {"fail": False, "skip": True},
+        "When a batch that is written already is repeated with another number of rows: fail, or skip the rows of the "
+        "repetition with a warning.",
+        section=Section.FAILURES,
+    )
+
+    @classmethod
+    def of(cls, given: GivenOptions, producer: ProducerOptions) -> TransactionOptions:
+        given.refuse(_transaction_problems(given, producer))
+        return cls(**given.values(cls))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +197,7 @@ class SinkOptions:
     metrics: MetricsOptions
     producer: ProducerOptions
     transaction: TransactionOptions
-    topic: str | None = row(
+    topic: str | None = _writing.option(
         "topic",
         None,
         topic_name,
@@ -47,28 +207,19 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Parses options by name in any case. Spark passes the location of the checkpoint to the sink too.
+        """Parses options by name in any case.
 
         Raises:
             OptionError: one line for each missing, unknown or invalid option.
         """
-        options = CaseInsensitiveMap(CaseInsensitiveMap(options).without("checkpointLocation"))
-        options = with_effect(options, _READ_ONLY, "in a write")
-        parsed, problems = parse_options(options, SINK_OPTIONS)
-        if parsed.get("acks") == 1 and "kafka.enable.idempotence" not in options:
-            parsed["idempotent"] = False
-        checks.raise_problems(
-            problems
-            + complete_security(parsed)
-            + checks.client_problems(options, checks.NO_SERVERS_TO_WRITE)
-            + checks.producer_problems(parsed)
-            + checks.transaction_problems(options, parsed)
-            + checks.compression_problems(parsed)
-            + checks.metrics_problems(options)
-        )
-        client, producer = taken(ClientOptions, parsed), taken(ProducerOptions, parsed)
-        transaction, metrics = taken(TransactionOptions, parsed), MetricsOptions.taken(parsed, client)
-        return cls(client=client, producer=producer, transaction=transaction, metrics=metrics, **parsed)
+        own = CaseInsensitiveMap(options).without(CHECKPOINT_LOCATION)
+        given = GivenOptions(own, Query.WRITES, "a write")
+        client = ClientOptions.of(given)
+        producer = ProducerOptions.of(given, client)
+        transaction = TransactionOptions.of(given, producer)
+        metrics = MetricsOptions.of(given, client)
+        given.raise_problems()
+        return cls(client=client, metrics=metrics, producer=producer, transaction=transaction, **given.values(cls))
 
     def for_stream(self) -> SinkOptions:
         """For `df.writeStream`.
@@ -76,12 +227,46 @@ class SinkOptions:
         Raises:
             OptionError: an option is for batch writes.
         """
-        checks.raise_problems(checks.stream_sink_problems(self.transaction.txn_app_id))
+        if self.transaction.txn_app_id is not None:
+            raise_problems(
+                ["Options 'txnAppId' and 'txnVersion' are for batch writes: a stream numbers its own, remove them"]
+            )
         return self
 
 
-SINK_OPTIONS: Mapping[str, Option] = (
-    table_of(SinkOptions) | PRODUCER_OPTIONS | TRANSACTION_OPTIONS | METRICS_OPTIONS | CLIENT_OPTIONS
-)
-"""Options by field, as `source.OPTIONS`."""
-_READ_ONLY = CaseInsensitiveMap(OPTION_NAMES.without(*documented_names(SINK_OPTIONS)))
+# --- contradictions, worded after Kafka's `ProducerConfig`; a value is None if it is invalid --------------------------
+
+
+def _producer_problems(options: ProducerOptions, client: ClientOptions) -> Iterator[str]:
+    if options.idempotent and options.acks == 1:
+        yield "Must set kafka.acks to all in order to use the idempotent producer."
+    if options.idempotent and (options.max_in_flight or 0) > MAX_IN_FLIGHT_IF_IDEMPOTENT:
+        yield (
+            "To use the idempotent producer, kafka.max.in.flight.requests.per.connection must be set to at most "
+            f"{MAX_IN_FLIGHT_IF_IDEMPOTENT}. Current value is {options.max_in_flight}."
+        )
+    delivery_ms, request_ms = options.delivery_timeout_ms, client.request_timeout_ms
+    if delivery_ms is not None and request_ms is not None and delivery_ms < request_ms:
+        yield (
+            f"kafka.delivery.timeout.ms ({delivery_ms}) should be equal to or larger than kafka.request.timeout.ms "
+            f"({request_ms})."
+        )
+    for codec, level in options.compression_levels.items():
+        if level is not None and options.compression_type not in (None, codec):
+            yield (
+                f"Option 'kafka.compression.{codec}.level' has no effect without 'kafka.compression.type' {codec}: set "
+                "this type or remove the level"
+            )
+
+
+def _transaction_problems(given: GivenOptions, producer: ProducerOptions) -> Iterator[str]:
+    if not given.given(TransactionOptions, "transactional_id"):
+        for name in given.without_effect(Query.AT_LEAST_ONCE):
+            yield f"Option '{name}' has no effect without 'kafka.transactional.id': set it or remove the option"
+        return
+    if producer.acks == 1:
+        yield "Must set kafka.acks to all in order to use kafka.transactional.id."
+    elif producer.idempotent is False:
+        yield "Cannot set kafka.transactional.id without also enabling kafka.enable.idempotence."
+    if len(given.given(TransactionOptions, "txn_app_id", "txn_version")) == 1:
+        yield "Options 'txnAppId' and 'txnVersion' name a batch write together: set both or none"

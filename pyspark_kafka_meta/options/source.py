@@ -7,40 +7,104 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options import checks, parsers
-from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.client import CLIENT_OPTIONS, ClientOptions
-from pyspark_kafka_meta.options.definitions import (
-    Option,
-    choice,
-    documented_names,
-    label,
-    parse_options,
-    row,
-    table_of,
-    taken,
-    whole,
-    with_effect,
+from pyspark_kafka_meta.options import parsers
+from pyspark_kafka_meta.options.client import EVENTS_TOPIC, ClientOptions, FetchOptions, MetricsOptions
+from pyspark_kafka_meta.options.offsets import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    GroupSpec,
+    OffsetOptions,
+    OffsetsSpec,
+    batch_problems,
+    stream_problems,
 )
-from pyspark_kafka_meta.options.fetch import FETCH_OPTIONS, FetchOptions
-from pyspark_kafka_meta.options.metrics import EVENTS_TOPIC, METRICS_OPTIONS, MetricsOptions
-from pyspark_kafka_meta.options.offsets import OffsetOptions
-from pyspark_kafka_meta.options.producer import PRODUCER_OPTIONS
-from pyspark_kafka_meta.options.security_checks import complete_security
-from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
-from pyspark_kafka_meta.options.transactions import DECISIONS_TOPIC, TRANSACTION_OPTIONS
+from pyspark_kafka_meta.options.option_table import (
+    GivenOptions,
+    Query,
+    Rows,
+    Section,
+    options_of,
+    raise_problems,
+    row,
+)
+from pyspark_kafka_meta.options.sink import DECISIONS_TOPIC, TransactionOptions
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
 
+STRATEGIES = ("topics", "topic_pattern", "assigned")
+"""The fields that say what to read: one of their options must be given."""
+_OWN_TOPIC = re.compile(f"{DECISIONS_TOPIC}|{EVENTS_TOPIC}")
+"""In names of topics that queries of the cluster write for themselves."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions(OffsetOptions):
+_topics = Rows(Section.TOPICS, Query.RECORDS)
+_tasks = Rows(Section.TASKS, Query.RECORDS)
+_failures = Rows(Section.FAILURES, Query.RECORDS)
+_groups = Rows(Section.GROUPS_AND_EVENTS, Query.RECORDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How records are read, whichever these are: what happens when records are lost, corrupt or not returned."""
+
+    fetch: FetchOptions
+    fail_on_data_loss: bool = _failures.choice(
+        "failOnDataLoss",
+        {"true": True, "false": False},
+        "Whether lost records fail the query. If false, they are skipped with a warning and an event.",
+    )
+    skip_corrupt_batches: bool = _failures.choice(
+        "onCorruptBatch",
+        {"fail": False, "skip": True},
+        "When a record batch is corrupt in two fetches: fail, or skip it with an event. Old message formats and "
+        "unknown codecs always fail.",
+    )
+    max_decompressed_batch_bytes: int = _failures.number(
+        "maxDecompressedBatchBytes",
+        "268435456",
+        "Maximum decompressed size of a record batch. A larger batch fails the query; onCorruptBatch does not skip it.",
+        low=1,
+        high=2_000_000_000,
+    )
+    on_topic_recreated: str | None = _failures.option(
+        "onTopicRecreated",
+        None,
+        partial(parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
+        "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
+        "When a topic is recreated during a stream: fail, or continue at its earliest or latest offset without the "
+        "old topic's unread records. Default: fail, or earliest if failOnDataLoss is false.",
+        queries=Query.RECORDS_STREAM,
+    )
+    new_partitions_at_latest: bool = _failures.choice(
+        "newPartitions",
+        {"earliest": False, "latest": True},
+        "earliest or latest: where a stream starts in partitions that it discovers later.",
+        queries=Query.RECORDS_STREAM,
+    )
+    fetch_offset_retries: int = _failures.number(
+        "fetchOffset.numRetries",
+        "3",
+        "Retries of an offset request, with new metadata, before planning reports data loss; at least 1.",
+    )
+    fetch_offset_retry_interval_ms: int = _failures.number(
+        "fetchOffset.retryIntervalMs", "1000", "Wait before each retry."
+    )
+    poll_timeout_ms: int = _failures.number(
+        "kafkaConsumer.pollTimeoutMs",
+        "120000",
+        "Maximum time without progress in a partition of a task. Below 10000, slow brokers and data loss cannot be "
+        "distinguished.",
+        low=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(ReadOptions, OffsetOptions):
     """The options of one query. `for_batch` or `for_stream` completes them once the kind of query is known.
 
     Attributes:
@@ -50,16 +114,16 @@ class SourceOptions(OffsetOptions):
     """
 
     client: ClientOptions
-    fetch: FetchOptions
     metrics: MetricsOptions | None
-    topics: tuple[str, ...] = row(
+    topics: tuple[str, ...] = _topics.option(
         "subscribe",
         None,
         parsers.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
         "Topics to read, separated by commas. Set exactly one of subscribe, subscribePattern and assign.",
+        queries=Query.RECORDS | Query.PARTITIONS,
     )
-    topic_pattern: str | None = row(
+    topic_pattern: str | None = _topics.option(
         "subscribePattern",
         None,
         parsers.parse_pattern,
@@ -67,106 +131,66 @@ class SourceOptions(OffsetOptions):
         "Python regular expression: topics with a match anywhere in the name, including future topics, but no topic "
         "that queries write for themselves: see metricsTopic and decisionsTopic.",
     )
-    assigned: tuple[TopicPartition, ...] | None = row(
+    assigned: tuple[TopicPartition, ...] | None = _topics.option(
         "assign",
         None,
         parsers.parse_assigned,
         'Option \'assign\' must be JSON. Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {value}',
         'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}.',
     )
-    max_offsets_per_trigger: int | None = whole(
+    max_offsets_per_trigger: int | None = _tasks.number(
         "maxOffsetsPerTrigger",
         None,
         "Maximum offsets per micro-batch, divided among partitions in proportion to their backlog.",
         low=1,
         high=INT64_MAX,
+        queries=Query.RECORDS_STREAM | Query.EVENT_TOPIC_STREAM,
     )
-    min_offsets_per_trigger: int | None = whole(
+    min_offsets_per_trigger: int | None = _tasks.number(
         "minOffsetsPerTrigger",
         None,
         "Minimum offsets per micro-batch. With fewer, it waits for up to maxTriggerDelay.",
         low=1,
         high=INT64_MAX,
+        queries=Query.RECORDS_STREAM,
     )
-    max_trigger_delay_ms: int = row(
+    max_trigger_delay_ms: int = _tasks.option(
         "maxTriggerDelay",
         "15m",
         parsers.parse_duration_ms,
         "Option 'maxTriggerDelay' must be a time like 15m, 30s or 500ms, got '{value}'",
         "Maximum wait for minOffsetsPerTrigger.",
+        queries=Query.RECORDS_STREAM,
     )
-    min_partitions: int | None = row(
+    min_partitions: int | None = _tasks.option(
         "minPartitions",
         None,
         partial(parsers.parse_number, low=1, high=INT32_MAX),
         "minPartitions must be positive, a whole number, got '{value}'",
         "Approximate minimum number of tasks.",
     )
-    max_records_per_partition: int | None = row(
+    max_records_per_partition: int | None = _tasks.option(
         "maxRecordsPerPartition",
         None,
         partial(parsers.parse_number, low=1, high=INT64_MAX),
         "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
         "Maximum offsets per task.",
     )
-    max_tasks: int | None = whole("maxTasks", None, "Maximum number of tasks.", low=1)
-    include_headers: bool = choice(
+    max_tasks: int | None = _tasks.number("maxTasks", None, "Maximum number of tasks.", low=1)
+    include_headers: bool = _topics.choice(
         "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
     )
-    fail_on_data_loss: bool = choice(
-        "failOnDataLoss",
-        {"true": True, "false": False},
-        "Whether lost records fail the query. If false, they are skipped with a warning and an event.",
-    )
-    skip_corrupt_batches: bool = choice(
-        "onCorruptBatch",
-        {"fail": False, "skip": True},
-        "When a record batch is corrupt in two fetches: fail, or skip it with an event. Old message formats and "
-        "unknown codecs always fail.",
-    )
-    max_decompressed_batch_bytes: int = whole(
-        "maxDecompressedBatchBytes",
-        "268435456",
-        "Maximum decompressed size of a record batch. A larger batch fails the query; onCorruptBatch does not skip it.",
-        low=1,
-        high=2_000_000_000,
-    )
-    on_topic_recreated: str | None = row(
-        "onTopicRecreated",
-        None,
-        partial(parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
-        "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "When a topic is recreated during a stream: fail, or continue at its earliest or latest offset without the "
-        "old topic's unread records. Default: fail, or earliest if failOnDataLoss is false.",
-    )
-    new_partitions_at_latest: bool = choice(
-        "newPartitions",
-        {"earliest": False, "latest": True},
-        "earliest or latest: where a stream starts in partitions that it discovers later.",
-    )
-    group_id: str | None = label("kafka.group.id", "Accepted with a warning: no consumer group is joined.")
-    group_id_prefix: str | None = label("groupIdPrefix", "Like kafka.group.id.")
-    commit_group: str | None = row(
+    group_id: str | None = _groups.label("kafka.group.id", "Accepted with a warning: no consumer group is joined.")
+    group_id_prefix: str | None = _groups.label("groupIdPrefix", "Like kafka.group.id.")
+    commit_group: str | None = _groups.option(
         "commitOffsetsToGroup",
         None,
         parsers.parse_id,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
         "Consumer group to which a stream commits the offsets of finished micro-batches, for lag monitoring only.",
+        queries=Query.RECORDS_STREAM,
     )
-    fetch_offset_retries: int = whole(
-        "fetchOffset.numRetries",
-        "3",
-        "Retries of an offset request, with new metadata, before planning reports data loss; at least 1.",
-    )
-    fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Wait before each retry.")
-    decisions_topic: str = field(metadata={"option": TRANSACTION_OPTIONS["decisions_topic"]})
-    poll_timeout_ms: int = whole(
-        "kafkaConsumer.pollTimeoutMs",
-        "120000",
-        "Maximum time without progress in a partition of a task. Below 10000, slow brokers and data loss cannot be "
-        "distinguished.",
-        low=1,
-    )
+    decisions_topic: str = row(options_of(TransactionOptions)["decisions_topic"])
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -175,15 +199,15 @@ class SourceOptions(OffsetOptions):
         Raises:
             OptionError: one line for each missing, unknown or invalid option.
         """
-        options = with_effect(CaseInsensitiveMap(options), WRITE_ONLY, "in a read")
-        parsed, problems = parse_options(options, OPTIONS)
-        problems += complete_security(parsed) + checks.client_problems(options) + checks.strategy_problems(options)
-        checks.raise_problems(problems + checks.limit_problems(parsed) + checks.metrics_problems(options))
-        if parsed["topics"] is None:
-            parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
-        client, fetch = taken(ClientOptions, parsed), taken(FetchOptions, parsed)
-        metrics = MetricsOptions.taken(parsed, client)
-        return cls(client=client, fetch=fetch, metrics=metrics, **parsed)
+        given = GivenOptions(options, Query.RECORDS, "a read")
+        client = ClientOptions.of(given)
+        values = given.values(cls)
+        values["topics"] = values["topics"] or tuple(dict.fromkeys(each.topic for each in values["assigned"] or ()))
+        metrics = MetricsOptions.of(given, client)
+        parsed = cls(client=client, fetch=FetchOptions.of(given), metrics=metrics, **values)
+        given.refuse(_contradictions(given, parsed))
+        given.raise_problems()
+        return parsed
 
     def for_batch(self) -> SourceOptions:
         """For `spark.read`: from earliest to latest where nothing else is said.
@@ -193,7 +217,7 @@ class SourceOptions(OffsetOptions):
         """
         starting = self.start() or OffsetsSpec(EARLIEST_OFFSET)
         ending = self.end() or OffsetsSpec(LATEST_OFFSET)
-        checks.raise_problems(checks.batch_problems(starting, ending))
+        raise_problems(batch_problems(starting, ending))
         self._warn_of_group_ids()
         # A batch has no later micro-batch that reads the new topic: failOnDataLoss decides.
         return replace(self, starting_offsets=starting, ending_offsets=ending, on_topic_recreated=None)
@@ -204,7 +228,7 @@ class SourceOptions(OffsetOptions):
         Raises:
             OptionError: the end would move with each restart.
         """
-        checks.raise_problems(checks.stream_problems(self.end()))
+        raise_problems(stream_problems(self.end()))
         self._warn_of_group_ids()
         return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
 
@@ -221,24 +245,31 @@ class SourceOptions(OffsetOptions):
         return lambda topic: bool(search(topic)) and topic not in own and not _OWN_TOPIC.search(topic)
 
     def _warn_of_group_ids(self) -> None:
-        for name in ("group_id", "group_id_prefix"):
-            if getattr(self, name) is not None:
+        for field in ("group_id", "group_id_prefix"):
+            if getattr(self, field) is not None:
                 logger.warning(
                     "Kafka option '%s' has no effect: the query joins no consumer group, and its checkpoint keeps the "
                     "offsets",
-                    OPTIONS[name].name,
+                    options_of(SourceOptions)[field].name,
                 )
 
 
-_OWN_TOPIC = re.compile(f"{DECISIONS_TOPIC}|{EVENTS_TOPIC}")
-"""In names of topics that queries of the cluster write for themselves."""
-OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | METRICS_OPTIONS | CLIENT_OPTIONS | FETCH_OPTIONS
-"""Options by field. Parsing, documentation and hints about misspelt names use this table."""
-WRITE_ONLY = CaseInsensitiveMap(
-    {
-        **documented_names(PRODUCER_OPTIONS | TRANSACTION_OPTIONS).without("decisionsTopic"),
-        "checkpointLocation": "checkpointLocation",
-        "topic": "topic",
-    }
-)
-"""Options that only a sink has."""
+def _contradictions(given: GivenOptions, options: SourceOptions) -> Iterator[str]:
+    """A sentence for each; a value is None if it is invalid."""
+    if options.commit_group is not None:
+        yield from options.client.security.librdkafka_problems("Option 'commitOffsetsToGroup'")
+    if isinstance(options.starting_offsets, GroupSpec):
+        yield from options.client.security.librdkafka_problems("Option 'startingOffsets' as group:id")
+    strategies = [option.name for field, option in options_of(SourceOptions).items() if field in STRATEGIES]
+    chosen = given.given(SourceOptions, *STRATEGIES)
+    if len(chosen) != 1:
+        rule = "Only one of the following options can be" if chosen else "One of the following options must be"
+        yield f"{rule} specified for Kafka source: {', '.join(strategies)}."
+    fewest, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if fewest is not None and most is not None and fewest > most:
+        yield f"The value of minOffsetsPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most})."
+    tasks, partitions = options.max_tasks, options.min_partitions
+    if tasks is not None and partitions is not None and tasks < partitions:
+        yield f"The value of minPartitions({partitions}) is higher than maxTasks({tasks})."
+    if tasks is not None and options.max_records_per_partition is not None:
+        yield "Only one of the following options can be specified: maxTasks, maxRecordsPerPartition."

@@ -1,28 +1,29 @@
-"""The table that a query reads, and the options of each table; any other option is an error."""
+"""The table that a query reads, the options of side tables, and the warnings about options without effect."""
+# ruff: noqa: RUF009 (the default of a field is an option, made by a function)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pyspark_kafka_meta.options import checks
-from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.client import ClientOptions
-from pyspark_kafka_meta.options.definitions import (
-    Option,
-    choice,
-    documented_names,
-    parse_options,
-    table_of,
-    whole,
-    with_effect,
+from pyspark_kafka_meta.options.client import ClientOptions, FetchOptions, MetricsOptions
+from pyspark_kafka_meta.options.names import CaseInsensitiveMap
+from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.options.option_table import (
+    CHECKPOINT_LOCATION,
+    OPTIONS,
+    GivenOptions,
+    Query,
+    Rows,
+    Section,
+    option_names,
+    options_of,
+    with_current_names,
+    without_effectless,
 )
-from pyspark_kafka_meta.options.fetch import FetchOptions
-from pyspark_kafka_meta.options.security import SecurityOptions
-from pyspark_kafka_meta.options.source import OPTIONS, WRITE_ONLY, SourceOptions
-from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
-from pyspark_kafka_meta.options.transactions import TRANSACTION_OPTIONS
+from pyspark_kafka_meta.options.sink import SinkOptions, TransactionOptions
+from pyspark_kafka_meta.options.source import STRATEGIES, SourceOptions
 
 
 class Table(StrEnum):
@@ -35,28 +36,17 @@ class Table(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _TableOptions:
-    table: Table = choice(  # noqa: RUF009
+class TableOptions:
+    """The options of side tables alone. `table` has an effect before the query is known, by `choose_table`."""
+
+    table: Table = Rows(Section.TOPICS, Query.NONE).choice(
         "table",
         {table.value: table for table in Table},
         "Table to read: records, or a side table: refresh_events, caches, brokers, partitions or transactions.",
     )
-    max_files_per_trigger: int = whole(
+    max_files_per_trigger: int = Rows(Section.TASKS, Query.EVENT_FILES_STREAM).number(
         "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch, for table refresh_events.", low=1
     )
-
-
-_TABLE_OPTIONS = table_of(_TableOptions)
-ALL_OPTIONS: Mapping[str, Option] = {**_TABLE_OPTIONS, **OPTIONS}
-"""The options of all tables by field."""
-OPTION_NAMES = documented_names(ALL_OPTIONS)
-_DECISIONS_TOPIC = TRANSACTION_OPTIONS["decisions_topic"]
-"""An option of writing, and of the table of transactions."""
-_NAMES = CaseInsensitiveMap({**OPTION_NAMES, **WRITE_ONLY})
-_FILE_OPTIONS = {
-    name: ALL_OPTIONS[name] for name in ("metrics_path", "metrics_topic", "starting_offsets", "max_files_per_trigger")
-}
-"""With `metricsTopic`, for a hint about a misspelt name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +66,11 @@ class ClusterOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ClusterOptions:
         """Raises OptionError: one line for each missing, unknown or invalid option."""
-        options = CaseInsensitiveMap(options)
-        topics = options.get("subscribe")
-        client = ClientOptions.parse(options.without("subscribe", _DECISIONS_TOPIC.name))
-        return cls(
-            client,
-            FetchOptions.parse(options),
-            None if topics is None else OPTIONS["topics"].value(topics),
-            _DECISIONS_TOPIC.value(options.get(_DECISIONS_TOPIC.name, str(_DECISIONS_TOPIC.default))),
-        )
+        given = GivenOptions(options, Query.CLUSTER)
+        client = ClientOptions.of(given)
+        given.raise_problems()
+        topics = given.value(SourceOptions, "topics")
+        return cls(client, FetchOptions.of(given), topics, given.value(TransactionOptions, "decisions_topic"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +92,21 @@ class EventsOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> EventsOptions:
         """Raises OptionError: one line for each missing, unknown or invalid option."""
-        options = CaseInsensitiveMap(options)
-        if "metricsTopic" in options:
-            return cls(topic=_topic_options(options))
-        parsed, problems = parse_options(options, _FILE_OPTIONS)
-        starting = parsed.get("starting_offsets")
+        named = with_current_names(options)
+        if _TOPIC.name in named:
+            return cls(topic=_topic_options(named))
+        given = GivenOptions(named, Query.EVENT_FILES)
+        starting = given.value(SourceOptions, "starting_offsets")
         is_latest = starting == OffsetsSpec(LATEST_OFFSET)
         if starting is not None and not is_latest and starting != OffsetsSpec(EARLIEST_OFFSET):
-            problems.append("Option 'startingOffsets' must be earliest or latest for event files")
-        checks.raise_problems(problems)
-        return cls(None, parsed["metrics_path"], is_latest, parsed["max_files_per_trigger"])
+            given.refuse(["Option 'startingOffsets' must be earliest or latest for event files"])
+        given.raise_problems()
+        max_files = given.value(TableOptions, "max_files_per_trigger")
+        return cls(None, given.value(MetricsOptions, "path"), is_latest, max_files)
+
+
+_TOPIC = options_of(MetricsOptions)["topic"]
+_TABLE = options_of(TableOptions)["table"]
 
 
 def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
@@ -124,45 +115,54 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
     Raises:
         OptionError: the table is unknown.
     """
-    options = CaseInsensitiveMap(options)
-    table: Table = _TABLE_OPTIONS["table"].value(options.get("table", Table.RECORDS))
-    used, source = _used_options(table, options)
-    others = CaseInsensitiveMap(_NAMES.without("table", *used))
-    return table, with_effect(options, others, f"in {source}").without("table")
+    named = with_current_names(options)
+    table: Table = _TABLE.value(named.get(_TABLE.name, Table.RECORDS))
+    query, place = _query(table, _TOPIC.name in named)
+    return table, dict(without_effectless(CaseInsensitiveMap(named.without(_TABLE.name)), query, place))
 
 
-def _used_options(table: Table, given: Collection[str]) -> tuple[Collection[str], str]:
-    """The names of the options that a table uses, and the table with its source for an error text."""
-    client, name = [*_names(ClientOptions), *_names(FetchOptions), *_names(SecurityOptions)], f"table {table}"
+def is_read(options: Mapping[str, str]) -> bool:
+    """Whether the options say what to read, and not where to write: their errors can be reported at once."""
+    named = with_current_names(options)
+    reads = [_TABLE.name, *(options_of(SourceOptions)[field].name for field in STRATEGIES)]
+    writes = [options_of(SinkOptions)["topic"].name, CHECKPOINT_LOCATION]
+    return any(name in named for name in reads) and not any(name in named for name in writes)
+
+
+def batch_warnings(options: Mapping[str, str]) -> list[str]:
+    """Given options that have an effect in streams only, of any table."""
+    named = with_current_names(options)
+    return [
+        f"{option.name} option ignored in batch queries"
+        for option in OPTIONS.values()
+        if option.streams_only and option.name in named
+    ]
+
+
+def _query(table: Table, from_topic: bool) -> tuple[Query, str]:
+    """The query that reads a table, and its name for warnings."""
     match table:
         case Table.RECORDS:
-            return [option.name for option in OPTIONS.values()], "a read"
-        case Table.BROKERS:
-            return client, name
-        case Table.PARTITIONS:
-            return [*client, "subscribe"], name
-        case Table.TRANSACTIONS:
-            return [*client, _DECISIONS_TOPIC.name], name
-    streamed = ["startingOffsets"] if table is Table.REFRESH_EVENTS else []
-    if "metricsTopic" in given:
-        limit = ["maxOffsetsPerTrigger"] if streamed else []
-        return [*client, "metricsTopic", "metricsBootstrapServers", *streamed, *limit], f"{name} from a topic"
-    return ["metricsPath", *streamed, *(["maxFilesPerTrigger"] if streamed else [])], f"{name} from files"
+            return Query.RECORDS, "a read"
+        case Table.REFRESH_EVENTS:
+            query = Query.EVENT_TOPIC if from_topic else Query.EVENT_FILES
+        case Table.CACHES:
+            query = Query.CACHES_FROM_TOPIC if from_topic else Query.CACHES_FROM_FILES
+        case _:
+            return Query[table.name], f"table {table}"
+    return query, f"table {table} from {'a topic' if from_topic else 'files'}"
 
 
 def _topic_options(given: CaseInsensitiveMap[str]) -> SourceOptions:
     """The options of the metrics topic. Reading it makes no events, and expired events are no failure."""
-    servers = given.get("metricsBootstrapServers")
+    events, source, client = options_of(MetricsOptions), options_of(SourceOptions), options_of(ClientOptions)
+    servers = given.get(events["bootstrap_servers"].name)
     if servers is not None:
-        OPTIONS["metrics_bootstrap_servers"].value(servers)  # an error names this option
+        events["bootstrap_servers"].value(servers)  # an error names this option
     options = {
-        "startingOffsets": "earliest",
-        **given.without("metricsTopic", "metricsBootstrapServers", "metricsPath"),
-        "subscribe": OPTIONS["metrics_topic"].value(given["metricsTopic"]),
-        **({"kafka.bootstrap.servers": servers} if servers is not None else {}),
+        source["starting_offsets"].name: "earliest",
+        **given.without(*option_names(MetricsOptions)),
+        source["topics"].name: events["topic"].value(given[_TOPIC.name]),
+        **({} if servers is None else {client["bootstrap_servers"].name: servers}),
     }
     return replace(SourceOptions.parse(options), metrics=None, fail_on_data_loss=False)
-
-
-def _names(options_type: type) -> list[str]:
-    return [option.name for option in table_of(options_type).values()]

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pyspark_kafka_meta.errors import ClusterError
+from pyspark_kafka_meta.options import MECHANISMS
 from pyspark_kafka_meta.options.jaas import jaas_text
 from pyspark_kafka_meta.testing.kafka_config import HOST, KafkaRelease, Properties
 
@@ -26,13 +27,6 @@ Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 LIFETIME = timedelta(days=1)
 """Of a certificate."""
-
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +180,10 @@ class ListenerSecurity:
             "PLAIN": {f"user_{user}": password for user, password in self._users.items()},
             "OAUTHBEARER": {"unsecuredLoginStringClaim_sub": "broker"},
         }
+        modules = {name: MECHANISMS[name].login_module.java_class for name in self._mechanisms}
         logins = {
-            f"{listener}.{name.lower()}.sasl.jaas.config": jaas_text(_LOGIN_MODULES[name], options.get(name, {}))
-            for name in self._mechanisms
+            f"{listener}.{name.lower()}.sasl.jaas.config": jaas_text(module, options.get(name, {}))
+            for name, module in modules.items()
         }
         return {"sasl.enabled.mechanisms": ",".join(self._mechanisms), **logins}
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.events.folder_sink import file_system
 from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, parse_offsets
+from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, parse_offsets
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.tables.cluster_query import query_lag, source_offset
 from pyspark_kafka_meta.tables.rows import LagRow

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.kafka.metadata import cache_state
 from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import MetadataResponse, shortened
-from pyspark_kafka_meta.options.checks import NO_SERVERS
+from pyspark_kafka_meta.options.client import NO_SERVERS
 from pyspark_kafka_meta.tools.formatting import escaped, plain
 
 T = TypeVar("T")

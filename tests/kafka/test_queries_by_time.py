@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.options.start_specs import TimestampsSpec
+from pyspark_kafka_meta.options.offsets import TimestampsSpec
 from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic

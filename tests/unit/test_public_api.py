@@ -20,7 +20,8 @@ import pytest
 import typer.main
 
 import pyspark_kafka_meta
-from docs.generate import ENUMS, OPTIONS, public_members
+from docs.generate import ENUMS, public_members
+from pyspark_kafka_meta.options import OPTIONS
 from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark.records_table import records_struct_type
 from pyspark_kafka_meta.tables.rows import ROWS, LagRow, struct_type

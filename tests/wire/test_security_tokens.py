@@ -205,7 +205,8 @@ def test_tokens_for_msk_are_signed_for_the_region_of_the_broker(
     security = parse(**{"kafka.sasl.mechanism": "AWS_MSK_IAM"})
     token = bearer_token(security, host, time.monotonic() + 30)
     assert f"https://kafka.{region}" in base64.urlsafe_b64decode(token + "==").decode()
-    assert sasl_mechanisms.mechanism_name(security) == "OAUTHBEARER"
+    assert security.mechanism is not None
+    assert security.mechanism.name_for_brokers == "OAUTHBEARER"
     assert CANARY not in caplog.text
 
 

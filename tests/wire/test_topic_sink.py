@@ -22,8 +22,7 @@ from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
-from pyspark_kafka_meta.options.security import PLAINTEXT
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, MetricsOptions
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.unit.written_events import made

@@ -42,8 +42,7 @@ from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.frame_codec import API_VERSIONS, FETCH, LENGTH_BYTES, METADATA, Api, Exchange
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
-from pyspark_kafka_meta.options.security import PLAINTEXT
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, SecurityOptions
 
 LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition, shortened
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
-from pyspark_kafka_meta.options.start_specs import TimestampsSpec
+from pyspark_kafka_meta.options.offsets import TimestampsSpec
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, advance, ranges
 from pyspark_kafka_meta.read.planning.log_ends import LogEnds
 from pyspark_kafka_meta.read.planning.lost_checkpoint_offsets import is_recreated, lost_starts

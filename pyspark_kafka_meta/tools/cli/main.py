@@ -15,7 +15,7 @@ import typer
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options.transactions import DECISIONS_TOPIC
+from pyspark_kafka_meta.options import DECISIONS_TOPIC
 from pyspark_kafka_meta.tools.cli.parameters import (
     AllApplications,
     Application,

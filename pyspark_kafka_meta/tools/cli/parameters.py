@@ -14,12 +14,16 @@ from typing import Annotated
 import typer
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options.client import CLIENT_OPTIONS
-from pyspark_kafka_meta.options.definitions import NAME
-from pyspark_kafka_meta.options.fetch import FETCH_OPTIONS
+from pyspark_kafka_meta.options import (
+    OPTIONS,
+    ClientOptions,
+    FetchOptions,
+    ProducerOptions,
+    SecurityOptions,
+    option_names,
+)
+from pyspark_kafka_meta.options.names import NAME, CaseInsensitiveMap
 from pyspark_kafka_meta.options.parsers import parse_duration_ms
-from pyspark_kafka_meta.options.producer import PRODUCER_OPTIONS
-from pyspark_kafka_meta.options.tables import OPTION_NAMES
 from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.validators import INT32_MAX
@@ -158,8 +162,7 @@ def _in_file(config: Path, writes: bool) -> dict[str, str]:
         raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
     except ValueError as error:
         raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
-    table = CLIENT_OPTIONS | FETCH_OPTIONS | (PRODUCER_OPTIONS if writes else {})
-    known = {option.name for option in table.values()}
+    known = option_names(ClientOptions, SecurityOptions, FetchOptions, *([ProducerOptions] if writes else []))
     others = {name for name, _ in pairs if _full_name(name) not in known and NAME.fullmatch(name)}
     if others:
         note(f"ignored unknown options in {config}: {', '.join(sorted(others))}")
@@ -168,8 +171,9 @@ def _in_file(config: Path, writes: bool) -> dict[str, str]:
 
 def _full_name(name: str) -> str:
     """The documented name, with the prefix `kafka.` that Kafka's tools omit."""
-    full = name if name in OPTION_NAMES or name.lower().startswith("kafka.") else f"kafka.{name}"
-    return OPTION_NAMES.get(full, full)
+    options = CaseInsensitiveMap(OPTIONS)
+    full = name if name in options or name.lower().startswith("kafka.") else f"kafka.{name}"
+    return options[full].name if full in options else full
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:

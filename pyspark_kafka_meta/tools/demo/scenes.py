@@ -14,8 +14,7 @@ from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
-from pyspark_kafka_meta.options import SinkOptions, SourceOptions
-from pyspark_kafka_meta.options.producer import CODECS
+from pyspark_kafka_meta.options import CODECS, SinkOptions, SourceOptions
 from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from pyspark_kafka_meta.tools.demo import scene_checks
 from pyspark_kafka_meta.tools.demo.clusters import (

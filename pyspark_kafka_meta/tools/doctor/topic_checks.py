@@ -54,12 +54,15 @@ from pyspark_kafka_meta.model import (
     name_partitions,
     shortened,
 )
-from pyspark_kafka_meta.options import ClientOptions, FetchOptions, SinkOptions
-from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.definitions import documented_names
-from pyspark_kafka_meta.options.fetch import FETCH_OPTIONS
-from pyspark_kafka_meta.options.producer import PRODUCER_OPTIONS
-from pyspark_kafka_meta.options.transactions import TRANSACTION_OPTIONS
+from pyspark_kafka_meta.options import (
+    ClientOptions,
+    FetchOptions,
+    ProducerOptions,
+    SinkOptions,
+    TransactionOptions,
+    option_names,
+)
+from pyspark_kafka_meta.options.names import CaseInsensitiveMap
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, failure, ok, warn
@@ -228,8 +231,8 @@ def split_options(cluster: Mapping[str, str]) -> tuple[dict[str, str], SinkOptio
         OptionError: an option is invalid, or is neither of reading nor of writing.
     """
     given = CaseInsensitiveMap(cluster)
-    writing = SinkOptions.parse(given.without(*documented_names(FETCH_OPTIONS)))
-    return given.without(*documented_names(PRODUCER_OPTIONS | TRANSACTION_OPTIONS)), writing
+    writing = SinkOptions.parse(given.without(*option_names(FetchOptions)))
+    return given.without(*option_names(ProducerOptions, TransactionOptions)), writing
 
 
 def write_findings(topics: Collection[str], options: ClientOptions, writing: SinkOptions) -> Iterator[Finding]:

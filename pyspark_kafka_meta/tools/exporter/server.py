@@ -24,8 +24,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.events.liveness_lock import dead_caches
-from pyspark_kafka_meta.options import ClusterOptions
-from pyspark_kafka_meta.options.transactions import DECISIONS_TOPIC
+from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import describe_cluster, query_lag
 from pyspark_kafka_meta.tables.open_transactions import query_transactions

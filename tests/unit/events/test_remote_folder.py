@@ -87,9 +87,9 @@ def test_any_error_of_a_file_system_is_logged_once_and_its_events_are_counted(
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"])
 def test_pyarrow_knows_the_schemes_that_the_option_accepts(scheme: str) -> None:
-    OPTIONS["metrics_path"].value(f"{scheme}://bucket/events")
+    OPTIONS["metricsPath"].value(f"{scheme}://bucket/events")
     with pytest.raises(OptionError, match=rf"pyarrow has no file system of that scheme, but .*\b{scheme}\b"):
-        OPTIONS["metrics_path"].value("nonsense://bucket/events")
+        OPTIONS["metricsPath"].value("nonsense://bucket/events")
     try:
         FileSystem.from_uri(f"{scheme}://")
     except (OSError, pa.ArrowException) as error:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import OPTIONS, SINK_OPTIONS, SinkOptions, SourceOptions
-from pyspark_kafka_meta.options.unsupported_properties import UNSUPPORTED
+from pyspark_kafka_meta.options import OPTIONS, SinkOptions, SourceOptions
+from pyspark_kafka_meta.options.names import UNSUPPORTED
 
 CONSUMER_CONFIG = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup
@@ -59,11 +59,7 @@ PRODUCER_CONFIG = """
 """
 """`ProducerConfig.configNames()` of Kafka 4.1, without those of security, which are the consumer's."""
 PROPERTIES = set(CONSUMER_CONFIG.split()) | set(PRODUCER_CONFIG.split())
-SUPPORTED = {
-    option.name.removeprefix("kafka.")
-    for option in (*OPTIONS.values(), *SINK_OPTIONS.values())
-    if option.name.startswith("kafka.")
-}
+SUPPORTED = {name.removeprefix("kafka.") for name in OPTIONS if name.startswith("kafka.")}
 GIVEN = {"kafka.bootstrap.servers": "b:1"}
 SIDES: dict[str, Callable[[str], object]] = {
     "source": lambda name: SourceOptions.parse({**GIVEN, "subscribe": "t", name: "hunter2"}),

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS, ClusterOptions, SinkOptions, SourceOptions
-from pyspark_kafka_meta.options.definitions import Option
-from pyspark_kafka_meta.options.tables import EventsOptions
+from pyspark_kafka_meta.options import OPTIONS, ClusterOptions, EventsOptions, SinkOptions, SourceOptions
+from pyspark_kafka_meta.options.option_table import Option
 
 LONG = "x" * 40_000
 TEXTS = (LONG, f"a,{LONG}", f'{{"{LONG}":{{"0":1}}}}', f'{{"t":{{"{LONG}":1}}}}', f'{{"{LONG}":[0]}}', f"group:{LONG}")
 MAX_ERROR = 1_500
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
-OPTIONS = {option.name: option for option in (*ALL_OPTIONS.values(), *SINK_OPTIONS.values())}
 
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS.keys())

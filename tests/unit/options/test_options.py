@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import fields
 
 import pytest
 
@@ -12,17 +11,14 @@ from pyspark_kafka_meta.model import Address, TopicPartition
 from pyspark_kafka_meta.options import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    OPTIONS,
+    PLAINTEXT,
     ClientOptions,
     FetchOptions,
     MetricsOptions,
     OffsetsSpec,
-    SecurityOptions,
     SourceOptions,
 )
-from pyspark_kafka_meta.options.definitions import table_of
-from pyspark_kafka_meta.options.security import PLAINTEXT
-from pyspark_kafka_meta.options.start_specs import GroupSpec, LastDurationSpec, LastOffsetsSpec, TimestampsSpec
+from pyspark_kafka_meta.options.offsets import GroupSpec, LastDurationSpec, LastOffsetsSpec, TimestampsSpec
 from tests.partitions import T0, T1
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -616,12 +612,3 @@ def test_options_can_be_hashed_and_pickled() -> None:
 
     assert pickle.loads(pickle.dumps(options)) == options
     assert len({options, SourceOptions.parse(MINIMAL), SourceOptions.parse(MINIMAL)}) == 2
-
-
-def test_table_has_every_field_and_valid_defaults() -> None:
-    kinds = (SecurityOptions, ClientOptions, FetchOptions, SourceOptions)
-    names = {field.name for kind in kinds for field in fields(kind)} - {"client", "fetch", "metrics", "security"}
-    assert OPTIONS.keys() == names | {f"metrics_{name}" for name in table_of(MetricsOptions)}
-    for option in OPTIONS.values():
-        assert option.doc.endswith(".")
-        assert option.default is None or option.value(option.default) is not None

@@ -10,9 +10,8 @@ from dataclasses import asdict
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import ClientOptions, SecurityOptions, SourceOptions
+from pyspark_kafka_meta.options import HIDDEN, ClientOptions, Secret, SecurityOptions, SourceOptions
 from pyspark_kafka_meta.options.jaas import jaas_text, parse_jaas
-from pyspark_kafka_meta.options.secret import HIDDEN, Secret
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 SSL = {"security.protocol": "SSL"}

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import fields
 
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import (
-    ALL_OPTIONS,
-    SINK_OPTIONS,
+    OPTIONS,
     MetricsOptions,
     ProducerOptions,
+    Query,
     SinkOptions,
     SourceOptions,
     TransactionOptions,
-    definitions,
+    option_table,
 )
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 TRANSACTIONAL = {**SERVERS, "kafka.transactional.id": "orders"}
 READ = {**SERVERS, "subscribe": "t"}
-SINK_ONLY = {option.name for option in SINK_OPTIONS.values()} - {option.name for option in ALL_OPTIONS.values()}
+SINK_ONLY = {option.name for option in OPTIONS.values() if option.queries in Query.WRITES} - {"table"}
 
 
 def problems(options: dict[str, str]) -> list[str]:
@@ -308,12 +307,12 @@ def test_stream_numbers_its_writes_itself() -> None:
 # --- options of the other side ----------------------------------------------------------------------------------------
 
 
-READ_ONLY = {option.name for option in ALL_OPTIONS.values()} - {option.name for option in SINK_OPTIONS.values()}
+READ_ONLY = {option.name for option in OPTIONS.values() if not option.queries & Query.WRITES}
 
 
 @pytest.fixture(autouse=True)
 def _nothing_was_logged_before() -> None:
-    definitions._warn_once.cache_clear()
+    option_table._warn_once.cache_clear()
 
 
 @pytest.mark.parametrize("name", sorted(READ_ONLY))
@@ -360,11 +359,3 @@ LOGIN = {
     "kafka.sasl.username": "me",
     "kafka.sasl.password": "hunter2",
 }
-
-
-def test_table_has_every_field_and_valid_defaults() -> None:
-    names = {field.name for kind in (SinkOptions, ProducerOptions, TransactionOptions) for field in fields(kind)}
-    assert names - {"client", "metrics", "producer", "transaction"} <= SINK_OPTIONS.keys()
-    for option in SINK_OPTIONS.values():
-        assert option.doc.endswith(".")
-        assert option.default is None or option.value(option.default) is not None

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.options import (
     OffsetsSpec,
     Table,
     choose_table,
-    definitions,
+    option_table,
 )
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -69,7 +69,7 @@ def test_default_table_is_records() -> None:
 def test_option_of_another_table_is_ignored_with_a_warning(
     options: dict[str, str], unused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    definitions._warn_once.cache_clear()
+    option_table._warn_once.cache_clear()
     ignored = unused.split("'")[1].lower()
 
     _, used = choose_table(options)

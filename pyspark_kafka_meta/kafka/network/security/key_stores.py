@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import SecurityOptions
-from pyspark_kafka_meta.options.secret import Secret
+from pyspark_kafka_meta.options import Secret, SecurityOptions
 
 _JAVA_STORES = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # first bytes of JKS and JCEKS files
 _PEM = serialization.Encoding.PEM

@@ -15,7 +15,6 @@ from pyspark_kafka_meta.errors import AuthenticationError, OptionError
 from pyspark_kafka_meta.kafka.network.security.key_stores import client_identity, trusted_pem
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token
 from pyspark_kafka_meta.kafka.network.security.sasl_login import shown
-from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import mechanism_name
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
 
@@ -91,17 +90,18 @@ def _tls(security: SecurityOptions) -> dict[str, Any]:
 
 
 def _sasl(security: SecurityOptions, host: str, log: _Log) -> dict[str, Any]:
-    mechanism = mechanism_name(security)
-    if mechanism == "GSSAPI":
+    mechanism = security.mechanism
+    assert mechanism is not None  # checked by SecurityOptions.of
+    if not mechanism.in_librdkafka:
         raise OptionError(
-            "the librdkafka of confluent-kafka's wheels does not support GSSAPI: for a metrics topic or a consumer "
-            "group's offsets, use another mechanism"
+            f"the librdkafka of confluent-kafka's wheels does not support {mechanism.name}: for a metrics topic or a "
+            "consumer group's offsets, use another mechanism"
         )
-    if mechanism == "OAUTHBEARER":
-        return {"sasl.mechanism": mechanism, "oauth_cb": _Tokens(security, host, log)}
-    assert security.sasl_password is not None  # checked by SecurityOptions.complete
+    if mechanism.name_for_brokers == "OAUTHBEARER":
+        return {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": _Tokens(security, host, log)}
+    assert security.sasl_password is not None  # checked by SecurityOptions.of
     return {
-        "sasl.mechanism": mechanism,
+        "sasl.mechanism": mechanism.name,
         "sasl.username": security.sasl_username,
         "sasl.password": security.sasl_password.reveal(),
     }

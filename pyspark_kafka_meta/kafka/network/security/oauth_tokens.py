@@ -103,7 +103,7 @@ def _request_endpoint(security: SecurityOptions, timeout_s: float) -> str:
     from authlib.integrations.requests_client import OAuth2Session
 
     secret = security.oauth_client_secret
-    assert secret is not None  # SecurityOptions.complete has seen to it
+    assert secret is not None  # checked by SecurityOptions.of
     with OAuth2Session(security.oauth_client_id, secret.reveal(), scope=security.oauth_scope) as session:
         session.register_compliance_hook("access_token_response", _refuse_too_many_requests)
         response = session.fetch_token(

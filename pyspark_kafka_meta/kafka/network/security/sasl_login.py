@@ -16,8 +16,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import ILLEGAL_SASL_STATE, UN
 from pyspark_kafka_meta.kafka.protocol.frame_codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from pyspark_kafka_meta.kafka.protocol.response_checks import printable
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.options import SecurityOptions
-from pyspark_kafka_meta.options.secret import HIDDEN
+from pyspark_kafka_meta.options import HIDDEN, SecurityOptions
 
 MAX_ROUNDS = 10
 
@@ -38,7 +37,8 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     Raises:
         AuthenticationError: the broker refuses, or does not prove its identity. TokenRefusedError: it refuses a token.
     """
-    name = sasl_mechanisms.mechanism_name(security)
+    assert security.mechanism is not None  # checked by SecurityOptions.of
+    name = security.mechanism.name_for_brokers
     _agree_on(name, connection, security, deadline)
     steps = sasl_mechanisms.steps(security, connection.address.host, deadline)
     version = connection.version(SASL_AUTHENTICATE)

@@ -6,7 +6,7 @@ PLAIN is RFC 4616, SCRAM RFC 5802 and 7677, OAUTHBEARER RFC 7628 with KIP-342's 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token
@@ -19,39 +19,29 @@ MAX_SCRAM_ITERATIONS = 1_000_000
 """They take most of a second of CPU time per connection. More would let a hostile broker keep clients busy."""
 
 
-def mechanism_name(security: SecurityOptions) -> str:
-    """The name for brokers: Amazon's signed tokens are bearer tokens."""
-    return "OAUTHBEARER" if security.sasl_mechanism == "AWS_MSK_IAM" else str(security.sasl_mechanism)
-
-
 def steps(security: SecurityOptions, host: str, deadline: float) -> Steps:
     """The login at the broker at `host`, complete when the generator ends.
 
     Raises:
         AuthenticationError: from the generator, if the broker's responses are wrong.
     """
-    name, user = mechanism_name(security), security.sasl_username or ""
-    password = security.sasl_password.reveal() if security.sasl_password else ""
-    if name == "PLAIN":
-        return _plain(user, password)
-    if name.startswith("SCRAM-"):
-        return _scram(name, user, password)
-    if name == "GSSAPI":
-        return _gssapi(f"{security.kerberos_service_name}@{host}", deadline)
-    return _oauthbearer(bearer_token(security, host, deadline), security.oauth_extensions or ())
+    return STEPS[security.sasl_mechanism or ""](security, host, deadline)
 
 
-def _plain(user: str, password: str) -> Steps:
+def _plain(security: SecurityOptions, _host: str, _deadline: float) -> Steps:
+    user, password = _user_and_password(security)
     yield f"\0{user}\0{password}".encode()
 
 
-def _scram(name: str, user: str, password: str) -> Steps:
+def _scram(security: SecurityOptions, _host: str, _deadline: float) -> Steps:
     """scramp checks the nonce, the server's signature and the minimum of 4096 iterations.
 
     It would normalize user and password (SASLprep), which Kafka's brokers do not (`ScramFormatter`).
     """
     from scramp import ScramClient, ScramException
 
+    name = security.sasl_mechanism
+    user, password = _user_and_password(security)
     try:
         client = ScramClient([name], "prepared", "prepared")
         client.username.username, client.password = user, password.encode()
@@ -72,17 +62,24 @@ def _scram(name: str, user: str, password: str) -> Steps:
         ) from None
 
 
-def _oauthbearer(token: str, extensions: Sequence[tuple[str, str]]) -> Steps:
-    shown = "".join(f"\1{name}={value}" for name, value in extensions)
+def _user_and_password(security: SecurityOptions) -> tuple[str, str]:
+    assert security.sasl_username is not None and security.sasl_password is not None  # checked by SecurityOptions.of
+    return security.sasl_username, security.sasl_password.reveal()
+
+
+def _bearer(security: SecurityOptions, host: str, deadline: float) -> Steps:
+    token = bearer_token(security, host, deadline)
+    shown = "".join(f"\1{name}={value}" for name, value in security.oauth_extensions or ())
     refusal = yield f"n,,\1auth=Bearer {token}{shown}\1\1".encode()
     if refusal:
         yield b"\1"  # RFC 7628, section 3.2.3: then the broker reports that the login failed
 
 
-def _gssapi(service: str, deadline: float) -> Steps:
+def _gssapi(security: SecurityOptions, host: str, deadline: float) -> Steps:
     """Without a security layer, as all Kafka clients. The calls may wait for a Kerberos server."""
     import gssapi
 
+    service = f"{security.kerberos_service_name}@{host}"
     try:
         name = gssapi.Name(service, gssapi.NameType.hostbased_service)
         context = gssapi.SecurityContext(name=name, usage="initiate")
@@ -100,3 +97,14 @@ def _gssapi(service: str, deadline: float) -> Steps:
             f"Kerberos gave no ticket for {service} ({type(error).__name__}): check klist, and "
             "kafka.sasl.kerberos.service.name"
         ) from None
+
+
+STEPS: Mapping[str, Callable[[SecurityOptions, str, float], Steps]] = {
+    "PLAIN": _plain,
+    "SCRAM-SHA-256": _scram,
+    "SCRAM-SHA-512": _scram,
+    "OAUTHBEARER": _bearer,
+    "GSSAPI": _gssapi,
+    "AWS_MSK_IAM": _bearer,
+}
+"""The steps of each mechanism of `options.MECHANISMS`, for the broker at a host, by a deadline."""

@@ -10,7 +10,7 @@ import pytest
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.options.start_specs import GroupSpec, LastDurationSpec
+from pyspark_kafka_meta.options.offsets import GroupSpec, LastDurationSpec
 from pyspark_kafka_meta.read.planning import task_plan
 from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
 from tests.partitions import T0, T1, T2, T3

@@ -1,11 +1,87 @@
-"""Unsupported properties of Kafka's clients, with the reason for the error: the names of Kafka's `ConsumerConfig` and
-`ProducerConfig`.
+"""Names of options: matched in any case, and the error text of an unknown name.
 
-Security properties of librdkafka have a replacement.
+For Kafka's properties that have no effect here, the text says why: the names are those of `ConsumerConfig` and
+`ProducerConfig`. Security properties of librdkafka have a replacement.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class CaseInsensitiveMap(Mapping[str, T]):
+    """Values by name in any case, as in Spark's `CaseInsensitiveStringMap`. Iterates over the names as given."""
+
+    def __init__(self, values: Mapping[str, T]) -> None:
+        self._items = {name.lower(): (name, value) for name, value in values.items()}
+
+    def __getitem__(self, name: str) -> T:
+        return self._items[name.lower()][1]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._items.values())
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def without(self, *names: str) -> dict[str, T]:
+        dropped = {name.lower() for name in names}
+        return {name: value for name, value in self.items() if name.lower() not in dropped}
+
+
+def closest(name: str, names: Iterable[str], count: int, cutoff: float = 0.6) -> list[str]:
+    """At most `count` of `names`, the most similar one first; `cutoff` is the least similarity, from 0 to 1."""
+    import difflib  # only a misspelt name needs it
+
+    by_lower_case = {candidate.lower(): candidate for candidate in names}
+    return [by_lower_case[near] for near in difflib.get_close_matches(name.lower(), by_lower_case, count, cutoff)]
+
+
+def unknown_option(name: str, known: Mapping[str, str]) -> str:
+    """The error text of an unknown option: the reason, or similar names. Never the value, which may be a secret."""
+    if not NAME.fullmatch(name):
+        return (
+            "The name of an option is invalid. It is not repeated, because it may be a secret: check the source of the "
+            "options."
+        )
+    lower = name.lower()
+    kafka_name = lower.removeprefix("kafka.")
+    if lower in _REFUSED:
+        return f"Kafka option '{kafka_name}' is not supported{_REFUSED[lower]}"
+    if kafka_name in REPLACEMENTS:
+        return f"Kafka option '{kafka_name}' is librdkafka's: use '{REPLACEMENTS[kafka_name]}'."
+    reason = UNSUPPORTED.get(kafka_name)
+    if kafka_name != lower and reason is not None:
+        return f"Kafka option '{kafka_name}' is not supported: {reason}."
+    prefixed = f"kafka.{lower}"
+    same = next((known[other] for other in (prefixed, _SYNONYMS.get(lower, "")) if other in known), None)
+    near = closest(name, known, count=1, cutoff=0.8) if same is None else [same]
+    if near:
+        return f"Unknown option '{name}'. Did you mean '{near[0]}'?"
+    peers = [key for key in known if key.startswith("kafka.") == lower.startswith("kafka.")]
+    return f"Unknown option '{name}'. The nearest are {', '.join(closest(name, peers or known, count=3, cutoff=0))}."
+
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
+"""A possible name of an option. Any other text is not repeated in errors: it may be part of a key or a password, for
+example in a broken properties file."""
+_REFUSED = {
+    "kafka.auto.offset.reset": ". Instead set the source option 'startingOffsets' to 'earliest' or 'latest' to specify "
+    "where to start. It applies to new queries only; a restarted query continues from its checkpoint.",
+    "kafka.key.deserializer": " as keys are deserialized as byte arrays. Use DataFrame operations to explicitly "
+    "deserialize the keys.",
+    "kafka.key.serializer": " as keys are serialized with ByteArraySerializer. Use DataFrame operations to serialize "
+    "the keys to string or binary.",
+    "kafka.value.serializer": " as values are serialized with ByteArraySerializer. Use DataFrame operations to "
+    "serialize the values to string or binary.",
+    "kafka.value.deserializer": " as values are deserialized as byte arrays. Use DataFrame operations to explicitly "
+    "deserialize the values.",
+}
+_SYNONYMS = {"topics": "subscribe"}
 _NO_GROUP = "partitions are read without joining a consumer group"
 _NO_COMMIT = "the query's checkpoint keeps the offsets"
 _NO_METRICS = "there are no client metrics; refresh events report on metadata caches"

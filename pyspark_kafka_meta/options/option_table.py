@@ -1,0 +1,307 @@
+"""The table of options: a field of a dataclass is a row, its metadata are the columns. And the options of one query.
+
+A row says everything about its option: names, section of the documentation, queries in which it has an effect, default,
+parser, error text and purpose. Parsing, hints about misspelt names, warnings and documentation follow from the rows.
+
+An unknown option is an error, while Spark's `KafkaSourceProvider` ignores it. Error texts follow Spark's. A known
+option without effect is a warning: people share the options of a cluster among reads, writes and tables.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Flag, StrEnum, auto
+from functools import cache, partial
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.model import shortened
+from pyspark_kafka_meta.options.names import CaseInsensitiveMap, unknown_option
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_label, parse_number
+from pyspark_kafka_meta.validators import INT32_MAX
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Section(StrEnum):
+    """The sections of the documentation, in its order."""
+
+    TOPICS = "Topics and tables"
+    START_AND_END = "Start and end"
+    TASKS = "Micro-batches and tasks"
+    FAILURES = "Data loss and errors"
+    WRITING = "Writing"
+    GROUPS_AND_EVENTS = "Groups and events"
+    SECURITY = "Security"
+    FETCHES = "Fetches"
+    CONNECTIONS = "Connections"
+
+
+class Query(Flag):
+    """The kinds of queries, by what they read or write."""
+
+    NONE = 0
+    RECORDS_BATCH = auto()
+    RECORDS_STREAM = auto()
+    EVENT_FILES_BATCH = auto()
+    EVENT_FILES_STREAM = auto()
+    EVENT_TOPIC_BATCH = auto()
+    EVENT_TOPIC_STREAM = auto()
+    CACHES_FROM_FILES = auto()
+    CACHES_FROM_TOPIC = auto()
+    BROKERS = auto()
+    PARTITIONS = auto()
+    TRANSACTIONS = auto()
+    AT_LEAST_ONCE = auto()
+    EXACTLY_ONCE = auto()
+
+    RECORDS = RECORDS_BATCH | RECORDS_STREAM
+    EVENT_FILES = EVENT_FILES_BATCH | EVENT_FILES_STREAM
+    EVENT_TOPIC = EVENT_TOPIC_BATCH | EVENT_TOPIC_STREAM
+    STREAMS = RECORDS_STREAM | EVENT_FILES_STREAM | EVENT_TOPIC_STREAM
+    FROM_FILES = EVENT_FILES | CACHES_FROM_FILES
+    FROM_TOPIC = EVENT_TOPIC | CACHES_FROM_TOPIC
+    CLUSTER = BROKERS | PARTITIONS | TRANSACTIONS
+    FETCHES = RECORDS | FROM_TOPIC | CLUSTER
+    WRITES = AT_LEAST_ONCE | EXACTLY_ONCE
+    CONNECTED = FETCHES | WRITES
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option.
+
+    Attributes:
+        name: as documented; matched in any case.
+        default: as text; None if there is no default or it depends on the kind of query.
+        parse: converts the text; raises ValueError with the invalid part.
+        error: error text of an invalid value; `{value}` is replaced by the text.
+        doc: description in the documentation.
+        queries: in which it has an effect.
+        former_names: accepted with a warning.
+    """
+
+    name: str
+    default: str | None
+    parse: Callable[[str], Any]
+    error: str
+    doc: str
+    section: Section
+    queries: Query
+    former_names: tuple[str, ...] = ()
+
+    def value(self, text: str) -> Any:
+        """Parses `text`. Raises OptionError."""
+        try:
+            return self.parse(text)
+        except (ValueError, RecursionError) as error:
+            detail = f" ({shortened(str(error))})" if str(error) else ""
+            raise OptionError(self.error.replace("{value}", shortened(text)) + detail) from None
+
+    def has_effect_in(self, query: Query) -> bool:
+        """Whether it has an effect in one of these kinds of queries."""
+        return bool(self.queries & query)
+
+    def default_value(self) -> Any:
+        return None if self.default is None else self.value(self.default)
+
+    @property
+    def streams_only(self) -> bool:
+        return bool(self.queries) and self.queries in Query.STREAMS
+
+
+OPTIONS: dict[str, Option] = {}
+"""All options by documented name, in the order of the documentation within each section. `options/__init__.py` fills it
+with the rows of the dataclasses, which all need it."""
+
+CHECKPOINT_LOCATION = "checkpointLocation"
+"""Spark passes the location of a stream's checkpoint to its sink. No option of ours."""
+
+
+class Columns(TypedDict, total=False):
+    """What a row says otherwise than the others beside it."""
+
+    section: Section
+    queries: Query
+    former_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Makes rows of one section whose options have an effect in the same queries: fields for a dataclass."""
+
+    section: Section
+    queries: Query
+
+    def option(
+        self,
+        name: str,
+        default: str | None,
+        parse: Callable[[str], Any],
+        error: str,
+        doc: str,
+        **columns: Unpack[Columns],
+    ) -> Any:
+        option = Option(name, default, parse, error, doc, self.section, self.queries)
+        return row(replace(option, **columns))
+
+    def number(
+        self,
+        name: str,
+        default: str | None,
+        doc: str,
+        low: int = 0,
+        high: int = INT32_MAX,
+        **columns: Unpack[Columns],
+    ) -> Any:
+        """An option whose value is a whole number from `low` to `high`, both inclusive."""
+        error = f"Option '{name}' must be a whole number from {low} to {high}, got '{{value}}'"
+        return self.option(name, default, partial(parse_number, low=low, high=high), error, doc, **columns)
+
+    def choice(self, name: str, choices: Mapping[str, Any], doc: str, **columns: Unpack[Columns]) -> Any:
+        """An option whose value is a key of `choices`, by default the first; the field has the value of that key."""
+        error = f"Option '{name}' must be {' or '.join(choices)}, got '{{value}}'"
+        return self.option(name, next(iter(choices)), partial(parse_choice, values=choices), error, doc, **columns)
+
+    def label(self, name: str, doc: str, default: str | None = None, **columns: Unpack[Columns]) -> Any:
+        """An option whose value is any text of one line, such as a name."""
+        error = f"Option '{name}' must be at most 255 printable characters"
+        return self.option(name, default, parse_label, error, doc, **columns)
+
+
+def row(option: Option) -> Any:
+    """A field with this row, which other dataclasses may have too."""
+    return field(metadata={"option": option})
+
+
+def options_of(kind: type) -> dict[str, Option]:
+    """The options of a dataclass by field."""
+    return {field.name: field.metadata["option"] for field in fields(kind) if field.metadata}
+
+
+def option_names(*kinds: type) -> list[str]:
+    """The documented names of the options of these dataclasses."""
+    return [option.name for kind in kinds for option in options_of(kind).values()]
+
+
+def default_options(kind: type[T], **others: Any) -> T:
+    """The dataclass with the default of each option.
+
+    Args:
+        others: the other fields.
+    """
+    return kind(**{name: option.default_value() for name, option in options_of(kind).items()}, **others)
+
+
+# --- the options of a query -------------------------------------------------------------------------------------------
+
+
+class GivenOptions:
+    """The options of a query as its user gave them, from which each dataclass takes its own. Collects what is wrong.
+
+    Until `raise_problems` has returned, fields may be None because their value is invalid.
+    """
+
+    def __init__(self, options: Mapping[str, str], query: Query, place: str | None = None) -> None:
+        """
+        Args:
+            options: by name in any case.
+            place: the query for a warning about options of other queries, such as "a read"; None if these are refused
+                as unknown options.
+        """
+        named = with_current_names(options)
+        self._texts = named if place is None else without_effectless(named, query, place)
+        self.query = query
+        self._known = CaseInsensitiveMap(
+            {name: option for name, option in OPTIONS.items() if option.has_effect_in(query)}
+        )
+        names = CaseInsensitiveMap({name: name for name in self._known})
+        self._problems = [unknown_option(name, names) for name in self._texts if name not in self._known]
+        self._contradictions: list[str] = []
+        self._values: dict[str, Any] = {}
+        for name, option in self._known.items():
+            try:
+                self._values[name] = option.value(self._texts[name]) if name in self._texts else option.default_value()
+            except OptionError as error:
+                self._problems.append(str(error))
+
+    def values(self, kind: type) -> dict[str, Any]:
+        """The values of the options of a dataclass by field; None if there is neither a value nor a default."""
+        return {field: self._values.get(option.name) for field, option in options_of(kind).items()}
+
+    def value(self, kind: type, field: str) -> Any:
+        """As `values`, of one field."""
+        return self._values.get(options_of(kind)[field].name)
+
+    def given(self, kind: type, *fields: str) -> list[str]:
+        """The documented names of those options of these fields that the user gave."""
+        options = options_of(kind)
+        return [options[field].name for field in fields if options[field].name in self._texts]
+
+    def without_effect(self, query: Query) -> list[str]:
+        """The documented names of the given options that have no effect in `query`."""
+        return [name for name, option in self._known.items() if name in self._texts and not option.has_effect_in(query)]
+
+    def has_invalid(self, kind: type) -> bool:
+        """Whether a value of an option of the dataclass is invalid."""
+        return any(name not in self._values for name in option_names(kind))
+
+    def refuse(self, contradictions: Iterable[str]) -> None:
+        """Note a sentence for each contradiction among valid values."""
+        self._contradictions += contradictions
+
+    def raise_problems(self) -> None:
+        """Raises OptionError: a line for each unknown option, invalid value and contradiction, in this order."""
+        raise_problems(self._problems + self._contradictions)
+
+
+def raise_problems(problems: Iterable[str]) -> None:
+    """Raises OptionError with one line for each problem, if there is one."""
+    if text := "\n".join(problems):
+        raise OptionError(text)
+
+
+def with_current_names(options: Mapping[str, str]) -> CaseInsensitiveMap[str]:
+    """The options with the current name of each; a warning names the former name.
+
+    Raises:
+        OptionError: both names are given.
+    """
+    current = {former.lower(): option.name for option in OPTIONS.values() for former in option.former_names}
+    given = CaseInsensitiveMap(options)
+    renamed: dict[str, str] = {}
+    for name, text in given.items():
+        to = current.get(name.lower(), name)
+        if to != name and to in given:
+            raise OptionError(f"Option '{name}' is the former name of '{to}': remove it")
+        if to != name:
+            _warn_once(f"Option '{name}' is deprecated: use '{to}'")
+        renamed[to] = text
+    return CaseInsensitiveMap(renamed)
+
+
+def without_effectless(options: CaseInsensitiveMap[str], query: Query, place: str) -> CaseInsensitiveMap[str]:
+    """The options without the known options that have no effect in `query`; a warning names each of these, once in a
+    process.
+
+    Args:
+        place: the query for the warning.
+    """
+    others = [option.name for option in OPTIONS.values() if not option.has_effect_in(query)]
+    ignored = [name for name in (*others, CHECKPOINT_LOCATION) if name in options]
+    for name in ignored:
+        _warn_once(f"Option '{name}' has no effect in {place}")
+    return CaseInsensitiveMap(options.without(*ignored))
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Spark makes a data source for each query, and for each micro-batch that is written."""
+    logger.warning("%s", text)
