@@ -43,7 +43,7 @@ from pyspark_kafka_meta.model import (
     TopicPartition,
     is_other_topic,
 )
-from pyspark_kafka_meta.options import ClientOptions, ClusterOptions, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, ClusterOptions, ReadOptions, default_options
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, PartitionRow, by_partition
 
@@ -216,7 +216,7 @@ def query_lag(options: Mapping[str, str], offsets: Iterable[SourceOffset]) -> li
     for offset in offsets:
         partitions = partition_rows(cluster.client, sorted(offset.topic_ids), cluster.fetch.read_committed)
         live = without_recreated_topics(partitions, offset.topic_ids)
-        timestamps = next_record_timestamps(options, offset, partitions_behind(offset.positions, live))
+        timestamps = next_record_timestamps(cluster, offset, partitions_behind(offset.positions, live))
         rows += lag_rows(offset.positions, live, timestamps, time.time())
     return rows
 
@@ -303,7 +303,7 @@ def lag_rows(
 
 
 def next_record_timestamps(
-    options: Mapping[str, str], offset: SourceOffset, partitions: Collection[TopicPartition]
+    cluster: ClusterOptions, offset: SourceOffset, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, float]:
     """The timestamps of the next records of `partitions`, seconds since 1970 UTC; missing if that offset has no record,
     or its leader does not return the record in time."""
@@ -314,16 +314,15 @@ def next_record_timestamps(
 
     if not partitions:
         return {}
-    topics = ",".join(sorted({partition.topic for partition in partitions}))
-    parsed = SourceOptions.parse({**options, "subscribe": topics})
-    fetch = replace(parsed.fetch, max_partition_fetch_bytes=FETCH_BYTES)
-    source = replace(parsed, fetch=fetch, metrics=None, fail_on_data_loss=False, poll_timeout_ms=RECORD_TIMEOUT_MS)
+    fetch = replace(cluster.fetch, max_partition_fetch_bytes=FETCH_BYTES)
+    options = default_options(ReadOptions, fetch=fetch)
+    options = replace(options, fail_on_data_loss=False, poll_timeout_ms=RECORD_TIMEOUT_MS)
     ranges = [_next_record_range(partition, offset) for partition in partitions]
     timestamps: dict[TopicPartition, float] = {}
     publisher = EventPublisher((), planner_origin())
-    with closing(KafkaClient(source.client, publisher)) as client:
+    with closing(KafkaClient(cluster.client, publisher)) as client:
         try:
-            for batch in TaskReader(client, source, ["topic", "partition", "timestamp"]).read(ranges):
+            for batch in TaskReader(client, options, ["topic", "partition", "timestamp"]).read(ranges):
                 # As integers, us: Spark has later times than Python's datetime.
                 rows = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
                 for row in rows.to_pylist():

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options import ClientOptions, ClusterOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.cluster_query import (
     broker_rows,
@@ -91,7 +91,8 @@ def test_a_record_from_beyond_the_times_that_python_knows_has_a_timestamp(cluste
     u0 = TopicPartition("u", 0)
     read_up_to = SourceOffset({u0: Position(0)}, {"u": None})
 
-    found = next_record_timestamps({"kafka.bootstrap.servers": cluster.bootstrap_servers}, read_up_to, [u0])
+    options = ClusterOptions.parse({"kafka.bootstrap.servers": cluster.bootstrap_servers})
+    found = next_record_timestamps(options, read_up_to, [u0])
     assert found == {u0: microseconds / 1000}
 
 

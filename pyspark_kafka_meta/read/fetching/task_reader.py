@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import ReadOptions
 from pyspark_kafka_meta.read.fetching.in_flight_fetches import InFlightFetch, InFlightFetches
 from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
@@ -43,7 +43,7 @@ class TaskReader:
     def __init__(
         self,
         client: KafkaClient,
-        options: SourceOptions,
+        options: ReadOptions,
         columns: Sequence[str],
         policy: DataLossPolicy | None = None,
     ) -> None:

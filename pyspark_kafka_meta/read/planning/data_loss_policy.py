@@ -10,7 +10,7 @@ import logging
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import ReadOptions
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ IF_RECREATED = ", and onTopicRecreated, which is fail, to earliest or latest: th
 class DataLossPolicy:
     """Each method raises DataLossError or CorruptBatchError, or logs a warning: then the caller skips the records."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def report_loss(self, text: str, may_be_recreated: bool = False) -> None:

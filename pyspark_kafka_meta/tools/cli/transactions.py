@@ -16,7 +16,14 @@ from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import name_first, shortened
-from pyspark_kafka_meta.options import ClusterOptions, SinkOptions
+from pyspark_kafka_meta.options import (
+    ClusterOptions,
+    MetricsOptions,
+    ProducerOptions,
+    SinkOptions,
+    TransactionOptions,
+    default_options,
+)
 from pyspark_kafka_meta.tables.open_transactions import (
     SinkDecisions,
     open_transactions,
@@ -110,15 +117,14 @@ def _still_open(client: KafkaClient, sink: str) -> tuple[str, ...]:
 
 
 def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
-    servers = ",".join(map(str, options.client.bootstrap_servers))
-    parsed = SinkOptions.parse(
-        {
-            "kafka.bootstrap.servers": servers,
-            "kafka.transactional.id": sink,
-            "decisionsTopic": options.decisions_topic,
-        }
+    transaction = default_options(TransactionOptions)
+    return default_options(
+        SinkOptions,
+        client=options.client,
+        metrics=MetricsOptions(None, None, options.client.bootstrap_servers),
+        producer=default_options(ProducerOptions),
+        transaction=replace(transaction, transactional_id=sink, decisions_topic=options.decisions_topic),
     )
-    return replace(parsed, client=options.client)
 
 
 def _unknown(sink: str, sinks: Collection[str]) -> str:

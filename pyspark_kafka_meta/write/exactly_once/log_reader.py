@@ -12,7 +12,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import FetchOptions, ReadOptions, default_options
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.data_loss_policy import DataLossPolicy
 
@@ -43,9 +43,7 @@ class LogReader:
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
-        servers = ",".join(map(str, client.options.bootstrap_servers))
-        parsed = SourceOptions.parse({"kafka.bootstrap.servers": servers, "subscribe": "any"})
-        self._options = replace(parsed, client=client.options)
+        self._options = default_options(ReadOptions, fetch=default_options(FetchOptions))
         self._policy = _NoLoss(self._options)
 
     def batches(
