@@ -187,8 +187,9 @@ def options_of(kind: type) -> dict[str, Option]:
 
 
 def option_names(*kinds: type) -> list[str]:
-    """The documented names of the options of these dataclasses."""
-    return [option.name for kind in kinds for option in options_of(kind).values()]
+    """The documented and the former names of the options of these dataclasses."""
+    options = [option for kind in kinds for option in options_of(kind).values()]
+    return [name for option in options for name in (option.name, *option.former_names)]
 
 
 def default_options(kind: type[T], **others: Any) -> T:
@@ -251,7 +252,7 @@ class GivenOptions:
 
     def has_invalid(self, kind: type) -> bool:
         """Whether a value of an option of the dataclass is invalid."""
-        return any(name not in self._values for name in option_names(kind))
+        return any(option.name not in self._values for option in options_of(kind).values())
 
     def refuse(self, contradictions: Iterable[str]) -> None:
         """Note a sentence for each contradiction among valid values."""

@@ -50,7 +50,8 @@ _groups = Rows(Section.GROUPS_AND_EVENTS, Query.RECORDS)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How records are read, whichever these are: what happens when records are lost, corrupt or not returned."""
+    """How a query reads, whichever records it chooses: what a Fetch asks for, and what happens when records are lost,
+    corrupt or not returned."""
 
     fetch: FetchOptions
     fail_on_data_loss: bool = _failures.choice(
@@ -202,7 +203,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
         given = GivenOptions(options, Query.RECORDS, "a read")
         client = ClientOptions.of(given)
         values = given.values(cls)
-        values["topics"] = values["topics"] or tuple(dict.fromkeys(each.topic for each in values["assigned"] or ()))
+        if values["topics"] is None:
+            values["topics"] = tuple(dict.fromkeys(partition.topic for partition in values["assigned"] or ()))
         metrics = MetricsOptions.of(given, client)
         parsed = cls(client=client, fetch=FetchOptions.of(given), metrics=metrics, **values)
         given.refuse(_contradictions(given, parsed))

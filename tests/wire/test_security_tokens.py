@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
-from pyspark_kafka_meta.kafka.network.security import librdkafka_config, sasl_mechanisms
+from pyspark_kafka_meta.kafka.network.security import librdkafka_config
 from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token, forget_token
+from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from tests.wire.token_endpoint import token_endpoint
@@ -268,7 +269,7 @@ def kerberos(monkeypatch: pytest.MonkeyPatch) -> SecurityOptions:
 
 
 def test_kerberos_asks_for_no_security_layer(kerberos: SecurityOptions) -> None:
-    steps = sasl_mechanisms.steps(kerberos, "broker", soon())
+    steps = STEPS["GSSAPI"](kerberos, "broker", soon())
     assert next(steps) == b"first"
     assert steps.send(b"second") == b""
     assert steps.send(b"\x07\0\0\0") == b"wrapped:\x01\0\0\0alice@REALM"
@@ -283,7 +284,7 @@ def test_kerberos_asks_for_no_security_layer(kerberos: SecurityOptions) -> None:
 def test_kerberos_failures_are_authentication_errors(
     kerberos: SecurityOptions, answers: list[bytes], text: str
 ) -> None:
-    steps = sasl_mechanisms.steps(kerberos, "broker", soon())
+    steps = STEPS["GSSAPI"](kerberos, "broker", soon())
     next(steps)
     with pytest.raises(AuthenticationError, match=text):
         for answer in answers:

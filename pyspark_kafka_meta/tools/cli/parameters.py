@@ -15,7 +15,7 @@ import typer
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import (
-    OPTIONS,
+    PARTS,
     ClientOptions,
     FetchOptions,
     ProducerOptions,
@@ -171,9 +171,9 @@ def _in_file(config: Path, writes: bool) -> dict[str, str]:
 
 def _full_name(name: str) -> str:
     """The documented name, with the prefix `kafka.` that Kafka's tools omit."""
-    options = CaseInsensitiveMap(OPTIONS)
-    full = name if name in options or name.lower().startswith("kafka.") else f"kafka.{name}"
-    return options[full].name if full in options else full
+    names = CaseInsensitiveMap({name: name for name in option_names(*PARTS)})
+    full = name if name in names or name.lower().startswith("kafka.") else f"kafka.{name}"
+    return names.get(full, full)
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 
@@ -16,9 +16,10 @@ from pyspark_kafka_meta.options import (
     Query,
     SourceOptions,
     choose_table,
+    option_names,
     option_table,
 )
-from pyspark_kafka_meta.options.option_table import Section, options_of
+from pyspark_kafka_meta.options.option_table import Rows, Section, options_of
 from pyspark_kafka_meta.options.tables import batch_warnings, is_read
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -92,6 +93,15 @@ def test_options_are_of_a_read_if_they_say_what_to_read_and_nothing_of_a_sink(
 
 
 # --- former names -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Renamed:
+    limit: int = Rows(Section.FETCHES, Query.FETCHES).number("new.limit", None, "A limit.", former_names=("old.limit",))
+
+
+def test_names_of_options_include_former_names() -> None:
+    assert option_names(_Renamed) == ["new.limit", "old.limit"]
 
 
 @pytest.fixture

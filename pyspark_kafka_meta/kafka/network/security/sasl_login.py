@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from pyspark_kafka_meta.errors import AuthenticationError
-from pyspark_kafka_meta.kafka.network.security import sasl_mechanisms
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError, forget_token
+from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
 from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.error_codes import ILLEGAL_SASL_STATE, UNSUPPORTED_SASL_MECHANISM
 from pyspark_kafka_meta.kafka.protocol.frame_codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
@@ -37,10 +37,11 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     Raises:
         AuthenticationError: the broker refuses, or does not prove its identity. TokenRefusedError: it refuses a token.
     """
-    assert security.mechanism is not None  # checked by SecurityOptions.of
-    name = security.mechanism.name_for_brokers
+    mechanism = security.mechanism
+    assert mechanism is not None  # checked by SecurityOptions.of
+    name = mechanism.name_for_brokers
     _agree_on(name, connection, security, deadline)
-    steps = sasl_mechanisms.steps(security, connection.address.host, deadline)
+    steps = STEPS[mechanism.name](security, connection.address.host, deadline)
     version = connection.version(SASL_AUTHENTICATE)
     request = frame_codec.request_schema(SASL_AUTHENTICATE, version).SaslAuthenticateRequest
     to_send, refusal = next(steps), b""

@@ -19,15 +19,6 @@ MAX_SCRAM_ITERATIONS = 1_000_000
 """They take most of a second of CPU time per connection. More would let a hostile broker keep clients busy."""
 
 
-def steps(security: SecurityOptions, host: str, deadline: float) -> Steps:
-    """The login at the broker at `host`, complete when the generator ends.
-
-    Raises:
-        AuthenticationError: from the generator, if the broker's responses are wrong.
-    """
-    return STEPS[security.sasl_mechanism or ""](security, host, deadline)
-
-
 def _plain(security: SecurityOptions, _host: str, _deadline: float) -> Steps:
     user, password = _user_and_password(security)
     yield f"\0{user}\0{password}".encode()
@@ -107,4 +98,5 @@ STEPS: Mapping[str, Callable[[SecurityOptions, str, float], Steps]] = {
     "GSSAPI": _gssapi,
     "AWS_MSK_IAM": _bearer,
 }
-"""The steps of each mechanism of `options.MECHANISMS`, for the broker at a host, by a deadline."""
+"""The login by each mechanism of `options.MECHANISMS`, at the broker at a host and by a deadline, complete when the
+generator ends. The generator raises AuthenticationError if the broker's responses are wrong."""
