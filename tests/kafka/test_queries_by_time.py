@@ -22,6 +22,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.offsets import TimestampsSpec
+from pyspark_kafka_meta.read.planning.data_loss import LossReporter
 from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic
@@ -118,7 +119,8 @@ def test_end_by_time_leaves_records_out_that_are_written_while_a_leader_hangs(
     now = TimestampsSpec(int(time.time() * 1000), or_latest=True)
     with closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.PLANNER)))) as client:
         partitions = client.partitions([slow_topic], client.api_deadline())
-        resolve = partial(StartEndOffsets(client, options).resolve, now, partitions, "endingOffsets", is_end=True)
+        offsets = StartEndOffsets(client, options, LossReporter(options, client.cache.record_loss))
+        resolve = partial(offsets.resolve, now, partitions, "endingOffsets", is_end=True)
         ends = planned_while(resolve, lambda: produce(slow_topic, VALUES, partition=0))
 
     assert {log.partition: position.offset for log, position in ends.items()} == {0: 1, 1: 1}

@@ -34,7 +34,7 @@ from pyspark_kafka_meta.read.fetching.partition_cursor import (
     Refresh,
     Wait,
 )
-from pyspark_kafka_meta.read.planning.data_loss_policy import DataLossPolicy
+from pyspark_kafka_meta.read.planning.data_loss import DataLossPolicy
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.read.fetching.response_handler import ResponseHandler
 from pyspark_kafka_meta.read.fetching.stall_detector import StallDetector
-from pyspark_kafka_meta.read.planning.data_loss_policy import DataLossPolicy
+from pyspark_kafka_meta.read.planning.data_loss import DataLossPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -95,17 +95,6 @@ class SourceOffset:
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class LatestOffset(SourceOffset):
-    """The ends of the logs as their leaders report them.
-
-    Attributes:
-        cuts: where logs were truncated before the offset up to which they were read.
-    """
-
-    cuts: Positions = field(default_factory=dict)
-
-
 BEGINNING = SourceOffset({}, {}, initial=True)
 """The initial offset of every query: it begins where its options say."""
 

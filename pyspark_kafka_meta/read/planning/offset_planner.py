@@ -15,16 +15,24 @@ from typing import Any, ParamSpec, TypeVar
 
 from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition, shortened
+from pyspark_kafka_meta.model import (
+    OffsetRange,
+    Position,
+    Positions,
+    RefreshReason,
+    TopicPartition,
+    is_other_topic,
+    shortened,
+)
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.offsets import TimestampsSpec
+from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is_delayed, limit_offsets, plan_tasks
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, advance, ranges
-from pyspark_kafka_meta.read.planning.log_ends import LogEnds
-from pyspark_kafka_meta.read.planning.lost_checkpoint_offsets import is_recreated, lost_starts
-from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts
-from pyspark_kafka_meta.read.planning.rate_limit import backlog, cap_offsets, is_delayed, limit_offsets
+from pyspark_kafka_meta.read.planning.data_loss import Comparison, LossReporter, compare
+from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
+from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts, aged_out
 from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
-from pyspark_kafka_meta.read.planning.task_plan import plan_tasks
+from pyspark_kafka_meta.read.planning.subscription import Subscription
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +72,12 @@ class OffsetPlanner:
     def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
         self._client = client
         self._options = options
-        self._offsets = StartEndOffsets(client, options)
-        self._ends = LogEnds(client, options, self._offsets)
-        self._starts = PartitionStarts(client, options, self._offsets)
+        self._losses = LossReporter(options, client.cache.record_loss)
+        self._subscription = Subscription(client, options, self._losses)
+        self._offsets = StartEndOffsets(client, options, self._losses)
+        self._epochs = LeaderEpochs(client)
+        self._starts = PartitionStarts(options, self._offsets.earliest)
+        self._unreachable: set[TopicPartition] = set()  # the loss of their target was reported
         self._planned_at: float | None = None  # the last micro-batch that was not delayed
         self._latest_seen: SourceOffset | None = None
 
@@ -75,13 +86,15 @@ class OffsetPlanner:
         """The end of each log, where a Trigger.AvailableNow query ends, without missing topics if failOnDataLoss is
         false."""
         missing_are_lost = not self._options.fail_on_data_loss
-        return self._offsets.latest(self._ends.first_partitions(missing_are_lost))
+        return self._offsets.latest(self._subscription.first_partitions(missing_are_lost))
 
     @retried
     def ranges(self, start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
         """The ranges of the batch between two logged offsets; see `checkpoint_offsets.ranges`."""
         unknown = [partition for partition, position in end.start.items() if position.offset == EARLIEST_OFFSET]
-        return ranges(start, replace(end, start={**end.start, **self._starts.earliest_of_new(unknown)}))
+        earliest = self._offsets.earliest(unknown)
+        self._losses.report(aged_out(earliest))
+        return ranges(start, replace(end, start={**end.start, **earliest}))
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
         """The ranges as tasks, those of one cached leader together."""
@@ -108,12 +121,12 @@ class OffsetPlanner:
         """The ranges of a batch query, pinned now, so that a retried task reads the same.
 
         Raises:
-            OptionError, DataLossError, UnknownTopicError: as `StartEndOffsets.resolve` and `LogEnds.partitions`.
+            OptionError, DataLossError, UnknownTopicError: as `StartEndOffsets.resolve` and `Subscription.partitions`.
         """
         starting, ending = self._options.starting_offsets, self._options.ending_offsets
         assert starting is not None and ending is not None, "for_batch() completes the options"
         partitions = self._first_partitions()
-        with self._ends.same_topics(partitions) as ids:
+        with self._subscription.same_topics(partitions) as ids:
             starts = self._offsets.resolve(starting, partitions, "startingOffsets")
             ends = self._offsets.resolve(ending, partitions, "endingOffsets", is_end=True)
         planned = []
@@ -136,12 +149,12 @@ class OffsetPlanner:
         starting = self._options.starting_offsets
         assert starting is not None, "for_stream() completes the options"
         partitions = self._first_partitions()
-        with self._ends.same_topics(partitions) as ids:
+        with self._subscription.same_topics(partitions) as ids:
             positions = self._offsets.resolve(starting, partitions, "startingOffsets")
         return SourceOffset(positions, ids, initial=True)
 
     def _first_partitions(self) -> list[TopicPartition]:
-        partitions = self._ends.first_partitions()
+        partitions = self._subscription.first_partitions()
         if not partitions and self._options.topic_pattern is not None:
             logger.warning(
                 "subscribePattern %s matches no topic that this user may see, or only topics that queries write for "
@@ -164,32 +177,72 @@ class OffsetPlanner:
         """
         if start == BEGINNING:
             start = self._initial_offset()
-        latest_seen = self._ends.confirmed(start, target or {})
-        lost = lost_starts(start, latest_seen) if start.initial else []
-        if any(part in latest_seen.cuts or is_recreated(part, start, latest_seen) for part in lost):
+        logs = self._compare(start, target or {})
+        if start.initial and logs.is_changed:
             # Nothing was read yet, so nothing is lost: the next attempt begins in the log as it is now.
             raise UnknownTopicError("a topic was recreated or truncated while its offsets were listed: try again")
-        if not latest_seen.positions:
-            self._starts.record_gone(start, latest_seen)
+        begun, losses = self._starts.begin(start, logs)
+        self._losses.report([*logs.lost_targets(), *losses])
+        self._unreachable |= logs.lost_ends.keys() | (target or {}).keys() - logs.latest.positions.keys()
+        if not logs.latest.positions:
             # SPARK-41375: topics that return must not be read from their start. A new query without any topic has
             # begun: later topics are new.
             return SourceOffset({}, {}) if start.initial else start
         if self._latest_seen is None:
-            self._warn_without_ids(latest_seen)
-        self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
-        begun = self._starts.of_new(start, latest_seen)
-        begun |= self._starts.after_loss(start, latest_seen)
-        self._starts.record_gone(start, latest_seen)
-        starts = {**start.positions, **begun}
+            self._warn_without_ids(logs.latest)
+        self._latest_seen = logs.latest
+        starts, ends = {**start.positions, **begun}, logs.latest.positions
         # A partition that returned may end before its start: it waits there, and the next plan detects the loss.
-        latest = {**latest, **{partition: max(latest[partition], position) for partition, position in begun.items()}}
+        ends = {**ends, **{partition: max(ends[partition], position) for partition, position in begun.items()}}
         for bound in (target, self._ending()):
-            latest = latest if bound is None else cap_offsets(starts, latest, bound)
-        if target is None and limited and self._is_delayed(backlog(starts, latest), at_once=bool(begun)):
+            ends = ends if bound is None else cap_offsets(starts, ends, bound)
+        if target is None and limited and self._is_delayed(backlog(starts, ends), at_once=bool(begun)):
             return start
-        max_offsets = self._options.max_offsets_per_trigger if limited else None
-        ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
-        return advance(start, self._ends.with_epoch_starts(starts, SourceOffset(ends, ids)), begun)
+        if limited and self._options.max_offsets_per_trigger is not None:
+            ends = limit_offsets(starts, ends, self._options.max_offsets_per_trigger)
+        ends = self._epochs.with_epoch_starts(starts, ends, logs.latest.topic_ids)
+        return advance(start, replace(logs.latest, positions=ends), begun)
+
+    def _compare(self, start: SourceOffset, target: Positions) -> Comparison:
+        """Compare `start` and `target` with the logs. No loss is believed on the word of one broker: leaders are asked
+        again with metadata of another broker. The first may lag behind, and only metadata distinguishes a recreated
+        topic from a shorter log."""
+        target = {partition: position for partition, position in target.items() if partition not in self._unreachable}
+        logs = self._compare_once(start, target)
+        for _ in range(max(self._options.fetch_offset_retries, 1)):
+            if not logs.lost_starts and not logs.lost_ends:
+                break
+            # A new leader may report a smaller end than the old one for a moment (KAFKA-7703).
+            self._client.sleep(self._options.fetch_offset_retry_interval_ms / 1000)
+            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
+            logs = self._compare_once(start, target)
+        return logs
+
+    def _compare_once(self, start: SourceOffset, target: Positions) -> Comparison:
+        partitions = self._subscription.existing_partitions(start.positions.keys() | target.keys(), start)
+        with self._subscription.same_topics(partitions) as ids:
+            latest = SourceOffset(self._offsets.latest(partitions), ids)
+            truncations = self._epochs.truncations(start, latest)
+        positions = {**latest.positions, **self._held_back(start, latest, truncations)}
+        return compare(start, target, replace(latest, positions=positions), truncations)
+
+    def _held_back(
+        self, start: SourceOffset, latest: SourceOffset, truncations: Positions
+    ) -> dict[TopicPartition, Position]:
+        """The starts that lie after the start of an open transaction, but within the log: the query began there, or was
+        read_uncommitted before."""
+        if not self._options.fetch.read_committed:
+            return {}
+        held_back = {
+            partition: begin
+            for partition, begin in start.positions.items()
+            if (end := latest.positions.get(partition)) is not None
+            and end.offset < begin.offset
+            and partition not in truncations
+            and not is_other_topic(start.topic_ids[partition.topic], latest.topic_ids[partition.topic])
+        }
+        marks = self._offsets.high_watermarks(held_back)
+        return {part: begin for part, begin in held_back.items() if begin.offset <= marks[part].offset}
 
     def _warn_without_ids(self, latest: SourceOffset) -> None:
         without = sorted(topic for topic, topic_id in latest.topic_ids.items() if topic_id is None)

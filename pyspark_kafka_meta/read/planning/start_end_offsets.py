@@ -22,7 +22,7 @@ from pyspark_kafka_meta.options.offsets import (
     TimestampsSpec,
 )
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import check_same_partitions
-from pyspark_kafka_meta.read.planning.data_loss_policy import DataLossPolicy
+from pyspark_kafka_meta.read.planning.data_loss import Loss, LossKind, LossReporter
 
 logger = logging.getLogger(__name__)
 
@@ -34,15 +34,15 @@ class StartEndOffsets:
         self,
         client: KafkaClient,
         options: SourceOptions,
+        losses: LossReporter,
         wall_clock: Callable[[], float] = time.time,
         committed: Callable[[ClientOptions, str, Collection[TopicPartition]], dict[TopicPartition, int]] | None = None,
     ) -> None:
         self._client = client
         self._options = options
-        self._policy = DataLossPolicy(options)
+        self._losses = losses
         self._wall_clock = wall_clock
         self._committed = committed or _committed_offsets
-        self._reported: set[str] = set()  # losses, which a retried plan does not report again
 
     def resolve(
         self, spec: StartSpec, partitions: Collection[TopicPartition], option: str, is_end: bool = False
@@ -54,7 +54,7 @@ class StartEndOffsets:
             is_end: whether a batch ends there.
 
         Raises:
-            OptionError: it names other partitions than these, an offset behind the end of a log, or a time later than
+            OptionError: it names other partitions than these, an offset after the end of a log, or a time later than
                 all records.
             DataLossError: it names an offset that has aged out, and failOnDataLoss is true.
         """
@@ -108,20 +108,20 @@ class StartEndOffsets:
                 name_partitions(without),
             )
         place = f"the commit of consumer group {group}"
-        gone = self._behind_the_end(committed, place)
+        gone = self._after_log_end(committed, place)
         offsets = committed | dict.fromkeys(without | gone, EARLIEST_OFFSET)
         spec = OffsetsSpec(by_partition=tuple(sorted(offsets.items())))
         return self._at_offsets(spec, partitions, place, is_end=False)
 
-    def _behind_the_end(self, committed: Mapping[TopicPartition, int], place: str) -> set[TopicPartition]:
+    def _after_log_end(self, committed: Mapping[TopicPartition, int], place: str) -> set[TopicPartition]:
         """Partitions whose log ends before the group's offset, because it was truncated or recreated. The query starts
         at their start: nobody can correct the offset for a group that is gone."""
         ends = self.high_watermarks(committed)
         gone = {partition for partition, offset in committed.items() if offset > ends[partition].offset}
         for partition in sorted(gone):
             offset, end = committed[partition], ends[partition].offset
-            text = f"{place} names offset {offset} of {partition}, and its log ends at {end}"
-            self._report(text, "the records between are gone, or the topic was recreated", partition, end, offset)
+            cause = f"{place} names offset {offset} of {partition}, and its log ends at {end}"
+            self._losses.report([Loss(LossKind.AFTER_LOG_END, partition, end, offset, cause)])
         return gone
 
     def _at_offsets(
@@ -135,7 +135,7 @@ class StartEndOffsets:
         check_same_partitions(option, given, partitions)
         earliest, latest = self.earliest(partitions), self.latest(partitions)
         named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}
-        # A query may begin behind the start of an open transaction, but a batch cannot end there.
+        # A query may begin after the start of an open transaction, but a batch cannot end there.
         ends = latest if is_end else self.high_watermarks(partitions)
         return {
             partition: named[offset][partition]
@@ -177,27 +177,10 @@ class StartEndOffsets:
                 f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
             )
         if offset < earliest:
-            text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
-            is_read = not is_end  # records behind an end were not to be read
-            self._report(text, "the records before it are gone", partition, offset, earliest, is_read)
+            cause = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
+            from_offset = None if is_end else offset  # records after an end were not to be read
+            self._losses.report([Loss(LossKind.BEFORE_LOG_START, partition, from_offset, earliest, cause)])
         return Position(max(offset, earliest))
-
-    def _report(
-        self,
-        text: str,
-        cause: str,
-        partition: TopicPartition,
-        from_offset: int,
-        until_offset: int,
-        is_read: bool = True,
-    ) -> None:
-        """Report lost records once. `is_read`: whether the query would have read them."""
-        if text in self._reported:
-            return
-        self._policy.report_loss(f"{text}: {cause}")
-        if is_read:
-            self._client.cache.record_loss(partition, from_offset, until_offset, text)
-        self._reported.add(text)
 
 
 def _committed_offsets(

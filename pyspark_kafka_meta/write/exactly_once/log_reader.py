@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import FetchOptions, ReadOptions, default_options
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.read.planning.data_loss_policy import DataLossPolicy
+from pyspark_kafka_meta.read.planning.data_loss import DataLossPolicy
 
 
 class _NoLoss(DataLossPolicy):

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
-from pyspark_kafka_meta.read.planning.log_ends import LogEnds
+from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
+from pyspark_kafka_meta.read.planning.subscription import Subscription
 from tests.checkpoints import restored, text
-from tests.partitions import T0, T1, T2
+from tests.partitions import T0, T1, T2, U0
 from tests.unit.fake_wire import about_s
 from tests.unit.read.planning.changes import (
     PATTERN,
@@ -155,14 +156,14 @@ def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_
 def test_new_query_whose_topic_is_recreated_while_it_is_planned_begins_in_the_new_one(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, happens = LogEnds.confirmed, iter([recreate_smaller])
+    real, happens = Subscription.existing_partitions, iter([recreate_smaller])
 
-    def confirmed(*arguments: Any) -> SourceOffset:
+    def existing_partitions(*arguments: Any) -> list[TopicPartition]:
         for happen in happens:
             lose(scene, happen)
         return real(*arguments)
 
-    monkeypatch.setattr(LogEnds, "confirmed", confirmed)
+    monkeypatch.setattr(Subscription, "existing_partitions", existing_partitions)
     query = Query(scene, startingOffsets="earliest")
 
     assert query.step() == {T0: (0, 16)}
@@ -219,6 +220,30 @@ def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_wa
         (event.cause_topic, event.lost_from_offset) for event in scene.events if event.kind is EventKind.DATA_LOSS
     ]
     assert losses == [("u", 2), ("u", 3)]
+
+
+def test_topic_that_comes_back_is_read_on_though_the_plan_is_made_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.cluster.create_topic("u", 1)
+    scene.write(U0, "0", "1")
+    query = Query(scene, **PATTERN, **GO_ON)
+    query.step()
+    hidden = scene.cluster.topics.pop("u")
+    lose(scene, lambda scene: scene.write(T0, "new"))
+    query.step()
+    scene.cluster.topics["u"] = hidden
+    lose(scene, lambda scene: scene.write(U0, "while it was not seen"))
+    real, left = LeaderEpochs.with_epoch_starts, iter([True])
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(left, False):
+            raise UnknownTopicError("a topic was deleted while its offsets were listed")
+        return real(*arguments)
+
+    monkeypatch.setattr(LeaderEpochs, "with_epoch_starts", interrupted)
+
+    assert query.step() == {U0: (2, 3)}
 
 
 def test_topic_that_comes_back_with_an_earlier_end_for_a_moment_is_not_read_twice(scene: Scene) -> None:

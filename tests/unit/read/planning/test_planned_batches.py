@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
+from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.offsets import GroupSpec, LastDurationSpec
-from pyspark_kafka_meta.read.planning import task_plan
+from pyspark_kafka_meta.read.planning import batch_plan
+from pyspark_kafka_meta.read.planning.data_loss import LossReporter
 from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.logs import WRITTEN
@@ -119,7 +122,7 @@ def test_options_say_how_many_tasks_and_leaders_who_shares_one(
 
 
 def test_there_are_no_more_tasks_than_the_option_says(scene: Scene) -> None:
-    scene.monkeypatch.setattr(task_plan, "SPLIT_OFFSETS", 4)
+    scene.monkeypatch.setattr(batch_plan, "SPLIT_OFFSETS", 4)
     for options, expected in (({}, 9), ({"maxTasks": "2"}, 2)):
         planner = batch_planner(scene, **options)
         assert len(planner.tasks(planner.batch_ranges())) == expected
@@ -228,9 +231,14 @@ def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, st
         batch_planner(later, **options).batch_ranges()
 
 
+def new_resolver(scene: Scene, options: SourceOptions, **sources: Any) -> StartEndOffsets:
+    client = scene.warm_client()
+    return StartEndOffsets(client, options, LossReporter(options, client.cache.record_loss), **sources)
+
+
 def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
     ninety_seconds_later = WRITTEN.timestamp() + 90
-    resolver = StartEndOffsets(later.warm_client(), later.options().for_batch(), lambda: ninety_seconds_later)
+    resolver = new_resolver(later, later.options().for_batch(), wall_clock=lambda: ninety_seconds_later)
     found = resolver.resolve(LastDurationSpec(40_000), (T0, T2), "startingOffsets")
     assert found == {T0: Position(12), T2: Position(12, 0)}
     assert resolver.resolve(LastDurationSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
@@ -241,7 +249,7 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
 
     def resolve(committed: dict[TopicPartition, int], **options: str) -> dict[TopicPartition, Position]:
         query = scene.options(**options).for_batch()
-        resolver = StartEndOffsets(scene.warm_client(), query, committed=lambda *asked: committed)
+        resolver = new_resolver(scene, query, committed=lambda *asked: committed)
         return resolver.resolve(GroupSpec("g"), (T0, T1), "startingOffsets")
 
     assert resolve({T0: 5, T1: 12}) == {T0: Position(5), T1: Position(12)}

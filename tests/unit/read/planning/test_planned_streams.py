@@ -11,7 +11,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
-from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts
+from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.read.planning.queries import GO_ON, Query, add_partition, begins, offsets_json, positions, spans
@@ -176,14 +176,14 @@ def test_aged_out_start_is_recorded_once_though_the_plan_is_made_again(scene: Sc
     query = Query(scene, **GO_ON)
     query.step()
     add_partition_that_aged_out(scene)
-    real, left = PartitionStarts.after_loss, iter([True])
+    real, left = LeaderEpochs.with_epoch_starts, iter([True])
 
     def interrupted(*arguments: Any) -> Any:
         if next(left, False):
             raise UnknownTopicError("a topic was deleted while its offsets were listed")
         return real(*arguments)
 
-    scene.monkeypatch.setattr(PartitionStarts, "after_loss", interrupted)
+    scene.monkeypatch.setattr(LeaderEpochs, "with_epoch_starts", interrupted)
 
     assert query.step() == {T3: (2, 3)}
     assert losses(scene) == [(3, 0, 2)]

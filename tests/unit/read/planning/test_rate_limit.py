@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.read.planning.rate_limit import backlog, is_delayed, limit_offsets
+from pyspark_kafka_meta.read.planning.batch_plan import backlog, is_delayed, limit_offsets
 
 INT64_MAX = 2**63 - 1
 

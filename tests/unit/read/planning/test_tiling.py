@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition
+from pyspark_kafka_meta.read.planning.batch_plan import limit_offsets, plan_tasks
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset, advance, ranges
-from pyspark_kafka_meta.read.planning.rate_limit import limit_offsets
-from pyspark_kafka_meta.read.planning.task_plan import plan_tasks
 from tests.checkpoints import restored
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
-from pyspark_kafka_meta.read.planning.task_plan import BUNDLE_OFFSETS, SPLIT_OFFSETS, plan_tasks
+from pyspark_kafka_meta.read.planning.batch_plan import BUNDLE_OFFSETS, SPLIT_OFFSETS, plan_tasks
 
 TOPIC_ID = UUID(int=7)
 
