@@ -226,8 +226,7 @@ class MetadataResponse:
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndEpoch:
+class LeaderAndEpoch(NamedTuple):
     """The leader of a partition, and the leader epoch that requests to it carry (KIP-320)."""
 
     broker: Broker

@@ -218,7 +218,7 @@ class KafkaClient:
         )
         while True:
             generation = self.cache.snapshot.generation
-            offsets |= leaders.ask({partition: queries[partition] for partition in queries.keys() - offsets.keys()})
+            offsets |= leaders.ask({part: wanted for part, wanted in queries.items() if part not in offsets})
             if len(offsets) == len(queries):
                 return offsets
             gone = self._unknown_partitions(queries.keys() - offsets.keys())

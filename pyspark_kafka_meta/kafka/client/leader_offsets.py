@@ -101,7 +101,7 @@ class LeaderOffsets:
         return offsets
 
     def _send(self, queries: Mapping[TopicPartition, int]) -> None:
-        groups: dict[Broker, list[OffsetQuery]] = {}
+        groups: dict[int, tuple[Broker, list[OffsetQuery]]] = {}  # by node id, which has a faster hash than a broker
         for partition in sorted(queries):
             leader = self._cache.leader(partition)
             if leader is None:
@@ -110,10 +110,12 @@ class LeaderOffsets:
                     RefreshReason.NO_LEADER, self._cache.snapshot.generation, partition=partition
                 )
                 continue
-            query = OffsetQuery(partition, queries[partition], leader.leader_epoch)
-            groups.setdefault(leader.broker, []).append(query)
+            broker, leader_epoch = leader
+            if broker.node_id not in groups:
+                groups[broker.node_id] = (broker, [])
+            groups[broker.node_id][1].append(OffsetQuery(partition, queries[partition], leader_epoch))
         now = self._clock()
-        for broker, members in groups.items():
+        for broker, members in groups.values():
             unanswered = self._unanswered[broker.node_id]
             timeout_ms = attempt_timeout_ms(unanswered, self._options.request_timeout_ms)
             request = replace(self._template, queries=tuple(members))

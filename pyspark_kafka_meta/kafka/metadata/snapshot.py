@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from uuid import UUID
 
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import (
@@ -79,7 +80,7 @@ class TopicView:
     rewinds: Mapping[int, EpochRewind] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MetadataSnapshot:
     """The metadata of a cache at one time. Empty before the first response.
 
@@ -107,13 +108,22 @@ class MetadataSnapshot:
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """The broker to fetch from; None if the partition, its leader or the leader's address is unknown."""
         known = self._known(partition)
-        broker = self.brokers.get(known.leader_id) if known is not None else None
-        return None if known is None or broker is None else LeaderAndEpoch(broker, known.leader_epoch)
+        if known is None or (broker := self.brokers.get(known.leader_id)) is None:
+            return None
+        return LeaderAndEpoch(broker, known.leader_epoch)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of `topic` in order, with and without leader; empty if the topic is unknown."""
-        view = self.topics.get(topic)
-        return [] if view is None else [TopicPartition(topic, number) for number in sorted(view.partitions)]
+        """The partitions of `topic` in order, with and without leader; empty if the topic is unknown. Do not change
+        the list: it is made once, as a planner asks several times for ten thousand partitions."""
+        if topic not in self._partitions and topic in self.topics:
+            numbers = sorted(self.topics[topic].partitions)
+            self._partitions[topic] = [TopicPartition(topic, number) for number in numbers]
+        return self._partitions.get(topic, [])
+
+    @cached_property
+    def _partitions(self) -> dict[str, list[TopicPartition]]:
+        """By topic, as far as they were asked for."""
+        return {}
 
     def topic_id(self, topic: str) -> UUID | None:
         view = self.topics.get(topic)

@@ -107,18 +107,33 @@ class _Parts(io.BytesIO):
         return [memoryview(part) for part in (*self._parts, self.getvalue()) if part]
 
 
+class PackedRequest(NamedTuple):
+    """A request whose body is encoded already, for a message class of the protocol library."""
+
+    kind: Any
+    body: bytes
+
+    @property
+    def __version__(self) -> int:
+        return int(self.kind.__version__)
+
+
 def encode(message: Any, correlation_id: int, client_id: str) -> list[memoryview]:
     """A frame with its length prefix, in parts. Large records of `message` are parts of their own: they must not change
     until they are sent."""
     body = _Parts()
-    header = message.__header_schema__(
-        request_api_key=message.__api_key__,
-        request_api_version=message.__version__,
+    kind = message.kind if isinstance(message, PackedRequest) else type(message)
+    header = kind.__header_schema__(
+        request_api_key=kind.__api_key__,
+        request_api_version=kind.__version__,
         correlation_id=correlation_id,
         client_id=client_id,
     )
     entity_writer(type(header))(body, header)
-    entity_writer(type(message))(body, message)
+    if isinstance(message, PackedRequest):
+        body.write(message.body)
+    else:
+        entity_writer(kind)(body, message)
     head, *rest = body.parts()
     size = len(head) + sum(map(len, rest))
     return [memoryview(size.to_bytes(LENGTH_BYTES, "big") + head), *rest]

@@ -140,6 +140,8 @@ def _records(data: memoryview, at: int, spans: list[Span]) -> int:
 
 def _tags(known: dict[int, Walk]) -> Walk:
     def walk(data: memoryview, at: int, spans: list[Span]) -> int:
+        if data[at] == 0:  # almost always, and there may be ten thousand in a response
+            return at + 1
         count, at = _varint(data, at)
         for _ in range(count):
             tag, at = _varint(data, at)

@@ -1,15 +1,25 @@
-"""ListOffsets and OffsetForLeaderEpoch: our own types, and their translation to the protocol
-library's messages."""
+"""ListOffsets and OffsetForLeaderEpoch: our own types, and their translation to Kafka's messages.
+
+A planner asks for ten thousand partitions at each trigger. So requests are packed here, as the protocol library's
+writer takes 3 µs for each partition, and queries and offsets are named tuples, which are made faster than dataclasses.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import NamedTuple
 
-from pyspark_kafka_meta.kafka.protocol import frame_codec
-from pyspark_kafka_meta.kafka.protocol.frame_codec import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Exchange
-from pyspark_kafka_meta.kafka.protocol.response_checks import check, grouped, ms, unique
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+    Exchange,
+    PackedRequest,
+    request_schema,
+)
+from pyspark_kafka_meta.kafka.protocol.response_checks import check, ms
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     TopicPartition,
@@ -23,8 +33,7 @@ EARLIEST_LOCAL_TIMESTAMP = -4
 """The first offset on the leader's own disk, with tiered storage later than the log start offset (KIP-405)."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetQuery:
+class OffsetQuery(NamedTuple):
     """One partition of an `OffsetsRequest`.
 
     Attributes:
@@ -51,8 +60,7 @@ class OffsetsRequest:
     by_epoch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionOffset:
+class PartitionOffset(NamedTuple):
     """One partition of an `OffsetsResponse`.
 
     Attributes:
@@ -87,72 +95,70 @@ LOCAL_OFFSETS_SINCE = 8
 """First version of ListOffsets with `EARLIEST_LOCAL_TIMESTAMP` (KIP-405)."""
 
 
-def offsets_request(version: int, request: OffsetsRequest) -> Any:
-    return _epoch_ends_request(version, request) if request.by_epoch else _list_offsets_request(version, request)
+def offsets_request(version: int, request: OffsetsRequest) -> PackedRequest:
+    """Both requests name the partitions of each topic, with fields of fixed size:
 
-
-def _list_offsets_request(version: int, request: OffsetsRequest) -> Any:
-    schema = frame_codec.request_schema(LIST_OFFSETS, version)
-    return schema.ListOffsetsRequest(
-        replica_id=CONSUMER_ID,
-        isolation_level=int(request.read_committed),
-        topics=tuple(
-            schema.ListOffsetsTopic(
-                name=topic,
-                partitions=tuple(
-                    schema.ListOffsetsPartition(
-                        partition_index=query.partition.partition,
-                        current_leader_epoch=query.leader_epoch,
-                        timestamp=_timestamp(query.wanted, version),
-                    )
-                    for query in members
-                ),
-            )
-            for topic, members in grouped(request.queries, lambda query: query.partition.topic)
-        ),
-    )
-
-
-def _timestamp(timestamp: int, version: int) -> int:
+    ListOffsets           replica_id int32, isolation_level int8,
+                          [topic, [partition int32, current_leader_epoch int32, timestamp int64]]
+    OffsetForLeaderEpoch  replica_id int32 (since v3),
+                          [topic, [partition int32, current_leader_epoch int32, leader_epoch int32]]
+    """
+    if request.by_epoch:
+        kind = request_schema(OFFSET_FOR_LEADER_EPOCH, version).OffsetForLeaderEpochRequest
+        head, fields = struct.pack(">i", CONSUMER_ID) if version >= 3 else b"", ">iii"
+    else:
+        kind = request_schema(LIST_OFFSETS, version).ListOffsetsRequest
+        head, fields = struct.pack(">ib", CONSUMER_ID, request.read_committed), ">iiq"
     # A broker without local offsets has no tiered storage: its whole log is local.
-    return EARLIEST_TIMESTAMP if timestamp == EARLIEST_LOCAL_TIMESTAMP and version < LOCAL_OFFSETS_SINCE else timestamp
+    has_local_offsets = request.by_epoch or version >= LOCAL_OFFSETS_SINCE
+    flexible: bool = kind.__flexible__
+    no_tags = b"\0" if flexible else b""
+    pack = struct.Struct(f"{fields}x" if flexible else fields).pack  # x: no tags
+    by_topic: dict[str, list[bytes]] = {}
+    for (topic, number), wanted, leader_epoch in request.queries:
+        if wanted == EARLIEST_LOCAL_TIMESTAMP and not has_local_offsets:
+            wanted = EARLIEST_TIMESTAMP
+        by_topic.setdefault(topic, []).append(pack(number, leader_epoch, wanted))
+    topics = [
+        _length(len(name := topic.encode()), 2, flexible)
+        + name
+        + _length(len(entries), 4, flexible)
+        + b"".join(entries)
+        + no_tags
+        for topic, entries in by_topic.items()
+    ]
+    return PackedRequest(kind, head + _length(len(topics), 4, flexible) + b"".join(topics) + no_tags)
 
 
-def _epoch_ends_request(version: int, request: OffsetsRequest) -> Any:
-    schema = frame_codec.request_schema(OFFSET_FOR_LEADER_EPOCH, version)
-    return schema.OffsetForLeaderEpochRequest(
-        **({"replica_id": CONSUMER_ID} if version >= 3 else {}),
-        topics=tuple(
-            schema.OffsetForLeaderTopic(
-                topic=topic,
-                partitions=tuple(
-                    schema.OffsetForLeaderPartition(
-                        partition=query.partition.partition,
-                        current_leader_epoch=query.leader_epoch,
-                        leader_epoch=query.wanted,
-                    )
-                    for query in members
-                ),
-            )
-            for topic, members in grouped(request.queries, lambda query: query.partition.topic)
-        ),
-    )
+def _length(size: int, width: int, flexible: bool) -> bytes:
+    """Of a name or an array: a varint, 1 greater because 0 is null, or an integer of `width` bytes (KIP-482)."""
+    if not flexible:
+        return size.to_bytes(width, "big")
+    left, encoded = size + 1, bytearray()
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    encoded.append(left)
+    return bytes(encoded)
+
+
+_OF_EPOCH = attrgetter("partition", "error_code", "end_offset", "leader_epoch")
+_OF_TIMESTAMP = attrgetter("partition_index", "error_code", "offset", "leader_epoch")
 
 
 def offsets_response(exchange: Exchange, request: OffsetsRequest, node_id: int) -> OffsetsResponse:
     wanted = {query.partition: query.wanted for query in request.queries}
-    offsets = []
+    fields = _OF_EPOCH if request.by_epoch else _OF_TIMESTAMP
+    offsets: dict[TopicPartition, PartitionOffset] = {}
     for topic in exchange.message.topics:
-        for entry in topic.partitions:
-            if request.by_epoch:
-                partition, offset = TopicPartition(str(topic.topic), int(entry.partition)), int(entry.end_offset)
-            else:
-                partition, offset = TopicPartition(str(topic.name), int(entry.partition_index)), int(entry.offset)
-            check(partition in wanted, "unrequested %s", partition)
+        name = topic.topic if request.by_epoch else topic.name
+        for number, code, offset, leader_epoch in map(fields, topic.partitions):
+            partition = TopicPartition(name, number)
             # Every log has a start and an end. A timestamp or an epoch may have no offset.
-            always_exists = not request.by_epoch and wanted[partition] < 0 and entry.error_code == 0
-            smallest = 0 if always_exists else -1
-            check(offset >= smallest and entry.leader_epoch >= -1, "a negative offset or epoch for %s", partition)
-            offsets.append(PartitionOffset(partition, int(entry.error_code), offset, int(entry.leader_epoch)))
-    by_partition = {entry.partition: entry for entry in unique(offsets, lambda entry: entry.partition, "partition")}
-    return OffsetsResponse(node_id, by_partition, ms(exchange.message.throttle_time))
+            smallest = -1 if request.by_epoch or code != 0 or wanted.get(partition, 0) >= 0 else 0
+            if partition not in wanted or partition in offsets or offset < smallest or leader_epoch < -1:
+                check(partition in wanted, "unrequested %s", partition)
+                check(partition not in offsets, "the same partition twice")
+                check(False, "a negative offset or epoch for %s", partition)
+            offsets[partition] = PartitionOffset(partition, code, offset, leader_epoch)
+    return OffsetsResponse(node_id, offsets, ms(exchange.message.throttle_time))

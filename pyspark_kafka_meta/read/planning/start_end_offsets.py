@@ -159,7 +159,7 @@ class StartEndOffsets:
 
     def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:
         listed = self._list(dict.fromkeys(partitions, LATEST_TIMESTAMP), read_committed)
-        return {partition: Position(result.offset, result.leader_epoch) for partition, result in listed.items()}
+        return {partition: Position(offset, leader_epoch) for partition, _, offset, leader_epoch in listed.values()}
 
     def _list(
         self, timestamps: Mapping[TopicPartition, int], read_committed: bool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -131,7 +130,7 @@ class StaleOffsets(LateOffsets):
         if not is_stale or found.offset <= 0:
             return found
         stale_ends[query.partition] -= 1
-        return replace(found, offset=self.wire.draw_stale_end(query.partition))
+        return found._replace(offset=self.wire.draw_stale_end(query.partition))
 
 
 class LateCoordinators(FakeCoordinators):
