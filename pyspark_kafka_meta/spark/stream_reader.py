@@ -74,10 +74,9 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
             planner.flush_events()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-
         limited = not isinstance(limit, ReadAllAvailable)
-        planner, begin = self._planner(), SourceOffset.parse(start)
+        planner = self._planner()
+        begin = planner.recent.parse(start)
         self._commit_to_group(begin)
         try:
             end = planner.next_offset(begin, self._target, limited)
@@ -85,16 +84,15 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
             planner.flush_events()
         if self._target is not None and end == begin:  # the run of Trigger.AvailableNow ends
             self._commit_to_group(begin, force=True)
-        return end.as_dict()
+        return planner.recent.as_dict(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return self._planner().last_seen_latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-
-        planner, until = self._planner(), SourceOffset.parse(end)
-        planned = planner.ranges(SourceOffset.parse(start), until)
+        planner = self._planner()
+        begin, until = planner.recent.parse(start), planner.recent.parse(end)
+        planned = planner.ranges(begin, until)
         return new_tasks(planner.tasks(planned), until.topic_ids.keys())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

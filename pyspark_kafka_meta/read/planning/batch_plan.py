@@ -135,6 +135,8 @@ def _parts(size: int, total: int, min_partitions: int) -> int:
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """`parts` nonempty pieces of near-even size, smaller pieces first. Only the first follows a known epoch."""
+    if parts == 1:
+        return [whole]
     size, larger = divmod(whole.size, parts)
     starts = [whole.from_offset + part * size + max(0, part - (parts - larger)) for part in range(parts + 1)]
     return [_piece(whole, start, end) for start, end in pairwise(starts)]
@@ -170,10 +172,9 @@ def _bundle(
     task of each leader is combined across leaders."""
     tasks = [[piece] for piece in pieces if piece.size >= capacity]
     small = [piece for piece in pieces if piece.size < capacity]
-    leader_of = {piece: leaders.get(piece.partition, NO_LEADER) for piece in small}
-    small.sort(key=lambda piece: (leader_of[piece], piece.partition))
+    small.sort(key=lambda piece: (leaders.get(piece.partition, NO_LEADER), piece.partition))
     left_over = []
-    for _, of_leader in groupby(small, key=leader_of.__getitem__):
+    for _, of_leader in groupby(small, key=lambda piece: leaders.get(piece.partition, NO_LEADER)):
         *full, last = _fill(([piece] for piece in of_leader), capacity)
         tasks += full
         left_over.append(last)

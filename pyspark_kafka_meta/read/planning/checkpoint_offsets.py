@@ -22,6 +22,7 @@ Follows Spark's `KafkaSourceOffset`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,6 +100,31 @@ BEGINNING = SourceOffset({}, {}, initial=True)
 """The initial offset of every query: it begins where its options say."""
 
 
+class RecentOffsets:
+    """The last offsets beside their JSON objects. Spark gives a planner back what the planner returned, and with ten
+    thousand partitions an object takes 45 ms to parse, 10 ms to make and 2 ms to compare."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[SourceOffset, dict[str, Any]]] = deque(
+            maxlen=4
+        )  # of two micro-batches, end and latest
+
+    def parse(self, value: object) -> SourceOffset:
+        """As `SourceOffset.parse`."""
+        for offset, known in self._recent:
+            if known == value:
+                return offset
+        return SourceOffset.parse(value)
+
+    def as_dict(self, offset: SourceOffset) -> dict[str, Any]:
+        """As `SourceOffset.as_dict`; not to be changed."""
+        for known, value in self._recent:
+            if known is offset or known == offset:
+                return value
+        self._recent.append((offset, offset.as_dict()))
+        return self._recent[-1][1]
+
+
 def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:
     """The offset to log for the batch from `start` to `end`; `end` is as brokers report it, or limited.
 
@@ -112,17 +138,13 @@ def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceO
     moved = {
         partition
         for partition, position in end.positions.items()
-        if partition in begun
-        or partition not in start.positions
-        or position.offset != start.positions[partition].offset
+        if (old := start.positions.get(partition)) is None or position[0] != old[0] or partition in begun
     }
     begins = {**start.positions, **begun} if start.initial else begun
     moved_topics = {partition.topic for partition in moved}
     advanced = SourceOffset(
         positions={
-            partition: position
-            if partition in moved or start.positions[partition].leader_epoch == NO_EPOCH
-            else start.positions[partition]
+            partition: position if partition in moved or (known := start.positions[partition])[1] == NO_EPOCH else known
             for partition, position in end.positions.items()
         },
         topic_ids={
@@ -174,12 +196,13 @@ def check_same_partitions(
 
 
 def _by_topic(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
-    topics: dict[str, dict[str, dict[str, int]]] = {}
-    for partition in sorted(positions):
-        offset, epoch, epoch_start = positions[partition]
-        has_records = {} if epoch_start == NO_OFFSET else {"epoch_start": epoch_start}
-        entry = {"epoch": epoch, **has_records, "offset": offset}
-        topics.setdefault(partition.topic, {})[str(partition.partition)] = entry
+    topics: dict[str, dict[str, dict[str, int]]] = {topic: {} for topic in sorted({topic for topic, _ in positions})}
+    for (topic, number), (offset, epoch, epoch_start) in sorted(positions.items()):
+        topics[topic][str(number)] = (
+            {"epoch": epoch, "offset": offset}
+            if epoch_start == NO_OFFSET
+            else {"epoch": epoch, "epoch_start": epoch_start, "offset": offset}
+        )
     return topics
 
 

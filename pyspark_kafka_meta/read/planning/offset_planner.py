@@ -2,6 +2,26 @@
 
 Raises every planning error before a task starts: unknown topics and partitions, offsets outside a log, missing
 partitions, recreated topics. Follows Spark's `KafkaOffsetReaderAdmin` and `KafkaMicroBatchStream`.
+
+One micro-batch is planned in these steps, each a value for the next:
+
+| step | value |
+|---|---|
+| compare checkpoint and logs (`data_loss.compare`) | the log ends, and a `Loss` for each position that is lost |
+| choose starts (`PartitionStarts.begin`) | where new, returned and lost partitions begin, and their losses |
+| report (`LossReporter.report`) | an error, or warnings and events: each loss once |
+| limit (`batch_plan`) | how far the micro-batch reads |
+| name the epochs of the ends (`LeaderEpochs`) | what the next comparison needs to notice a truncated log |
+| advance (`checkpoint_offsets.advance`) | the offset that Spark stores |
+
+The cluster may change between any two requests of a plan. What guards against it:
+
+- A topic is deleted or recreated while its offsets are listed: `Subscription.same_topics` compares its id before and
+  after, and the plan is made again (`retried`). So what an attempt remembers must hold for the next: losses that were
+  reported, and where the query left off in partitions that are gone.
+- A broker lags behind, and reports an old end or an old topic: a loss is believed only after another broker's metadata.
+- A log is truncated and grows again before the planner looks: its end tells nothing, its leader epochs do.
+- A new query lists its start, and then the log changes: nothing was read, so the plan is made again.
 """
 
 from __future__ import annotations
@@ -27,7 +47,7 @@ from pyspark_kafka_meta.model import (
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.offsets import TimestampsSpec
 from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is_delayed, limit_offsets, plan_tasks
-from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, advance, ranges
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset, advance, ranges
 from pyspark_kafka_meta.read.planning.data_loss import Comparison, LossReporter, compare
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts, aged_out
@@ -67,9 +87,14 @@ def retried(plan: Callable[P, T]) -> Callable[P, T]:
 
 
 class OffsetPlanner:
-    """Plans the offsets and tasks of one query, with a client of its own."""
+    """Plans the offsets and tasks of one query, with a client of its own.
+
+    Attributes:
+        recent: the last offsets as JSON objects.
+    """
 
     def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
+        self.recent = RecentOffsets()
         self._client = client
         self._options = options
         self._losses = LossReporter(options, client.cache.record_loss)
@@ -106,7 +131,7 @@ class OffsetPlanner:
 
     def last_seen_latest(self) -> dict[str, Any] | None:
         """The log ends of the last planned micro-batch, for Spark's progress; sends no request."""
-        return None if self._latest_seen is None else self._latest_seen.as_dict()
+        return None if self._latest_seen is None else self.recent.as_dict(self._latest_seen)
 
     def flush_events(self) -> None:
         """Write the refresh events so far, unless they hold no news."""

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from pyspark_kafka_meta.errors import CheckpointError, OptionError
 from pyspark_kafka_meta.model import OffsetRange, Position, TopicPartition
 from pyspark_kafka_meta.read.planning import checkpoint_offsets
-from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset, advance, check_same_partitions, ranges
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import (
+    RecentOffsets,
+    SourceOffset,
+    advance,
+    check_same_partitions,
+    ranges,
+)
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, U0
 
@@ -54,6 +60,34 @@ def test_start_of_an_epoch_is_written_where_it_is_known() -> None:
     assert json.dumps(known.as_dict()["topics"]["t"]["partitions"]) == (
         '{"0": {"epoch": 3, "epoch_start": 37, "offset": 42}, "1": {"epoch": 3, "offset": 42}}'
     )
+
+
+def test_recent_offset_is_neither_parsed_nor_made_again() -> None:
+    recent, end = RecentOffsets(), offset({T0: (5, 1)})
+    value = recent.as_dict(end)
+
+    assert value == end.as_dict()
+    assert recent.as_dict(offset({T0: (5, 1)})) is value, "an equal offset has the same object"
+    assert recent.parse(json.loads(json.dumps(value))) is end
+
+
+def test_other_offset_than_the_recent_ones_is_parsed() -> None:
+    recent = RecentOffsets()
+    recent.as_dict(offset({T0: (5, 1)}))
+    other = offset({T0: (6, 1)})
+
+    assert recent.parse(other.as_dict()) == other
+    with pytest.raises(CheckpointError):
+        recent.parse({"version": 2})
+
+
+def test_offsets_of_two_micro_batches_are_recent() -> None:
+    recent, offsets = RecentOffsets(), [offset({T0: (number, 1)}) for number in range(9)]
+    values = [recent.as_dict(each) for each in offsets]
+
+    assert [recent.parse(value) is each for value, each in zip(values, offsets, strict=True)] == [False] * 5 + [
+        True
+    ] * 4
 
 
 def test_only_the_initial_offset_says_so() -> None:
