@@ -23,7 +23,14 @@ from urllib.request import urlopen
 
 from benchmarks.harness import argument_parser, report
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import (
+    EventKind,
+    Origin,
+    Outcome,
+    RefreshDetails,
+    RefreshEvent,
+    Role,
+)
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
@@ -58,15 +65,20 @@ def event_of(number: int, partitions: int, sequence: int) -> RefreshEvent:
         cause_node_id=None,
         age_ms=None,
         idle_ms=None,
-        broker_id=number % BROKERS,
-        latency_ms=2.5,
         outcome=Outcome.CHANGED,
         generation_before=sequence - 1,
         generation_after=sequence,
         lookups=10,
-        changes=SnapshotChanges(partitions_learned=learned)
-        if sequence == 1
-        else SnapshotChanges(leaders_changed=(moved,)),
+        details=RefreshDetails(
+            broker_id=number % BROKERS,
+            broker_host="host",
+            broker_port=9092,
+            latency_ms=2.5,
+            attempt=1,
+            changes=SnapshotChanges(partitions_learned=learned)
+            if sequence == 1
+            else SnapshotChanges(leaders_changed=(moved,)),
+        ),
         origin=Origin(role=Role.READER, application_id="app", executor_id=str(number), host="host", pid=number),
     )
 

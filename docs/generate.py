@@ -17,12 +17,12 @@ from enum import StrEnum
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer.main
 
 from docs.series_bound import EXAMPLE, max_series
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Details, EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OPTIONS, Table
@@ -77,7 +77,11 @@ def member_docs(values: type[StrEnum]) -> dict[str, str]:
 
 def event_fields() -> str:
     """The fields of an event, with their types in Spark."""
-    docs = {name: doc for row in (RefreshEvent, SnapshotChanges, Origin) for name, doc in attribute_docs(row)}
+    docs = {
+        name: doc
+        for row in (RefreshEvent, *get_args(Details), SnapshotChanges, Origin)
+        for name, doc in attribute_docs(row)
+    }
     fields = [field for field in struct_type(RefreshEvent) if field.name != "time"]
     return "".join(f"- `{field.name}` `{field.dataType.simpleString()}`: {docs[field.name]}\n" for field in fields)
 

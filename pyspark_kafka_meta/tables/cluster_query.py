@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import CheckpointError, ConnectError, KafkaMetaError, ProtocolError
-from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS
+from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe

@@ -15,7 +15,7 @@ from itertools import islice
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent, column_types
 from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Table
@@ -272,17 +272,9 @@ def warn_of_invalid(count: int) -> None:
 
 
 def _columns(row: type) -> dict[str, Any]:
-    """The type of each column. The fields of a nested dataclass become columns at the end, as in
-    `RefreshEvent.to_dict`; `time_ms` is also a timestamp column, the first one."""
-    flat: dict[str, Any] = {}
-    nested: dict[str, Any] = {}
-    for name, hint in get_type_hints(row).items():
-        kind = _without_none(hint)
-        if is_dataclass(kind):
-            nested |= get_type_hints(kind)
-        else:
-            flat[name] = hint
-    return {**({"time": datetime} if "time_ms" in flat else {}), **flat, **nested}
+    """The type of each column. `time_ms` is also a timestamp column, the first one."""
+    types = column_types() if row is RefreshEvent else get_type_hints(row)
+    return {**({"time": datetime} if "time_ms" in types else {}), **types}
 
 
 def _builder(

@@ -22,7 +22,7 @@ from rich.live import Live
 
 from pyspark_kafka_meta.errors import KafkaMetaError, UnknownTopicError
 from pyspark_kafka_meta.kafka.metadata import cache_state
-from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS
+from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import MetadataResponse, shortened
 from pyspark_kafka_meta.options.client import NO_SERVERS

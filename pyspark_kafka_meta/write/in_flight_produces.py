@@ -17,7 +17,8 @@ from pyspark_kafka_meta.errors import ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.leader_offsets import OVERDUE_MS
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
-from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, failure_reason
+from pyspark_kafka_meta.kafka.metadata.cache import failure_reason
+from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -225,7 +226,7 @@ class ProduceResponses:
                 raise received.error
             self._give_back(requests, received)
             return
-        self._client.cache.count_produce(received.node_id, received.request_bytes, received.throttle_ms)
+        self._client.events.count_produce(received.node_id, received.request_bytes, received.throttle_ms)
         if received.throttle_ms > 0:
             self._client.throttles.throttle(received.node_id, received.throttle_ms, self._client.clock())
         (request,) = requests
@@ -242,7 +243,7 @@ class ProduceResponses:
     def _give_back(self, requests: Iterable[InFlightProduce], failure: RequestFailure) -> None:
         """Have the batches of requests without a response sent again, once metadata is newer than the request's."""
         cache = self._client.cache
-        cache.count_retry()
+        self._client.events.count_retry()
         request_update = partial(cache.request_update, failure_reason(failure.error), node_id=failure.node_id)
         for request in requests:
             for queue, queued in request.batches:
@@ -255,7 +256,7 @@ class ProduceResponses:
         cache, node_id = self._client.cache, request.broker.node_id
         match instruction:
             case Refresh(reason, code):
-                cache.count_retry()
+                self._client.events.count_retry()
                 hint = produced.leader_hint
                 if hint is None or not cache.take_hint(queue.partition, hint, request.generation, code, node_id):
                     request_update = partial(
@@ -263,7 +264,7 @@ class ProduceResponses:
                     )
                     queue.wait_for_metadata_after(request.generation, request_update)
             case BackOff():
-                cache.count_retry()
+                self._client.events.count_retry()
                 queue.back_off(self._client.clock(), self._client.backoff_s)
             case Fail(error):
                 raise error

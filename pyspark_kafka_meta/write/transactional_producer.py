@@ -94,7 +94,7 @@ class TransactionalProducer:
             return
         if self._began_at is None:
             self._began_at = self._client.clock()
-            self._client.cache.count_transaction()
+            self._client.events.count_transaction()
         if self.version is TransactionVersion.V1:
             self._client.coordinators.add_partitions(self.transactional_id, self._producer, new, self._deadline())
         self._partitions.update(new)
@@ -147,7 +147,7 @@ class TransactionalProducer:
             logger.warning("transaction %s stays open for the driver to abort: %s", self.transactional_id, error)
             return
         latency_ms = (self._client.clock() - began) * 1000
-        self._client.cache.report_transactions(EventKind.TRANSACTIONS_ABORTED, self.transactional_id, 1, latency_ms)
+        self._client.events.record_transactions(EventKind.TRANSACTIONS_ABORTED, self.transactional_id, 1, latency_ms)
 
     def fail_if_late(self, now: float) -> None:
         """Raises TransactionTimeoutError if the coordinator may abort the transaction before the driver commits it."""

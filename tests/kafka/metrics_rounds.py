@@ -41,7 +41,7 @@ class Rounds(Stream):
 
     @property
     def cache_id(self) -> str:
-        return self.reader_client.cache.cache_id
+        return self.reader_client.events.cache_id
 
     def play(self, rounds: int) -> None:
         """Play rounds, then wait until the event sinks are idle."""

@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as Partition
 
 from pyspark_kafka_meta.errors import ChangedBatchError, ConnectError, DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
@@ -52,7 +52,7 @@ class Sink:
         """
         self.servers, self.topic = servers, topic
         self._version, self._stack = version, stack
-        self.events: list[RefreshEvent] = []
+        self.events: list[Any] = []  # RefreshEvent, with the details of its kind
 
     def options(self, **options: str) -> SinkOptions:
         given = {"kafka.bootstrap.servers": self.servers, "topic": self.topic, "kafka.transactional.id": self.topic}
@@ -440,7 +440,7 @@ def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
     sink.driver().plan()
     assert sink.visible() == rows(0)
     (recovered,) = [event for event in sink.events if event.kind is EventKind.TRANSACTIONS_RECOVERED]
-    assert (recovered.transactions, recovered.copied_records) == (1, PARTITIONS)
+    assert (recovered.details.transactions, recovered.details.copied_records) == (1, PARTITIONS)
 
 
 def test_copies_leave_out_what_others_have_written_between_the_records(sink: Sink) -> None:

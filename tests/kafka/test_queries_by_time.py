@@ -119,7 +119,7 @@ def test_end_by_time_leaves_records_out_that_are_written_while_a_leader_hangs(
     now = TimestampsSpec(int(time.time() * 1000), or_latest=True)
     with closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.PLANNER)))) as client:
         partitions = client.partitions([slow_topic], client.api_deadline())
-        offsets = StartEndOffsets(client, options, LossReporter(options, client.cache.record_loss))
+        offsets = StartEndOffsets(client, options, LossReporter(options, client.events.record_loss))
         resolve = partial(offsets.resolve, now, partitions, "endingOffsets", is_end=True)
         ends = planned_while(resolve, lambda: produce(slow_topic, VALUES, partition=0))
 

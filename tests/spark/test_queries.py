@@ -83,14 +83,14 @@ def events(now_ms: int) -> list[RefreshEvent]:
     recovered = {"recovery_ms": 4_000.0}
     lost = {"cause_topic": "t", "cause_partition": 1, "lost_from_offset": 5, "lost_until_offset": 9, "error": "aged"}
     loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, **lost}
-    committed = {"kind": EventKind.TRANSACTIONS_COMMITTED, "reason": RefreshReason.TRANSACTION, "latency_ms": None}
-    orders = {**committed, "transactional_id": "orders", "broker_host": None}
+    committed = {"kind": EventKind.TRANSACTIONS_COMMITTED, "reason": RefreshReason.TRANSACTION}
+    orders = {**committed, "transactional_id": "orders"}
     again = {"changes": SnapshotChanges(topics_recreated=(TopicRecreated("u", "old", "new"),))}
     return [
         made(OLD, 1, now_ms - 9_000, **learning("t", 1, 1), **FIRST),
         made(OLD, 2, now_ms - 2_000, **loss, **FIRST),
         made(OLD, 3, now_ms - 1_000, **again, **fetched, **FIRST),
-        made(NEW, 1, now_ms - 9_500, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, broker_host=None, **SECOND),
+        made(NEW, 1, now_ms - 9_500, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, **SECOND),
         made(NEW, 2, now_ms - 9_000, **learning("t", 1, 1), **SECOND),
         made(NEW, 3, now_ms - 5_000, **moving("t", 0, (1, 2), (0, 1)), **SECOND),
         made(NEW, 4, now_ms - 5_000, **{**moving("t", 0, (2, 3), (1, 2)), **recovered}, **SECOND),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
@@ -57,7 +57,7 @@ class ReaderScene(Scene):
     def report(self, partition: TopicPartition, reason: RefreshReason = RefreshReason.NOT_LEADER) -> None:
         self.worker.cache.request_update(reason, self.worker.cache.snapshot.generation, partition, 6)
 
-    def refresh_when_due(self) -> RefreshEvent:
+    def refresh_when_due(self) -> Any:
         self.clock.sleep(self.worker.cache.time_to_next_update_ms() / 1000)
         self.worker.cache.refresh_if_due(self.clock() + 60)
         return self.events[-1]

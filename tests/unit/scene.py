@@ -78,7 +78,7 @@ class Scene:
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
         self.cluster.create_topic("t", partitions)
-        self.events: list[RefreshEvent] = []
+        self.events: list[Any] = []  # RefreshEvent, with the details of its kind
         self.monkeypatch = monkeypatch
 
     def options(self, **options: str) -> SourceOptions:

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import (
+    EventKind,
+    HintDetails,
+    LossDetails,
+    Origin,
+    Outcome,
+    RefreshDetails,
+    RefreshEvent,
+    Role,
+    TransactionDetails,
+)
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
+
+ENDED = {"transactional_id": "orders", "transactions": 1, "transactions_ms": 2.5, "copied_records": 0}
+DETAILS: Mapping[EventKind, tuple[Any, Mapping[str, Any]]] = {
+    EventKind.REFRESH: (
+        RefreshDetails,
+        {"broker_id": 1, "broker_host": "broker-1", "broker_port": 9092, "latency_ms": 2.5, "attempt": 0},
+    ),
+    EventKind.HINT: (HintDetails, {"recovery_ms": 0.0, "changes": SnapshotChanges()}),
+    EventKind.DATA_LOSS: (LossDetails, {"error": "lost", "lost_from_offset": 0, "lost_until_offset": None}),
+    EventKind.TRANSACTIONS_COMMITTED: (TransactionDetails, ENDED),
+    EventKind.TRANSACTIONS_ABORTED: (TransactionDetails, ENDED),
+    EventKind.TRANSACTIONS_RECOVERED: (TransactionDetails, ENDED),
+}
+"""The details of each kind, and the values that tests do without."""
 
 
 def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: Any) -> RefreshEvent:
     """An event of a reader's cache: by default a response of broker 1 without changes."""
-    fields: dict[str, Any] = {
+    given: dict[str, Any] = {
         "cache_id": cache,
         "sequence": sequence,
         "time_ms": time_ms,
@@ -22,17 +48,18 @@ def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: 
         "reason": RefreshReason.MAX_AGE,
         "cause_error_code": 0,
         **dict.fromkeys(("cause_topic", "cause_partition", "cause_node_id", "age_ms", "idle_ms")),
-        "broker_id": 1,
-        "broker_host": "broker-1",
-        "broker_port": 9092,
-        "latency_ms": 2.5,
         "outcome": Outcome.UNCHANGED,
         "generation_before": sequence - 1,
         "generation_after": sequence,
         "lookups": 10,
         "origin": Origin(role=Role.READER, executor_id="1", host="worker", pid=7),
     }
-    return RefreshEvent(**{**fields, **others})
+    given |= others
+    if given["kind"] in DETAILS:
+        details, defaults = DETAILS[given["kind"]]
+        of_kind = {field.name: given.pop(field.name) for field in fields(details) if field.name in given}
+        given["details"] = details(**{**defaults, **of_kind})
+    return RefreshEvent(**given)
 
 
 def learning(topic: str, *leaders: int, epoch: int = 0, topic_id: str | None = None) -> dict[str, Any]:

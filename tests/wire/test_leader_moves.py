@@ -17,7 +17,8 @@ from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client import leader_offsets
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Role
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
 from pyspark_kafka_meta.kafka.network import connection, sockets
@@ -48,14 +49,15 @@ class Worker:
         of_client = self.options.client
         publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
         self.client = KafkaClient(of_client, publisher)
-        self.events: list[RefreshEvent] = []
+        self.events: list[Any] = []  # RefreshEvent, with the details of its kind
         backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)
+        self.client.events = EventRecorder("c0ffee", self.events.append, time.monotonic, time.time)
         self.client.cache = MetadataCache(
             self.client.wire,
             of_client.bootstrap_servers,
             backoffs,
+            self.client.events,
             request_timeout_ms=5_000,
-            publish=self.events.append,
         )
 
     def read(self) -> list[int]:
@@ -69,8 +71,12 @@ class Worker:
         """Ids of the brokers that got such requests since tracking began, in order."""
         return [request.broker_id for request in self.cluster.requests() if request.api_key == api_key]
 
-    def refreshes(self) -> list[RefreshEvent]:
+    def refreshes(self) -> list[Any]:
         return [event for event in self.events if event.kind is EventKind.REFRESH]
+
+    def details(self) -> list[Any]:
+        """Of the events that have any."""
+        return [event.details for event in self.events if event.details is not None]
 
     def leader(self) -> tuple[int, int]:
         leader = self.client.cache.leader(T0)
@@ -100,14 +106,16 @@ def test_metadata_requests_at_the_brokers_are_the_refreshes_published(worker: Wo
         worker.cluster.move_leader("t", 0, 2 + number % 2)
         assert worker.read() == [0, 1, 2]
 
-    brokers = [event.broker_id for event in worker.refreshes()]
+    brokers = [event.details.broker_id for event in worker.refreshes()]
     assert worker.brokers_of(METADATA) == brokers
     assert (len(brokers) == 1) if moves == 0 else (len(brokers) <= 1 + 2 * moves)
     assert worker.leader()[0] == (2 + (moves - 1) % 2 if moves else 1)
     assert [event.sequence for event in worker.events] == list(range(1, len(worker.events) + 1))
     if moves:
-        led = [change.new_leader_id for event in worker.events for change in event.changes.leaders_changed]
-        assert led == [2 + number % 2 for number in range(moves)], "each move is reported once"
+        moved = [change for details in worker.details() for change in details.changes.leaders_changed]
+        assert [change.new_leader_id for change in moved] == [2 + number % 2 for number in range(moves)], (
+            "each move is reported once"
+        )
 
 
 def test_reads_without_a_move_ask_for_no_metadata(worker: Worker) -> None:
@@ -134,7 +142,7 @@ def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
         worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
-        assert worker.events[-1].changes.stale_ignored == 1
+        assert worker.events[-1].details.changes.stale_ignored == 1
         assert worker.read() == [0, 1, 2]
 
     assert set(worker.brokers_of(FETCH)) == {2}
@@ -147,7 +155,7 @@ def test_five_stale_answers_in_a_row_send_no_fetch_to_the_old_node(worker: Worke
     stale = []
     for _ in range(5):
         worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
-        stale.append(worker.events[-1].changes.stale_ignored)
+        stale.append(worker.events[-1].details.changes.stale_ignored)
     assert worker.read() == [0, 1, 2]
 
     assert stale == [1] * 5
@@ -185,7 +193,7 @@ def ask_next(worker: Worker, broker_id: int) -> None:
     """Have the cache ask this broker for Metadata next, over a connection that is open."""
     # A refresh chooses one of the two other brokers at random: a hundred refreshes choose both.
     refreshes = (worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline()) for _ in range(100))
-    assert any(worker.refreshes()[-1].broker_id == broker_id for _ in refreshes)
+    assert any(worker.refreshes()[-1].details.broker_id == broker_id for _ in refreshes)
 
 
 def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hint_named(worker: Worker) -> None:
@@ -201,7 +209,7 @@ def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hi
     assert (worker.brokers_of(METADATA), worker.brokers_of(FETCH)[-1]) == ([3], 2)
     assert worker.events[-1].kind is EventKind.HINT, "its confirmation is under way"
     worker.client.cache.refresh_if_due(worker.client.api_deadline())
-    assert (worker.events[-1].broker_id, worker.events[-1].reason) == (3, RefreshReason.LEADER_HINT)
+    assert (worker.events[-1].details.broker_id, worker.events[-1].reason) == (3, RefreshReason.LEADER_HINT)
 
 
 def test_broker_that_is_late_with_metadata_delays_no_answer_about_offsets(
@@ -229,10 +237,10 @@ def test_wrong_hint_heals(worker: Worker) -> None:
     assert worker.read() == [0, 1, 2]
 
     [hint] = [event for event in worker.events if event.kind is EventKind.HINT]
-    assert hint.changes.leaders_changed == (LeaderChange("t", 0, leader_id, 3, epoch, epoch + 1),)
+    assert hint.details.changes.leaders_changed == (LeaderChange("t", 0, leader_id, 3, epoch, epoch + 1),)
     assert worker.leader() == (leader_id, epoch)
-    assert worker.refreshes()[-1].recovery_ms is not None
-    assert worker.brokers_of(METADATA) == [event.broker_id for event in worker.refreshes()]
+    assert worker.refreshes()[-1].details.recovery_ms is not None
+    assert worker.brokers_of(METADATA) == [event.details.broker_id for event in worker.refreshes()]
 
 
 def test_replica_that_the_leader_names_is_read_until_it_is_gone(mock_cluster: MockCluster, worker: Worker) -> None:

@@ -20,7 +20,8 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS, Throttles
-from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, MetadataCache
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,

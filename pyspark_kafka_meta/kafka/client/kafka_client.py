@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS, ReadR
 from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
 from pyspark_kafka_meta.kafka.client.topic_pattern import TopicPatternWire
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, backoff_s
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
@@ -42,6 +44,7 @@ class KafkaClient:
 
     Attributes:
         wire: sends requests to brokers. `cache` says to which.
+        events: takes what happens in the cache and to its leaders, and publishes it.
         replicas: preferred read replicas, by rack: queries with different racks share a client.
         throttles: brokers that throttle the client.
         broker_reports: the last metadata of each broker that was asked for its own, by node id.
@@ -82,12 +85,13 @@ class KafkaClient:
             retry_backoff_ms=options.retry_backoff_ms,
             retry_backoff_max_ms=options.retry_backoff_max_ms,
         )
+        self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)
         self.cache = MetadataCache(
             self.wire if topic_filter is None else TopicPatternWire(self.wire, topic_filter),
             options.bootstrap_servers,
             self._settings,
+            self.events,
             request_timeout_ms=options.request_timeout_ms,
-            publish=self.publisher.publish,
             clock=clock,
             sleep=sleep,
             rng=self._rng,
@@ -102,7 +106,14 @@ class KafkaClient:
         from pyspark_kafka_meta.kafka.client.coordinators import Coordinators  # readers start sooner without it
 
         return Coordinators(
-            self.wire, self.cache, self.options, self.throttles, self.clock, self.sleep, self.backoff_s, self._rng
+            self.wire,
+            self.cache,
+            self.options,
+            self.throttles,
+            self.clock,
+            self.sleep,
+            self.backoff_s,
+            self._rng,
         )
 
     def api_deadline(self) -> float:
@@ -214,7 +225,15 @@ class KafkaClient:
         failures = 0
         all_known_at, first_generation = self.clock(), self.cache.snapshot.generation
         leaders = LeaderOffsets(
-            self.wire, self.cache, self.options, self._unanswered, self.throttles, template, deadline, self.clock
+            self.wire,
+            self.cache,
+            self.events,
+            self.options,
+            self._unanswered,
+            self.throttles,
+            template,
+            deadline,
+            self.clock,
         )
         while True:
             generation = self.cache.snapshot.generation

@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark_kafka_meta.kafka.client.next_request import Throttles
-from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, MetadataCache
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     UNKNOWN_LEADER_EPOCH,
@@ -50,6 +52,7 @@ class LeaderOffsets:
         self,
         wire: Wire,
         cache: MetadataCache,
+        events: EventRecorder,
         options: ClientOptions,
         unanswered: Counter[int],
         throttles: Throttles,
@@ -66,6 +69,7 @@ class LeaderOffsets:
         self.errors: dict[TopicPartition, str] = {}
         self._wire = wire
         self._cache = cache
+        self._events = events
         self._options = options
         self._unanswered = unanswered
         self._throttles = throttles
@@ -180,7 +184,7 @@ class LeaderOffsets:
         action = read_action(code)
         if action is Action.FAIL:
             raise broker_error(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
-        self._cache.count_retry()
+        self._events.count_retry()
         if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self._cache.request_update(
                 refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id

@@ -7,18 +7,16 @@ the generation that a refresh request names.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import time
-import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.metadata.cache_state import CacheState
-from pyspark_kafka_meta.kafka.metadata.event_recorder import Attempt
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome, RefreshCause, RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.event_recorder import Attempt, EventRecorder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import (
@@ -29,11 +27,6 @@ from pyspark_kafka_meta.model import (
     RefreshReason,
     TopicPartition,
 )
-
-logger = logging.getLogger(__name__)
-
-RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
-"""Another broker may respond, or the same broker later."""
 
 
 def failure_reason(error: KafkaMetaError) -> RefreshReason:
@@ -51,42 +44,35 @@ class MetadataWire(Protocol):
 
 
 class MetadataCache:
-    """The leaders of partitions. Not thread-safe.
-
-    Attributes:
-        cache_id: random; in every event of the cache.
-    """
+    """The leaders of partitions. Not thread-safe."""
 
     def __init__(
         self,
         wire: MetadataWire,
         bootstrap: Sequence[Address],
         settings: PolicySettings,
+        events: EventRecorder,
         *,
         request_timeout_ms: int,
-        publish: Callable[[RefreshEvent], None],
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
     ) -> None:
         """
         Args:
             bootstrap: tried in random order until a broker is known; not empty.
+            events: takes what happens in this cache.
             request_timeout_ms: limit of one attempt, so that a broker that hangs does not use up a whole deadline.
-            publish: called with every event; its exceptions are logged only.
             clock: monotonic seconds; deadlines use this clock.
-            wall_clock: seconds since 1970 UTC.
         """
-        self.cache_id = uuid.uuid4().hex
         self._wire = wire
+        self._events = events
         self._request_timeout_ms = request_timeout_ms
-        self._publish_event = publish
         self._clock = clock
         self._sleep = sleep
         self._attempt: Attempt | None = None  # in flight
-        self._state = CacheState(self.cache_id, bootstrap, settings, rng or random.Random(), wall_clock)
-        self._publish(self._state.recorder.born(self.snapshot, self._clock()))
+        self._state = CacheState(events, bootstrap, settings, rng or random.Random())
+        events.record_birth()
 
     @property
     def snapshot(self) -> MetadataSnapshot:
@@ -101,27 +87,10 @@ class MetadataCache:
         """The broker to fetch from; None if no leader is known. Sends no request."""
         return self._state.leader(partition, self._clock())
 
-    def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
-        """Count a Fetch response and its throttle time (KIP-219) for the next event."""
-        self._state.recorder.count_fetch(node_id, response_bytes, throttle_ms)
-
-    def count_produce(self, node_id: int, request_bytes: int, throttle_ms: int) -> None:
-        """Count a Produce response and its throttle time (KIP-219) for the next event."""
-        self._state.recorder.count_produce(node_id, request_bytes, throttle_ms)
-
-    def count_transaction(self) -> None:
-        """Count a transaction that a task began, for the next event: an event for each would push the others out of
-        their folder."""
-        self._state.recorder.count_transaction()
-
-    def count_retry(self) -> None:
-        """Count a failed request, or a retriable error of a partition in a response."""
-        self._state.recorder.count_retry()
-
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
         """A request to `node_id` failed without a response: its partitions may have moved to other leaders.
         `generation` as in `request_update`."""
-        self.count_retry()
+        self._events.count_retry()
         self.request_update(failure_reason(error), generation, node_id=node_id)
 
     def pass_over(self, address: Address, error: KafkaMetaError) -> None:
@@ -130,40 +99,10 @@ class MetadataCache:
 
     def close(self) -> None:
         """Publish the last event of the cache."""
-        now, attempt = self._clock(), self._attempt
-        if attempt is not None:
+        if (attempt := self._attempt) is not None:
             error = RequestTimeoutError(f"{attempt.address} did not respond before the cache was closed")
-            self._publish(self._state.recorder.failed(attempt, self.snapshot, now, error))
-        self._publish(self._state.recorder.closed(self.snapshot, now))
-
-    def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
-        """Publish an event of skipped records.
-
-        Args:
-            until_offset: exclusive; None if unknown.
-            cause: text of the event.
-        """
-        event = self._state.recorder.lost(partition, from_offset, until_offset, cause, self.snapshot, self._clock())
-        self._publish(event)
-
-    def report_transactions(
-        self, kind: EventKind, transactional_id: str, transactions: int, latency_ms: float, copied_records: int = 0
-    ) -> None:
-        """Publish an event of ended transactions.
-
-        Args:
-            kind: one of `EventKind.TRANSACTIONS_...`.
-            transactional_id: of the sink; of the task, if a failed task aborts its transaction.
-            transactions: their number.
-            latency_ms: duration of the whole commit, abort or recovery.
-            copied_records: records of decided but aborted transactions, written again.
-        """
-        now = self._clock()
-        self._publish(
-            self._state.recorder.transactions_ended(
-                kind, transactional_id, transactions, latency_ms, copied_records, self.snapshot, now
-            )
-        )
+            self._events.record_failure(attempt, self._clock(), error)
+        self._events.record_close()
 
     def request_update(
         self,
@@ -257,11 +196,7 @@ class MetadataCache:
             snapshot is newer, because the topic may have been recreated since.
         """
         cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
-        event = self._state.take_hint(cause, partition, hint, generation, self._clock())
-        if event is None:
-            return False
-        self._publish(event)
-        return True
+        return self._state.take_hint(cause, partition, hint, generation, self._clock())
 
     def _send(self, deadline: float) -> Attempt:
         attempt = self._state.begin(self._clock())
@@ -275,22 +210,13 @@ class MetadataCache:
         try:
             response = self._wire.receive_metadata(until)
         except KafkaMetaError as error:
-            is_retriable = isinstance(error, RETRIABLE_ERRORS)
-            event = self._state.handle_failure(attempt, error, self._clock(), is_retriable)
+            self._state.handle_failure(attempt, error, self._clock())
         else:
             if response is None:
                 self._attempt = attempt
                 return False
-            event = self._state.handle_response(attempt, response, self._clock())
-        self._publish(event)
-        if event.outcome is not Outcome.FAILED:
-            return True
+            if self._state.handle_response(attempt, response, self._clock()):
+                return True
         if self._state.fatal_error is not None:
             raise self._state.fatal_error from None
         return False
-
-    def _publish(self, event: RefreshEvent) -> None:
-        try:
-            self._publish_event(event)
-        except Exception:
-            logger.warning("refresh event %d was not published", event.sequence, exc_info=True)

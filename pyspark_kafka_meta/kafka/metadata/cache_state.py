@@ -1,24 +1,26 @@
 """`CacheState`: the state of a metadata cache, without a lock, a clock or a socket.
 
-Combines the snapshot, the refresh policy, the choice of brokers and the event recorder. Follows Kafka's `Metadata`.
+Combines the snapshot, the refresh policy and the choice of brokers, and records events. Follows Kafka's `Metadata`.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
+    ConnectError,
     KafkaMetaError,
     OtherClusterError,
     ProtocolError,
+    RequestTimeoutError,
     UnknownHostError,
 )
 from pyspark_kafka_meta.kafka.metadata.event_recorder import Attempt, EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause, RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION, REBOOTSTRAP_REQUIRED, describe
@@ -33,6 +35,8 @@ from pyspark_kafka_meta.model import (
 
 logger = logging.getLogger(__name__)
 
+RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
+"""Another broker may respond, or the same broker later."""
 MAX_IDLE_S = 300.0
 """How long a missing topic that is no longer looked up stays in requests (Kafka's metadata.max.idle.ms)."""
 UNKNOWN_HOST_TIMEOUT_S = 3.0
@@ -45,20 +49,14 @@ class CacheState:
 
     Attributes:
         snapshot: the current metadata.
-        recorder: makes the events.
         fatal_error: of the last failure, if it ends the refresh (`handle_failure`).
     """
 
     def __init__(
-        self,
-        cache_id: str,
-        bootstrap: Sequence[Address],
-        settings: PolicySettings,
-        rng: random.Random,
-        wall_clock: Callable[[], float],
+        self, events: EventRecorder, bootstrap: Sequence[Address], settings: PolicySettings, rng: random.Random
     ) -> None:
         self.snapshot = MetadataSnapshot()
-        self.recorder = EventRecorder(cache_id, wall_clock)
+        self._events = events
         self._bootstrap = bootstrap
         self._policy = RefreshPolicy(settings, rng)
         self._choice = BrokerChoice(bootstrap, rng)
@@ -79,7 +77,7 @@ class CacheState:
 
     def leader(self, partition: TopicPartition, now: float) -> LeaderAndEpoch | None:
         self._topics[partition.topic] = now
-        self.recorder.count_lookup(now)
+        self._events.count_lookup(now)
         return self.snapshot.leader(partition)
 
     def request_update(self, cause: RefreshCause, generation: int, now: float, at_once: bool = False) -> None:
@@ -117,13 +115,12 @@ class CacheState:
             cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
         return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now)
 
-    def handle_failure(
-        self, attempt: Attempt, error: KafkaMetaError, now: float, is_retriable: bool = True
-    ) -> RefreshEvent:
+    def handle_failure(self, attempt: Attempt, error: KafkaMetaError, now: float) -> None:
         """An error that is not retriable is fatal once all addresses failed: a broker may have an expired certificate,
         or an address be that of a controller or of another cluster. A refused login is fatal at once: more of them may
         lock out the user.
         """
+        is_retriable = isinstance(error, RETRIABLE_ERRORS)
         self._failures[attempt.address] = error
         if not is_retriable:
             self._refusals.pop(attempt.address, None)  # the latest comes last
@@ -142,7 +139,7 @@ class CacheState:
                 self._failure_texts(),
             )
             self._warned = True
-        return self.recorder.failed(attempt, self.snapshot, now, error)
+        self._events.record_failure(attempt, now, error)
 
     def pass_over(self, address: Address, error: KafkaMetaError) -> None:
         """Warn once of a broker that fails for good while others respond."""
@@ -150,25 +147,29 @@ class CacheState:
             self._passed_over.add(address)
             logger.warning("%s. Asking other brokers", error)
 
-    def handle_response(self, attempt: Attempt, response: MetadataResponse, now: float) -> RefreshEvent:
-        """The response may be an error, or of another cluster: then the outcome of the event is FAILED."""
-        address, code = attempt.address, response.error_code
-        if code == REBOOTSTRAP_REQUIRED:
+    def handle_response(self, attempt: Attempt, response: MetadataResponse, now: float) -> bool:
+        """Whether the response refreshed the metadata: it may be an error, or of another cluster."""
+        if response.error_code == REBOOTSTRAP_REQUIRED:
             self._choice.rebootstrap()
-        if code != 0:
-            error = ProtocolError(f"{address} refused a Metadata request: {describe(code)}")
-            return self.handle_failure(attempt, error, now)
+        error = self._response_error(attempt.address, response)
+        if error is None:
+            self._merge(attempt, response, now)
+        else:
+            self.handle_failure(attempt, error, now)
+        return error is None
+
+    def _response_error(self, address: Address, response: MetadataResponse) -> KafkaMetaError | None:
+        if response.error_code != 0:
+            return ProtocolError(f"{address} refused a Metadata request: {describe(response.error_code)}")
         if not response.brokers:
-            error = ProtocolError(f"{address} knows no brokers: it is starting up")
-            return self.handle_failure(attempt, error, now)
+            return ProtocolError(f"{address} knows no brokers: it is starting up")
         known, reported = self.snapshot.cluster_id, response.cluster_id
-        if None not in (known, reported) and known != reported:
-            other = OtherClusterError(
-                f"{address} belongs to cluster {reported}, and this client uses cluster {known}: name brokers of one "
-                "cluster in kafka.bootstrap.servers; restart the query if the cluster was replaced"
-            )
-            return self.handle_failure(attempt, other, now, is_retriable=False)
-        return self._merge(attempt, response, now)
+        if None in (known, reported) or known == reported:
+            return None
+        return OtherClusterError(
+            f"{address} belongs to cluster {reported}, and this client uses cluster {known}: name brokers of one "
+            "cluster in kafka.bootstrap.servers; restart the query if the cluster was replaced"
+        )
 
     def take_hint(
         self,
@@ -177,17 +178,17 @@ class CacheState:
         hint: LeaderHint,
         generation: int,
         now: float,
-    ) -> RefreshEvent | None:
-        """None if the hint is ignored."""
-        before = self.snapshot
-        hinted = before.with_leader_hint(partition, hint)
-        if hinted is None or generation < before.generation:
-            return None
+    ) -> bool:
+        """Whether the hint was taken."""
+        hinted = self.snapshot.with_leader_hint(partition, hint)
+        if hinted is None or generation < self.snapshot.generation:
+            return False
         self.snapshot, changes = hinted
         self._policy.request_update(cause, now)
         recovery_ms = self._policy.resolve_problem(now, changes, by_hint=True)
         # A problem that was not reported before lasted until this very response.
-        return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms or 0.0)
+        self._events.record_hint(cause, self.snapshot, now, changes, recovery_ms or 0.0)
+        return True
 
     def retry_deadline(self, reason: RefreshReason, began: float, deadline: float) -> float:
         """When `refresh` stops retrying: early if a new query can resolve no bootstrap host name, which is probably a
@@ -208,7 +209,7 @@ class CacheState:
         failures = [(str(address), str(error)) for address, error in self._failures.items()]
         return "; ".join(text if address in text else f"{address}: {text}" for address, text in failures)
 
-    def _merge(self, attempt: Attempt, response: MetadataResponse, now: float) -> RefreshEvent:
+    def _merge(self, attempt: Attempt, response: MetadataResponse, now: float) -> None:
         hinted_meanwhile = self.snapshot is not attempt.before
         responders = (broker.node_id for broker in response.brokers if broker.address == attempt.address)
         # The response may have waited for its caller: the start of the request bounds its age.
@@ -229,7 +230,7 @@ class CacheState:
             self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
         elif hinted_meanwhile:
             self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)
-        return self.recorder.answered(attempt, self.snapshot, now, response, changes, recovery_ms)
+        self._events.record_response(attempt, self.snapshot, now, response, changes, recovery_ms)
 
     def _addresses(self) -> list[Address]:
         return [broker.address for broker in self.snapshot.brokers.values()]

@@ -1,22 +1,32 @@
-"""`EventRecorder`: makes the refresh events of one cache, and counts lookups, requests and retries between them."""
+"""`EventRecorder`: makes and publishes the refresh events of one client, and counts lookups, requests, retries and
+transactions between them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     BrokerFetches,
     BrokerProduces,
+    Details,
     EventKind,
+    HintDetails,
+    LossDetails,
     Outcome,
     RefreshCause,
+    RefreshDetails,
     RefreshEvent,
+    TransactionDetails,
 )
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 RequestCounts = dict[int, tuple[int, int]]
 """Number of requests and their bytes, by node id."""
@@ -44,12 +54,30 @@ class Attempt:
 
 
 class EventRecorder:
-    """Makes the events of one cache. Not thread-safe. `after` is the snapshot after the event, `now` is in seconds of
-    the cache's clock."""
+    """Makes the events of one cache, numbers and publishes them. Not thread-safe. `now` is in seconds of `clock`.
 
-    def __init__(self, cache_id: str, wall_clock: Callable[[], float]) -> None:
-        self._cache_id = cache_id
+    Attributes:
+        cache_id: random; in every event.
+    """
+
+    def __init__(
+        self,
+        cache_id: str,
+        publish: Callable[[RefreshEvent], None],
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            publish: called with every event; its exceptions are logged only.
+            clock: monotonic seconds, of the cache.
+            wall_clock: seconds since 1970 UTC.
+        """
+        self.cache_id = cache_id
+        self._publish = publish
+        self._clock = clock
         self._wall_clock = wall_clock
+        self._snapshot = MetadataSnapshot()  # after the last event
         self._sequence = 0
         self._lookups = 0
         self._last_lookup: float | None = None
@@ -60,82 +88,84 @@ class EventRecorder:
         self._transactions_begun = 0
         self._retries = 0
 
+    # --- counted for the next event -----------------------------------------------------------------------------------
+
     def count_lookup(self, now: float) -> None:
         self._lookups += 1
         self._last_lookup = now
 
     def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
+        """Count a Fetch response and its throttle time (KIP-219)."""
         _count(self._fetches, node_id, response_bytes)
         self._fetch_throttle_ms += throttle_ms
 
     def count_produce(self, node_id: int, request_bytes: int, throttle_ms: int) -> None:
+        """Count a Produce response and its throttle time (KIP-219)."""
         _count(self._produces, node_id, request_bytes)
         self._produce_throttle_ms += throttle_ms
 
     def count_transaction(self) -> None:
+        """Count a transaction that a task began: an event for each would push the others out of their folder."""
         self._transactions_begun += 1
 
     def count_retry(self) -> None:
+        """Count a failed request, or a retriable error of a partition in a response."""
         self._retries += 1
 
-    def born(self, snapshot: MetadataSnapshot, now: float) -> RefreshEvent:
-        """The first event of the cache."""
-        cause = RefreshCause(RefreshReason.BOOTSTRAP)
-        return self._event(EventKind.BORN, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
+    # --- events -------------------------------------------------------------------------------------------------------
 
-    def closed(self, snapshot: MetadataSnapshot, now: float) -> RefreshEvent:
-        """The last event of the cache."""
-        cause = RefreshCause(RefreshReason.CLOSED)
-        return self._event(EventKind.CLOSED, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
+    def record_birth(self) -> None:
+        """Publish the first event of the cache."""
+        self._record(EventKind.BORN, RefreshCause(RefreshReason.BOOTSTRAP), self._clock())
 
-    def hinted(
-        self,
-        cause: RefreshCause,
-        before: MetadataSnapshot,
-        after: MetadataSnapshot,
-        now: float,
-        changes: SnapshotChanges,
-        recovery_ms: float,
-    ) -> RefreshEvent:
-        event = self._event(EventKind.HINT, Outcome.CHANGED, cause, before, after, now)
-        return replace(event, changes=changes, recovery_ms=recovery_ms)
+    def record_close(self) -> None:
+        """Publish the last event of the cache."""
+        self._record(EventKind.CLOSED, RefreshCause(RefreshReason.CLOSED), self._clock())
 
-    def lost(
-        self,
-        partition: TopicPartition,
-        from_offset: int,
-        until_offset: int | None,
-        why: str,
-        snapshot: MetadataSnapshot,
-        now: float,
-    ) -> RefreshEvent:
-        cause = RefreshCause(RefreshReason.DATA_LOSS, partition=partition)
-        event = self._event(EventKind.DATA_LOSS, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
-        return replace(event, error=why, lost_from_offset=from_offset, lost_until_offset=until_offset)
+    def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
+        """Publish an event of skipped records.
 
-    def transactions_ended(
-        self,
-        kind: EventKind,
-        transactional_id: str,
-        transactions: int,
-        latency_ms: float,
-        copied_records: int,
-        snapshot: MetadataSnapshot,
-        now: float,
-    ) -> RefreshEvent:
-        cause = RefreshCause(RefreshReason.TRANSACTION)
-        return replace(
-            self._event(kind, Outcome.UNCHANGED, cause, snapshot, snapshot, now),
+        Args:
+            until_offset: exclusive; None if unknown.
+            cause: text of the event.
+        """
+        details = LossDetails(error=cause, lost_from_offset=from_offset, lost_until_offset=until_offset)
+        reason = RefreshCause(RefreshReason.DATA_LOSS, partition=partition)
+        self._record(EventKind.DATA_LOSS, reason, self._clock(), details)
+
+    def record_transactions(
+        self, kind: EventKind, transactional_id: str, transactions: int, latency_ms: float, copied_records: int = 0
+    ) -> None:
+        """Publish an event of ended transactions.
+
+        Args:
+            kind: one of `EventKind.TRANSACTIONS_...`.
+            transactional_id: of the sink; of the task, if a failed task aborts its transaction.
+            transactions: their number.
+            latency_ms: duration of the whole commit, abort or recovery.
+            copied_records: records of decided but aborted transactions, written again.
+        """
+        details = TransactionDetails(
             transactional_id=transactional_id,
             transactions=transactions,
             transactions_ms=round(latency_ms, 3),
             copied_records=copied_records,
         )
+        self._record(kind, RefreshCause(RefreshReason.TRANSACTION), self._clock(), details)
 
-    def failed(self, attempt: Attempt, after: MetadataSnapshot, now: float, error: KafkaMetaError) -> RefreshEvent:
-        return replace(self._refresh_event(Outcome.FAILED, attempt, after, now), error=str(error))
+    def record_hint(
+        self, cause: RefreshCause, after: MetadataSnapshot, now: float, changes: SnapshotChanges, recovery_ms: float
+    ) -> None:
+        """Publish the event of a leader hint that was taken. `after` is the snapshot with it."""
+        before, self._snapshot = self._snapshot, after
+        details = HintDetails(recovery_ms=recovery_ms, changes=changes)
+        self._record(EventKind.HINT, cause, now, details, Outcome.CHANGED, before)
 
-    def answered(
+    def record_failure(self, attempt: Attempt, now: float, error: KafkaMetaError) -> None:
+        """Publish the event of a Metadata request without a usable response."""
+        self._record_refresh(attempt, Outcome.FAILED, self._details(attempt, now, error=str(error)))
+
+    def record_response(
         self,
         attempt: Attempt,
         after: MetadataSnapshot,
@@ -143,10 +173,12 @@ class EventRecorder:
         response: MetadataResponse,
         changes: SnapshotChanges,
         recovery_ms: float | None,
-    ) -> RefreshEvent:
-        outcome = Outcome.CHANGED if changes else Outcome.UNCHANGED
-        return replace(
-            self._refresh_event(outcome, attempt, after, now),
+    ) -> None:
+        """Publish the event of a Metadata response. `after` is the snapshot with it."""
+        self._snapshot = after
+        details = self._details(
+            attempt,
+            now,
             api_version=response.api_version,
             correlation_id=response.correlation_id,
             request_bytes=response.request_bytes,
@@ -155,38 +187,38 @@ class EventRecorder:
             changes=changes,
             recovery_ms=recovery_ms,
         )
+        self._record_refresh(attempt, Outcome.CHANGED if changes else Outcome.UNCHANGED, details)
 
-    def _refresh_event(self, outcome: Outcome, attempt: Attempt, after: MetadataSnapshot, now: float) -> RefreshEvent:
+    def _details(self, attempt: Attempt, now: float, **result: Any) -> RefreshDetails:
         # The first response shows which broker has the bootstrap address, if any.
-        responders = (broker.node_id for broker in after.brokers.values() if broker.address == attempt.address)
-        return replace(
-            self._event(EventKind.REFRESH, outcome, attempt.cause, attempt.before, after, attempt.began),
+        responders = (broker.node_id for broker in self._snapshot.brokers.values() if broker.address == attempt.address)
+        return RefreshDetails(
             broker_id=next(responders, None),
             broker_host=attempt.address.host,
             broker_port=attempt.address.port,
             latency_ms=_ms(now - attempt.began),
             attempt=attempt.number,
+            **result,
         )
 
-    def _event(
+    def _record_refresh(self, attempt: Attempt, outcome: Outcome, details: RefreshDetails) -> None:
+        self._record(EventKind.REFRESH, attempt.cause, attempt.began, details, outcome, attempt.before)
+
+    def _record(
         self,
         kind: EventKind,
-        outcome: Outcome,
         cause: RefreshCause,
-        before: MetadataSnapshot,
-        after: MetadataSnapshot,
         began: float,
-    ) -> RefreshEvent:
+        details: Details | None = None,
+        outcome: Outcome = Outcome.UNCHANGED,
+        before: MetadataSnapshot | None = None,
+    ) -> None:
+        """Publish an event. `before` is the snapshot at its beginning, by default the same as after it."""
+        after = self._snapshot
+        before = after if before is None else before
         self._sequence += 1
-        lookups, self._lookups = self._lookups, 0
-        fetches, self._fetches = self._fetches, {}
-        fetch_throttle_ms, self._fetch_throttle_ms = self._fetch_throttle_ms, 0
-        produces, self._produces = self._produces, {}
-        produce_throttle_ms, self._produce_throttle_ms = self._produce_throttle_ms, 0
-        transactions_begun, self._transactions_begun = self._transactions_begun, 0
-        retries, self._retries = self._retries, 0
-        return RefreshEvent(
-            cache_id=self._cache_id,
+        event = RefreshEvent(
+            cache_id=self.cache_id,
             sequence=self._sequence,
             cluster_id=after.cluster_id,
             time_ms=int(self._wall_clock() * 1000),
@@ -201,14 +233,22 @@ class EventRecorder:
             generation_after=after.generation,
             age_ms=_ms(began - before.fetched_at) if before.generation > 0 else None,
             idle_ms=_ms(max(began - self._last_lookup, 0)) if self._last_lookup is not None else None,
-            lookups=lookups,
-            fetches=tuple(BrokerFetches(node_id, *counted) for node_id, counted in sorted(fetches.items())),
-            retries=retries,
-            fetch_throttle_ms=fetch_throttle_ms,
-            produces=tuple(BrokerProduces(node_id, *counted) for node_id, counted in sorted(produces.items())),
-            produce_throttle_ms=produce_throttle_ms,
-            transactions_begun=transactions_begun,
+            lookups=self._lookups,
+            fetches=tuple(BrokerFetches(node_id, *counted) for node_id, counted in sorted(self._fetches.items())),
+            retries=self._retries,
+            fetch_throttle_ms=self._fetch_throttle_ms,
+            produces=tuple(BrokerProduces(node_id, *counted) for node_id, counted in sorted(self._produces.items())),
+            produce_throttle_ms=self._produce_throttle_ms,
+            transactions_begun=self._transactions_begun,
+            details=details,
         )
+        self._lookups = self._fetch_throttle_ms = self._produce_throttle_ms = 0
+        self._retries = self._transactions_begun = 0
+        self._fetches, self._produces = {}, {}
+        try:
+            self._publish(event)
+        except Exception:
+            logger.warning("refresh event %d was not published", event.sequence, exc_info=True)
 
 
 def _count(counts: RequestCounts, node_id: int, size_bytes: int) -> None:

@@ -6,9 +6,10 @@ No Kafka client publishes these; the reasons name the triggers of Kafka's `Metad
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol, get_args, get_type_hints
 
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
@@ -124,6 +125,92 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshDetails:
+    """A Metadata request, and the changes by its response.
+
+    Attributes:
+        broker_id: broker that received the request; None for a bootstrap address.
+        broker_host: host that received the request, None without a request.
+        broker_port: its port.
+        api_version: version of the Metadata request; None without a response, like the next four fields.
+        correlation_id: correlation id of the request.
+        request_bytes: request size with length prefix.
+        response_bytes: response size with length prefix.
+        throttle_ms: throttle time of the response (quota).
+        latency_ms: from the start of the attempt, connection setup included, until its result was processed, which
+            a task does between record batches; None without an attempt.
+        attempt: number of the attempt since the last good response, from 1; 0 without one.
+        error: why the request failed or records were lost, else None.
+        recovery_ms: duration of the problem that this event ended, else None; 0 for a hint in the error response.
+        changes: metadata changes of this event.
+    """
+
+    broker_id: int | None
+    broker_host: str
+    broker_port: int
+    api_version: int | None = None
+    correlation_id: int | None = None
+    request_bytes: int | None = None
+    response_bytes: int | None = None
+    throttle_ms: int | None = None
+    latency_ms: float
+    attempt: int
+    error: str | None = None
+    recovery_ms: float | None = None
+    changes: SnapshotChanges = field(default_factory=SnapshotChanges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HintDetails:
+    """The change by a leader hint.
+
+    Attributes:
+        recovery_ms: duration of the problem that this event ended, else None; 0 for a hint in the error response.
+        changes: metadata changes of this event.
+    """
+
+    recovery_ms: float
+    changes: SnapshotChanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossDetails:
+    """Lost offsets of the partition that the event names as its cause.
+
+    Attributes:
+        error: why the request failed or records were lost, else None.
+        lost_from_offset: first lost offset, None unless kind is data_loss.
+        lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
+            truncated log at lost_from_offset.
+    """
+
+    error: str
+    lost_from_offset: int
+    lost_until_offset: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDetails:
+    """Ended transactions.
+
+    Attributes:
+        transactional_id: of the sink, or of the failed task; None unless kind is transactions_*, like the next three
+            fields.
+        transactions: number of ended transactions.
+        transactions_ms: duration of the whole commit, abort or recovery.
+        copied_records: records of transactions that a broker had aborted after they were decided, written again.
+    """
+
+    transactional_id: str
+    transactions: int
+    transactions_ms: float
+    copied_records: int
+
+
+Details = RefreshDetails | HintDetails | LossDetails | TransactionDetails
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshEvent:
     """One event of a metadata cache: created, closed, Metadata request, leader hint, skipped records or ended
     transactions.
@@ -140,23 +227,10 @@ class RefreshEvent:
         cause_topic: affected topic, None without one.
         cause_partition: affected partition of this topic.
         cause_node_id: affected broker, None without one.
-        broker_id: broker that received the request; None for a bootstrap address.
-        broker_host: host that received the request, None without a request.
-        broker_port: its port.
-        api_version: version of the Metadata request; None without a response, like the next four fields.
-        correlation_id: correlation id of the request.
-        request_bytes: request size with length prefix.
-        response_bytes: response size with length prefix.
-        throttle_ms: throttle time of the response (quota).
-        latency_ms: from the start of the attempt, connection setup included, until its result was processed, which
-            a task does between record batches; None without an attempt.
-        attempt: number of the attempt since the last good response, from 1; 0 without one.
         outcome: see Outcomes.
-        error: why the request failed or records were lost, else None.
         generation_before: good responses before this event.
         generation_after: good responses including this event.
         age_ms: age of the last good response when the attempt started, None without one.
-        recovery_ms: duration of the problem that this event ended, else None; 0 for a hint in the error response.
         idle_ms: from the last leader lookup to the start of the attempt, None before the first lookup.
         lookups: leader lookups in the cache since the previous event.
         fetches: Fetch responses since the previous event, by broker.
@@ -165,18 +239,10 @@ class RefreshEvent:
         produces: Produce responses since the previous event, by broker.
         produce_throttle_ms: total Produce throttle time since the previous event (KIP-219).
         transactions_begun: transactions since the previous event, of tasks, or of a committer for its decisions.
-        lost_from_offset: first lost offset, None unless kind is data_loss.
-        lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
-            truncated log at lost_from_offset.
-        transactional_id: of the sink, or of the failed task; None unless kind is transactions_*, like the next three
-            fields.
-        transactions: number of ended transactions.
-        transactions_ms: duration of the whole commit, abort or recovery.
-        copied_records: records of transactions that a broker had aborted after they were decided, written again.
         died_cache_ids: killed caches of this application and machine, not reported before; with kind born, or later if
             the temporary folder is slow.
         dropped_before: events of this cache that this sink lost and no earlier event counted.
-        changes: metadata changes of this event.
+        details: of its kind; None for born and closed.
         origin: the Spark context, attached by the publisher.
     """
 
@@ -191,22 +257,10 @@ class RefreshEvent:
     cause_topic: str | None
     cause_partition: int | None
     cause_node_id: int | None
-    broker_id: int | None = None
-    broker_host: str | None = None
-    broker_port: int | None = None
-    api_version: int | None = None
-    correlation_id: int | None = None
-    request_bytes: int | None = None
-    response_bytes: int | None = None
-    throttle_ms: int | None = None
-    latency_ms: float | None = None
-    attempt: int = 0
     outcome: Outcome
-    error: str | None = None
     generation_before: int
     generation_after: int
     age_ms: float | None
-    recovery_ms: float | None = None
     idle_ms: float | None
     lookups: int
     fetches: tuple[BrokerFetches, ...] = ()
@@ -215,29 +269,47 @@ class RefreshEvent:
     produces: tuple[BrokerProduces, ...] = ()
     produce_throttle_ms: int = 0
     transactions_begun: int = 0
-    lost_from_offset: int | None = None
-    lost_until_offset: int | None = None
-    transactional_id: str | None = None
-    transactions: int | None = None
-    transactions_ms: float | None = None
-    copied_records: int | None = None
     died_cache_ids: tuple[str, ...] = ()
     dropped_before: int = 0
-    changes: SnapshotChanges = field(default_factory=SnapshotChanges)
+    details: Details | None = None
     origin: Origin | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """One flat row, ready for JSON: the event's own fields, those of `changes`, those of `origin` (all None
-        without one), always in this order."""
+        """One flat row, ready for JSON: the fields of the event, its details, their changes and its origin, always
+        those of `COLUMNS` in this order."""
         row = asdict(self)
-        changes, origin = row.pop("changes"), row.pop("origin")
+        details, origin = row.pop("details") or {}, row.pop("origin") or {}
+        changes = details.pop("changes", {})
         for name in ("partitions_added", "partitions_removed"):
-            changes[name] = tuple(change._asdict() for change in changes[name])
-        return {**row, **changes, **(origin or dict.fromkeys(field.name for field in fields(Origin)))}
+            changes[name] = tuple(change._asdict() for change in changes.get(name, ()))
+        return {**_NO_VALUES, **row, **details, **changes, **origin}
 
     def to_json(self) -> str:
         """`to_dict` as a line of JSON: what files, topics and logs hold."""
         return json.dumps(self.to_dict())
+
+
+COLUMNS = (
+    *("schema_version", "cache_id", "sequence", "cluster_id", "time_ms", "kind", "reason"),
+    *("cause_error_code", "cause_topic", "cause_partition", "cause_node_id"),
+    *("broker_id", "broker_host", "broker_port", "api_version", "correlation_id", "request_bytes", "response_bytes"),
+    *("throttle_ms", "latency_ms", "attempt", "outcome", "error", "generation_before", "generation_after"),
+    *("age_ms", "recovery_ms", "idle_ms", "lookups", "fetches", "retries", "fetch_throttle_ms"),
+    *("produces", "produce_throttle_ms", "transactions_begun", "lost_from_offset", "lost_until_offset"),
+    *("transactional_id", "transactions", "transactions_ms", "copied_records", "died_cache_ids", "dropped_before"),
+    *(column.name for column in fields(SnapshotChanges)),
+    *(column.name for column in fields(Origin)),
+)
+"""The flat row of an event: what `RefreshEvent.to_dict` returns, and the columns of the table."""
+_NO_VALUES: Mapping[str, object] = {**dict.fromkeys(COLUMNS), "attempt": 0, **asdict(SnapshotChanges())}
+"""The row of an event without details and origin."""
+
+
+def column_types() -> dict[str, Any]:
+    """The type of each column, in the order of `COLUMNS`."""
+    parts = (RefreshEvent, *get_args(Details), SnapshotChanges, Origin)
+    types = {name: kind for part in parts for name, kind in get_type_hints(part).items()}
+    return {name: types[name] for name in COLUMNS}
 
 
 class Publisher(Protocol):

@@ -9,7 +9,8 @@ from functools import partial
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas
-from pyspark_kafka_meta.kafka.metadata.cache import RETRIABLE_ERRORS, failure_reason
+from pyspark_kafka_meta.kafka.metadata.cache import failure_reason
+from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import INCONSISTENT_TOPIC_ID, UNKNOWN_SERVER_ERROR
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
@@ -58,7 +59,7 @@ class ResponseHandler:
         if isinstance(response, RequestFailure):
             self._on_failure(fetch, response)
             return []
-        self._client.cache.count_fetch(response.node_id, response.response_bytes, response.throttle_ms)
+        self._client.events.count_fetch(response.node_id, response.response_bytes, response.throttle_ms)
         if response.throttle_ms > 0:
             self._client.throttles.throttle(response.node_id, response.throttle_ms, self._client.clock())
         if self._needs_report(fetch, response):
@@ -141,11 +142,11 @@ class ResponseHandler:
             case Emit(records):
                 return [records]
             case Refresh():
-                self._client.cache.count_retry()
+                self._client.events.count_retry()
                 self._refresh(cursor, instruction, fetch, hint)
             case Wait(error_code):
                 if error_code:
-                    self._client.cache.count_retry()
+                    self._client.events.count_retry()
                     cursor.back_off(self._client.clock(), self._client.backoff_s)
             case ReadFrom(node_id):
                 self._read_from(cursor, node_id)

@@ -240,7 +240,7 @@ class LossReporter:
     ) -> None:
         """
         Args:
-            record_loss: publishes an event; see `MetadataCache.record_loss`.
+            record_loss: publishes an event; see `EventRecorder.record_loss`.
         """
         self._policy = DataLossPolicy(options)
         self._record_loss = record_loss

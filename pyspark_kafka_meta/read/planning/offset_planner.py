@@ -97,7 +97,7 @@ class OffsetPlanner:
         self.recent = RecentOffsets()
         self._client = client
         self._options = options
-        self._losses = LossReporter(options, client.cache.record_loss)
+        self._losses = LossReporter(options, client.events.record_loss)
         self._subscription = Subscription(client, options, self._losses)
         self._offsets = StartEndOffsets(client, options, self._losses)
         self._epochs = LeaderEpochs(client)

@@ -127,7 +127,7 @@ class TransactionDriver:
             }
             for kind, (transactions, copied_records) in ended.items():
                 if transactions:
-                    self._client.cache.report_transactions(
+                    self._client.events.record_transactions(
                         kind, self._transactional_id, transactions, latency_ms, copied_records
                     )
 

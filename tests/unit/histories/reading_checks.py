@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, LossDetails
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.histories.reading_history import ReadingHistory
 from tests.unit.histories.stored_records import Record
@@ -63,15 +63,15 @@ def _missing(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
     """Of a query that did not fail."""
     if any(isinstance(error, DataLossError) for error in history.failures):
         return
-    losses = [event for event in history.events if event.kind is EventKind.DATA_LOSS]
     spans = [
-        (TopicPartition(str(e.cause_topic), e.cause_partition or 0), e.lost_from_offset, e.lost_until_offset)
-        for e in losses
+        (TopicPartition(str(e.cause_topic), e.cause_partition or 0), lost.lost_from_offset, lost.lost_until_offset)
+        for e in history.events
+        if isinstance(lost := e.details, LossDetails)
     ]
 
     def is_reported(record: Record) -> bool:
         return any(
-            record.partition == partition and (first or 0) <= record.offset and (until is None or record.offset < until)
+            record.partition == partition and first <= record.offset and (until is None or record.offset < until)
             for partition, first, until in spans
         )
 

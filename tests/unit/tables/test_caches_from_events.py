@@ -23,7 +23,8 @@ NOW_MS = 100_000
 
 def event(sequence: int, changes: SnapshotChanges | None = None, **others: Any) -> dict[str, Any]:
     """The event with this sequence, at that second, after JSON: a successful response unless `others` change it."""
-    fields = {"cache": "c", "time_ms": sequence * 1_000, "changes": changes or SnapshotChanges(), **others}
+    changed = {} if changes is None else {"changes": changes}
+    fields = {"cache": "c", "time_ms": sequence * 1_000, **changed, **others}
     return dict(json.loads(made(sequence=sequence, **fields).to_json()))
 
 

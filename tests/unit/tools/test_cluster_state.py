@@ -12,7 +12,7 @@ from tests.unit.tools.states import FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITE
 from tests.unit.written_events import learning, made, moving
 
 DEAD, LIVE = "a" * 32, "b" * 32
-BORN = {"kind": EventKind.BORN, "reason": RefreshReason.BOOTSTRAP, "broker_id": None, "broker_host": None}
+BORN = {"kind": EventKind.BORN, "reason": RefreshReason.BOOTSTRAP}
 
 
 def test_a_dead_cache_stays_dead_when_the_event_that_reported_it_is_old() -> None:

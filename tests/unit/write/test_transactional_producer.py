@@ -31,7 +31,7 @@ SPANS = (WrittenOffsets("t", 0, 5, 10, 3), WrittenOffsets("t", 1, 0, 1, 1))
 
 
 class FakeClient:
-    """A client whose coordinator does as it is told, at once. It is its own clock, cache and coordinators.
+    """A client whose coordinator does as it is told, at once. It is its own clock and coordinators.
 
     Attributes:
         requests: in order, with their arguments.
@@ -48,7 +48,7 @@ class FakeClient:
         self.begun = 0
         self.reported: list[Any] = []
         self.coordinators = self
-        self.cache = SimpleNamespace(count_transaction=self._count, report_transactions=self._report)
+        self.events = SimpleNamespace(count_transaction=self._count, record_transactions=self._report)
 
     def clock(self) -> float:
         return self.now

@@ -452,3 +452,13 @@ def test_cleanup_policy_is_unknown_where_librdkafka_cannot_log_in(scene: Scene) 
     scene.monkeypatch.setattr(ClusterAdmin, "__init__", refuse)
 
     assert scene.client().cleanup_policy("t") is None
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_events_of_each_client_have_a_cache_id_of_their_own(scene: Scene) -> None:
+    clients = [scene.client(), scene.client()]
+
+    assert [event.cache_id for event in scene.events] == [client.events.cache_id for client in clients]
+    assert len({client.events.cache_id for client in clients}) == 2

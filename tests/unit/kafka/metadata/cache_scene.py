@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
 from tests.partitions import T0
@@ -52,15 +53,15 @@ class Scene:
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
         self.cluster.create_topic("t", partitions=2)
-        self.events: list[RefreshEvent] = []
+        self.events: list[Any] = []  # RefreshEvent, with the details of its kind
+        self.recorder = EventRecorder("c0ffee", self.events.append, self.clock, lambda: WALL_S)
         self.cache = MetadataCache(
             self.wire,
             bootstrap or (BROKER_1,),
             settings,
+            self.recorder,
             request_timeout_ms=request_timeout_s * 1000,
-            publish=self.events.append,
             clock=self.clock,
-            wall_clock=lambda: WALL_S,
             sleep=self.clock.sleep,
             rng=NoRandom(),
         )
@@ -82,7 +83,7 @@ class Scene:
         partition = T0 if reason is RefreshReason.NOT_LEADER else None
         self.cache.request_update(reason, self.cache.snapshot.generation, partition, 6, node_id)
 
-    def refresh_when_due(self) -> RefreshEvent:
+    def refresh_when_due(self) -> Any:
         self.clock.sleep(self.cache.time_to_next_update_ms() / 1000)
         self.cache.refresh_if_due(self.deadline())
         return self.events[-1]

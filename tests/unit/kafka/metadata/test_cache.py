@@ -27,13 +27,18 @@ def test_one_bootstrap_address_suffices() -> None:
     assert (scene.leader_id(T0), scene.leader_id(T1)) == (1, 2)
     [event] = scene.events
     assert (event.kind, event.reason, event.outcome) == (EventKind.REFRESH, RefreshReason.BOOTSTRAP, Outcome.CHANGED)
-    assert (event.broker_id, event.broker_host, event.broker_port) == (1, "broker-1", 9092)
+    assert (event.details.broker_id, event.details.broker_host, event.details.broker_port) == (1, "broker-1", 9092)
     assert (scene.first_event.cluster_id, event.cluster_id) == (None, "fake-cluster")
     assert (event.generation_before, event.generation_after, event.age_ms) == (0, 1, None)
-    assert (event.api_version, event.correlation_id, event.request_bytes, event.response_bytes) == (12, 1, 40, 400)
-    assert event.changes.brokers_added == (1, 2, 3)
+    assert (
+        event.details.api_version,
+        event.details.correlation_id,
+        event.details.request_bytes,
+        event.details.response_bytes,
+    ) == (12, 1, 40, 400)
+    assert event.details.changes.brokers_added == (1, 2, 3)
     assert event.time_ms == 1_700_000_000_250
-    assert event.recovery_ms is None
+    assert event.details.recovery_ms is None
 
 
 def test_first_event_needs_no_request() -> None:
@@ -42,10 +47,10 @@ def test_first_event_needs_no_request() -> None:
     assert (scene.first_event.kind, scene.first_event.sequence, scene.first_event.cache_id) == (
         EventKind.BORN,
         1,
-        scene.cache.cache_id,
+        scene.recorder.cache_id,
     )
     assert (scene.first_event.outcome, scene.first_event.generation_after) == (Outcome.UNCHANGED, 0)
-    assert (scene.first_event.broker_host, scene.first_event.attempt, scene.first_event.idle_ms) == (None, 0, None)
+    assert (scene.first_event.details, scene.first_event.idle_ms) == (None, None)
     assert scene.wire.requests == []
 
 
@@ -75,8 +80,8 @@ def test_event_has_the_idle_time() -> None:
 
 def test_throttle_time_of_fetches_is_in_the_next_event() -> None:
     scene = Scene().bootstrapped()
-    scene.cache.count_fetch(1, 0, 30)
-    scene.cache.count_fetch(1, 0, 12)
+    scene.recorder.count_fetch(1, 0, 30)
+    scene.recorder.count_fetch(1, 0, 12)
     scene.report()
 
     assert scene.refresh_when_due().fetch_throttle_ms == 42
@@ -86,9 +91,9 @@ def test_throttle_time_of_fetches_is_in_the_next_event() -> None:
 def test_fetches_and_retries_are_in_the_next_event_only() -> None:
     scene = Scene().bootstrapped()
     for node_id, response_bytes in ((2, 100), (1, 7), (2, 50)):
-        scene.cache.count_fetch(node_id, response_bytes, 0)
-    scene.cache.count_retry()
-    scene.cache.count_retry()
+        scene.recorder.count_fetch(node_id, response_bytes, 0)
+    scene.recorder.count_retry()
+    scene.recorder.count_retry()
     event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
 
     assert (event.fetches, event.retries) == ((BrokerFetches(1, 1, 7), BrokerFetches(2, 2, 150)), 2)
@@ -97,9 +102,9 @@ def test_fetches_and_retries_are_in_the_next_event_only() -> None:
 
 def test_produces_and_their_throttle_time_are_in_the_next_event_only() -> None:
     scene = Scene().bootstrapped()
-    scene.cache.count_fetch(1, 7, 5)
+    scene.recorder.count_fetch(1, 7, 5)
     for node_id, request_bytes, throttle_ms in ((2, 100, 30), (1, 9, 0), (2, 50, 12)):
-        scene.cache.count_produce(node_id, request_bytes, throttle_ms)
+        scene.recorder.count_produce(node_id, request_bytes, throttle_ms)
     event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
 
     assert (event.produces, event.produce_throttle_ms) == ((BrokerProduces(1, 1, 9), BrokerProduces(2, 2, 150)), 42)
@@ -109,25 +114,30 @@ def test_produces_and_their_throttle_time_are_in_the_next_event_only() -> None:
 
 def test_lost_records_are_an_event_without_a_request() -> None:
     scene = Scene().bootstrapped()
-    scene.cache.record_loss(T1, 3, 12, "they aged out")
+    scene.recorder.record_loss(T1, 3, 12, "they aged out")
     [event] = scene.events
 
-    assert (event.kind, event.reason, event.error) == (EventKind.DATA_LOSS, RefreshReason.DATA_LOSS, "they aged out")
+    assert (event.kind, event.reason, event.details.error) == (
+        EventKind.DATA_LOSS,
+        RefreshReason.DATA_LOSS,
+        "they aged out",
+    )
     assert (event.cause_topic, event.cause_partition) == ("t", 1)
-    assert (event.lost_from_offset, event.lost_until_offset) == (3, 12)
-    assert (event.generation_before, event.generation_after, event.attempt) == (1, 1, 0)
+    assert (event.details.lost_from_offset, event.details.lost_until_offset) == (3, 12)
+    assert (event.generation_before, event.generation_after, event.to_dict()["attempt"]) == (1, 1, 0)
     assert scene.wire.requests == []
 
 
 def test_ended_transactions_are_an_event_without_a_request() -> None:
     scene = Scene().bootstrapped()
-    scene.cache.report_transactions(EventKind.TRANSACTIONS_RECOVERED, "orders", 3, 12.3456, copied_records=40)
+    scene.recorder.record_transactions(EventKind.TRANSACTIONS_RECOVERED, "orders", 3, 12.3456, copied_records=40)
     [event] = scene.events
 
     assert (event.kind, event.reason) == (EventKind.TRANSACTIONS_RECOVERED, RefreshReason.TRANSACTION)
-    assert (event.transactional_id, event.transactions) == ("orders", 3)
-    assert (event.transactions_ms, event.copied_records) == (12.346, 40)
-    assert (event.latency_ms, event.attempt, event.outcome) == (None, 0, Outcome.UNCHANGED), (
+    assert (event.details.transactional_id, event.details.transactions) == ("orders", 3)
+    assert (event.details.transactions_ms, event.details.copied_records) == (12.346, 40)
+    row = event.to_dict()
+    assert (row["latency_ms"], row["attempt"], row["outcome"]) == (None, 0, Outcome.UNCHANGED), (
         "of Metadata requests alone"
     )
     assert scene.wire.requests == []
@@ -136,7 +146,7 @@ def test_ended_transactions_are_an_event_without_a_request() -> None:
 def test_begun_transactions_are_counted_until_the_next_event() -> None:
     scene = Scene().bootstrapped()
     for _ in range(2):
-        scene.cache.count_transaction()
+        scene.recorder.count_transaction()
     scene.report()
 
     assert scene.events == []
@@ -174,7 +184,7 @@ def test_periodic_refresh_finds_new_partitions() -> None:
     scene.cluster.topics["t"] = replace(topic, partitions=(*topic.partitions, added))
     event = scene.refresh_when_due()
 
-    assert event.changes.partitions_added == (TopicPartition("t", 2),)
+    assert event.details.changes.partitions_added == (TopicPartition("t", 2),)
     assert scene.cache.snapshot.partitions("t")[-1] == TopicPartition("t", 2)
 
 
@@ -188,8 +198,8 @@ def test_event_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
     assert scene.leader_id() == 3
     assert (event.reason, event.cause_error_code, event.cause_topic) == (RefreshReason.NOT_LEADER, 6, "t")
     assert (event.cause_partition, event.cause_node_id) == (0, 1)
-    assert event.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
-    assert event.recovery_ms == about_ms(2_000)
+    assert event.details.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
+    assert event.details.recovery_ms == about_ms(2_000)
 
 
 def test_error_with_an_older_generation_needs_no_refresh() -> None:
@@ -226,7 +236,7 @@ def test_backoff_grows_while_responses_are_stale() -> None:
 
     assert [round((b - a) * 1000) for a, b in pairwise(times)] == [100, 200, 400, 800, *[1000] * 4]
     assert scene.leader_id() == 2
-    assert event.recovery_ms == pytest.approx(6_500, abs=0.1)
+    assert event.details.recovery_ms == pytest.approx(6_500, abs=0.1)
 
 
 def test_stale_broker_is_not_the_only_one_used() -> None:
@@ -238,8 +248,8 @@ def test_stale_broker_is_not_the_only_one_used() -> None:
     scene.report()
     second = scene.refresh_when_due()
 
-    assert (first.broker_id, first.outcome) == (1, Outcome.UNCHANGED)
-    assert second.broker_id != 1
+    assert (first.details.broker_id, first.outcome) == (1, Outcome.UNCHANGED)
+    assert second.details.broker_id != 1
     assert scene.leader_id() == 3
 
 
@@ -248,14 +258,14 @@ def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
     scene.wire.cut_off(1)
     scene.cluster.move_leader(T0, 3)
     scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
-    assert scene.refresh_when_due().broker_id != 1
+    assert scene.refresh_when_due().details.broker_id != 1
     scene.wire.down |= {2, 3}
     scene.report()
     while scene.refresh_when_due().outcome is Outcome.FAILED:
         pass
 
-    assert scene.events[-1].broker_id == 1
-    assert scene.events[-1].changes.stale_ignored == 1
+    assert scene.events[-1].details.broker_id == 1
+    assert scene.events[-1].details.changes.stale_ignored == 1
     assert scene.leader_id() == 3
 
 
@@ -264,7 +274,7 @@ def test_last_responding_broker_is_used_again() -> None:
     for _ in range(10):
         scene.refresh_when_due()
 
-    assert {event.broker_id for event in scene.events} == {1}
+    assert {event.details.broker_id for event in scene.events} == {1}
 
 
 @pytest.mark.parametrize("reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT])
@@ -272,7 +282,7 @@ def test_refresh_avoids_the_unreachable_broker(reason: RefreshReason) -> None:
     scene = Scene().bootstrapped()
     scene.report(reason, node_id=1)
 
-    assert scene.refresh_when_due().broker_id in (2, 3)
+    assert scene.refresh_when_due().details.broker_id in (2, 3)
 
 
 def test_only_tracked_topics_are_requested() -> None:
@@ -338,14 +348,14 @@ def test_partition_gets_a_leader_again() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, NO_LEADER)
     scene.report()
-    assert scene.refresh_when_due().recovery_ms is None
+    assert scene.refresh_when_due().details.recovery_ms is None
     assert scene.leader_id() is None
     scene.cluster.move_leader(T0, 2)
     scene.cache.request_update(RefreshReason.NO_LEADER, scene.cache.snapshot.generation, T0)
     event = scene.refresh_when_due()
 
     assert scene.leader_id() == 2
-    assert event.recovery_ms is not None
+    assert event.details.recovery_ms is not None
 
 
 def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
@@ -364,10 +374,10 @@ def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
         healed.append(scene.refresh_when_due())
     eager, patient = healed
 
-    assert eager.attempt > 2 * patient.attempt
-    assert eager.recovery_ms is not None
-    assert patient.recovery_ms is not None
-    assert 20_500 <= eager.recovery_ms < patient.recovery_ms
+    assert eager.details.attempt > 2 * patient.details.attempt
+    assert eager.details.recovery_ms is not None
+    assert patient.details.recovery_ms is not None
+    assert 20_500 <= eager.details.recovery_ms < patient.details.recovery_ms
 
 
 def test_every_request_is_one_event_and_no_event_is_missing() -> None:
@@ -384,12 +394,8 @@ def test_every_request_is_one_event_and_no_event_is_missing() -> None:
 
     assert len(refreshes) == len(scene.wire.requests) == 60
     assert [event.sequence for event in (scene.first_event, *scene.events)] == list(range(1, 63))
-    assert {event.cache_id for event in scene.events} == {scene.cache.cache_id}
+    assert {event.cache_id for event in scene.events} == {scene.recorder.cache_id}
     assert {event.outcome for event in refreshes} == set(Outcome)
-
-
-def test_cache_ids_are_unique() -> None:
-    assert Scene().cache.cache_id != Scene().cache.cache_id
 
 
 def test_topic_whose_name_is_refused_is_requested_once_for_each_lookup(monkeypatch: pytest.MonkeyPatch) -> None:

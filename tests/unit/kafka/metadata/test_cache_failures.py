@@ -16,6 +16,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
@@ -36,11 +37,23 @@ def test_bootstrap_failover_has_events_of_both_addresses() -> None:
     refused, silent, answered = scene.events
 
     assert scene.wire.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
-    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (1, "dead", about_ms(0))
-    assert refused.error == "cannot connect to dead:1: Connection refused"
-    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (2, "broker-2", about_ms(3_000))
-    assert silent.error == "broker 2 did not answer in time"
-    assert (answered.attempt, answered.broker_host, answered.recovery_ms) == (3, "broker-1", about_ms(3_000))
+    assert (refused.details.attempt, refused.details.broker_host, refused.details.latency_ms) == (
+        1,
+        "dead",
+        about_ms(0),
+    )
+    assert refused.details.error == "cannot connect to dead:1: Connection refused"
+    assert (silent.details.attempt, silent.details.broker_host, silent.details.latency_ms) == (
+        2,
+        "broker-2",
+        about_ms(3_000),
+    )
+    assert silent.details.error == "broker 2 did not answer in time"
+    assert (answered.details.attempt, answered.details.broker_host, answered.details.recovery_ms) == (
+        3,
+        "broker-1",
+        about_ms(3_000),
+    )
     assert [event.outcome for event in scene.events] == [Outcome.FAILED, Outcome.FAILED, Outcome.CHANGED]
 
 
@@ -113,7 +126,7 @@ def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
 
     assert scene.clock() - started == about_s(FIRST_ATTEMPT_TIMEOUT_MS / 1000)
     assert FIRST_ATTEMPT_TIMEOUT_MS / 1000 < REQUEST_TIMEOUT_S
-    assert [event.broker_id == 2 for event in scene.events] == [True, False]
+    assert [event.details.broker_id == 2 for event in scene.events] == [True, False]
 
 
 def test_refreshes_on_demand_use_different_brokers() -> None:
@@ -122,7 +135,7 @@ def test_refreshes_on_demand_use_different_brokers() -> None:
     answered = [1]
     for _ in range(4):
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
-        answered.append(scene.events[-1].broker_id or 0)
+        answered.append(scene.events[-1].details.broker_id or 0)
 
     assert answered == [1, 3, 1, 3, 1]
 
@@ -132,7 +145,7 @@ def test_refreshes_on_demand_use_the_only_broker() -> None:
     scene.wire.down |= {2, 3}
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
-    assert scene.events[-1].broker_id == 1
+    assert scene.events[-1].details.broker_id == 1
 
 
 def test_attempt_ends_at_the_callers_deadline() -> None:
@@ -140,7 +153,7 @@ def test_attempt_ends_at_the_callers_deadline() -> None:
     scene.wire.hung.add(1)
     scene.cache.refresh_if_due(scene.deadline(1))
 
-    assert scene.events[-1].latency_ms == about_ms(1_000)
+    assert scene.events[-1].details.latency_ms == about_ms(1_000)
 
 
 def test_no_request_after_the_deadline() -> None:
@@ -161,11 +174,11 @@ def test_failed_refresh_keeps_the_metadata() -> None:
     assert not scene.cache.refresh_if_due(scene.deadline())
     assert scene.cache.snapshot is before
     [event] = scene.events
-    assert (event.outcome, event.error) == (
+    assert (event.outcome, event.details.error) == (
         Outcome.FAILED,
         "cannot connect to broker-1:9092: Connection refused",
     )
-    assert event.api_version is None
+    assert event.details.api_version is None
     assert (event.generation_before, event.generation_after) == (1, 1)
 
 
@@ -180,8 +193,8 @@ def test_cache_rebootstraps_if_every_known_broker_failed() -> None:
 
     assert sorted(scene.cache.snapshot.brokers) == [7, 8, 9]
     assert [event.reason for event in scene.events] == [RefreshReason.ON_DEMAND] * 3 + [RefreshReason.REBOOTSTRAP]
-    assert scene.events[-1].changes.brokers_removed == (1, 2, 3)
-    assert (scene.events[-1].broker_host, scene.events[-1].broker_id) == ("kafka", None)
+    assert scene.events[-1].details.changes.brokers_removed == (1, 2, 3)
+    assert (scene.events[-1].details.broker_host, scene.events[-1].details.broker_id) == ("kafka", None)
 
 
 def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
@@ -194,11 +207,11 @@ def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
     scene.wire.metadata_refusals = {node_id: deque([129]) for node_id in (1, 2)}
     refused, answered, after = (scene.refresh_when_due() for _ in range(3))
 
-    assert (refused.broker_host, refused.outcome) == ("broker-1", Outcome.FAILED)
-    assert "REBOOTSTRAP_REQUIRED" in str(refused.error)
-    assert (answered.broker_host, answered.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
+    assert (refused.details.broker_host, refused.outcome) == ("broker-1", Outcome.FAILED)
+    assert "REBOOTSTRAP_REQUIRED" in str(refused.details.error)
+    assert (answered.details.broker_host, answered.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
     assert answered.outcome is not Outcome.FAILED
-    assert after.broker_host != "kafka", "the brokers are used again"
+    assert after.details.broker_host != "kafka", "the brokers are used again"
 
 
 def test_refused_metadata_request_goes_to_another_broker() -> None:
@@ -208,9 +221,9 @@ def test_refused_metadata_request_goes_to_another_broker() -> None:
     scene.wire.metadata_refusals[1] = deque([31])
     refused, answered = scene.refresh_when_due(), scene.refresh_when_due()
 
-    assert refused.error == "broker-1:9092 refused a Metadata request: CLUSTER_AUTHORIZATION_FAILED (error 31)"
+    assert refused.details.error == "broker-1:9092 refused a Metadata request: CLUSTER_AUTHORIZATION_FAILED (error 31)"
     assert refused.generation_after == before.generation
-    assert (answered.broker_host, answered.reason) == ("broker-2", RefreshReason.NOT_LEADER)
+    assert (answered.details.broker_host, answered.reason) == ("broker-2", RefreshReason.NOT_LEADER)
 
 
 def test_response_without_brokers_is_a_failure() -> None:
@@ -223,7 +236,7 @@ def test_response_without_brokers_is_a_failure() -> None:
     event = scene.refresh_when_due()
 
     assert scene.cache.snapshot is before
-    assert event.error == "broker-1:9092 knows no brokers: it is starting up"
+    assert event.details.error == "broker-1:9092 knows no brokers: it is starting up"
 
 
 def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
@@ -232,7 +245,7 @@ def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCa
 
     with pytest.raises(UnsupportedBrokerError):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
-    assert [event.error for event in scene.events] == ["broker-1:9092 is too old"]
+    assert [event.details.error for event in scene.events] == ["broker-1:9092 is too old"]
     assert caplog.text == ""  # there is no retry, and the caller has the error
 
 
@@ -243,7 +256,7 @@ def test_a_broker_that_fails_for_good_is_passed_over_with_one_warning(caplog: py
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert scene.cache.snapshot.generation == 3
-    assert [event.error for event in scene.events].count(str(EXPIRED)) >= 1
+    assert [event.details.error for event in scene.events].count(str(EXPIRED)) >= 1
     assert caplog.messages.count(f"{EXPIRED}. Asking other brokers") == 1
 
 
@@ -272,8 +285,9 @@ def test_failing_publisher_does_not_fail_a_refresh(caplog: pytest.LogCaptureFixt
         raise OSError("disk full")
 
     scene = Scene()
+    recorder = EventRecorder("c0ffee", publish, scene.clock, scene.clock)
     cache = MetadataCache(
-        scene.wire, [BROKER_1], PolicySettings(), request_timeout_ms=1000, publish=publish, clock=scene.clock
+        scene.wire, [BROKER_1], PolicySettings(), recorder, request_timeout_ms=1000, clock=scene.clock
     )
     cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
 
@@ -293,8 +307,8 @@ def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int
     events = [scene.refresh_when_due() for _ in range(3)]
 
     assert [event.reason for event in events[:2]] == [RefreshReason.NOT_LEADER] * 2
-    assert (events[2].reason, events[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
-    assert events[2].latency_ms == about_ms(min(12, request_timeout_s) * 1000)
+    assert (events[2].reason, events[2].details.broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
+    assert events[2].details.latency_ms == about_ms(min(12, request_timeout_s) * 1000)
     assert round(scene.clock() - began, 3) <= 3 + 6 + 12
 
 
@@ -311,9 +325,9 @@ def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
     scene.clock.sleep(5)
     answered = scene.refresh_when_due()
 
-    assert hint.recovery_ms == about_ms(0)
-    assert answered.recovery_ms is not None
-    assert answered.recovery_ms >= 10_000
+    assert hint.details.recovery_ms == about_ms(0)
+    assert answered.details.recovery_ms is not None
+    assert answered.details.recovery_ms >= 10_000
 
 
 def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,9 +20,10 @@ def test_hint_moves_the_leader_and_a_refresh_confirms_it() -> None:
     assert scene.leader_id() == 3
     assert scene.wire.requests == []
     [hint] = scene.events
-    assert (hint.cause_error_code, hint.cause_partition, hint.cause_node_id, hint.recovery_ms) == (6, 0, 1, 0.0)
-    assert (hint.kind, hint.outcome, hint.broker_host, hint.attempt) == (EventKind.HINT, Outcome.CHANGED, None, 0)
-    assert hint.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
+    assert (hint.cause_error_code, hint.cause_partition, hint.cause_node_id, hint.details.recovery_ms) == (6, 0, 1, 0.0)
+    assert (hint.kind, hint.outcome) == (EventKind.HINT, Outcome.CHANGED)
+    assert (hint.to_dict()["broker_host"], hint.to_dict()["attempt"]) == (None, 0)
+    assert hint.details.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
     assert (hint.generation_before, hint.generation_after) == (1, 1)
 
     assert scene.refresh_when_due().reason is RefreshReason.LEADER_HINT
@@ -44,7 +45,7 @@ def test_hint_with_an_endpoint_adds_a_broker() -> None:
 
     assert scene.cache.take_hint(T0, LeaderHint(4, 1, newcomer), generation=1)
     assert scene.leader_id() == 4
-    assert scene.events[0].changes.brokers_added == (4,)
+    assert scene.events[0].details.changes.brokers_added == (4,)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +66,4 @@ def test_hint_that_resolves_a_problem_has_the_recovery_time() -> None:
     scene.clock.sleep(0.5)
     scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1)
 
-    assert scene.events[0].recovery_ms == about_ms(500)
+    assert scene.events[0].details.recovery_ms == about_ms(500)

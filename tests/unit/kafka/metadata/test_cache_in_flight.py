@@ -50,7 +50,11 @@ def test_response_is_merged_when_it_arrives() -> None:
     assert look(scene)
     assert scene.leader_id() == 2
     [event] = scene.events
-    assert (event.reason, event.attempt, event.latency_ms) == (RefreshReason.NOT_LEADER, 1, about_ms(1_000))
+    assert (event.reason, event.details.attempt, event.details.latency_ms) == (
+        RefreshReason.NOT_LEADER,
+        1,
+        about_ms(1_000),
+    )
     assert not scene.cache.has_request_in_flight
 
 
@@ -59,12 +63,12 @@ def test_timeout_leads_to_another_broker() -> None:
     scene.clock.sleep(3)
     assert not look(scene)
     [event] = scene.events
-    assert "did not answer in time" in str(event.error)
+    assert "did not answer in time" in str(event.details.error)
     scene.wire.hung_metadata.clear()
 
     assert look(scene)
-    assert [event.attempt for event in scene.events] == [1, 2]
-    assert scene.events[0].broker_id != scene.events[1].broker_id
+    assert [event.details.attempt for event in scene.events] == [1, 2]
+    assert scene.events[0].details.broker_id != scene.events[1].details.broker_id
 
 
 def test_age_of_metadata_starts_at_the_request() -> None:
@@ -83,7 +87,7 @@ def test_refresh_sends_its_own_request() -> None:
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert [event.reason for event in scene.events] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
-    assert len({event.broker_id for event in scene.events}) == 2
+    assert len({event.details.broker_id for event in scene.events}) == 2
 
 
 def test_topic_added_during_a_request_needs_another_request() -> None:
@@ -114,7 +118,11 @@ def test_request_in_flight_at_close_has_an_event() -> None:
     scene.cache.close()
 
     refresh, closed = scene.events
-    assert (refresh.kind, refresh.outcome, refresh.latency_ms) == (EventKind.REFRESH, Outcome.FAILED, about_ms(1_000))
+    assert (refresh.kind, refresh.outcome, refresh.details.latency_ms) == (
+        EventKind.REFRESH,
+        Outcome.FAILED,
+        about_ms(1_000),
+    )
     assert closed.kind is EventKind.CLOSED
 
 

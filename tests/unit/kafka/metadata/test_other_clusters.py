@@ -35,7 +35,7 @@ def test_a_broker_of_another_cluster_is_passed_over_with_one_warning(
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert scene.cache.snapshot.cluster_id == "fake-cluster"
-    assert [event.error for event in scene.events if event.outcome is Outcome.FAILED]
+    assert [event.details.error for event in scene.events if event.outcome is Outcome.FAILED]
     (warning,) = caplog.messages
     assert warning.startswith("broker-2:9092 belongs to cluster other, and this client uses cluster fake-cluster")
     assert warning.endswith("Asking other brokers")

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from typing import get_args
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import (
+    COLUMNS,
+    Details,
+    EventKind,
+    HintDetails,
+    LossDetails,
+    Origin,
+    Outcome,
+    RefreshDetails,
+    RefreshEvent,
+    Role,
+    TransactionDetails,
+    column_types,
+)
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 
@@ -28,17 +42,32 @@ EVENT = RefreshEvent(
     age_ms=12.5,
     idle_ms=3.0,
     lookups=7,
-    changes=SnapshotChanges(
-        topics_recreated=(TopicRecreated("u", "old", "new"),),
-        partitions_added=(TopicPartition("t", 1),),
-        partitions_removed=(TopicPartition("u", 2),),
-        leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),),
+    details=RefreshDetails(
+        broker_id=2,
+        broker_host="broker-2",
+        broker_port=9092,
+        latency_ms=1.5,
+        attempt=1,
+        changes=SnapshotChanges(
+            topics_recreated=(TopicRecreated("u", "old", "new"),),
+            partitions_added=(TopicPartition("t", 1),),
+            partitions_removed=(TopicPartition("u", 2),),
+            leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),),
+        ),
     ),
     origin=Origin(role=Role.READER, executor_id="1"),
 )
 
 
-@pytest.mark.parametrize("described", [RefreshEvent, SnapshotChanges, Origin])
+DETAILS = (
+    None,
+    HintDetails(recovery_ms=0.0, changes=SnapshotChanges(brokers_added=(4,))),
+    LossDetails(error="they aged out", lost_from_offset=3, lost_until_offset=None),
+    TransactionDetails(transactional_id="orders", transactions=3, transactions_ms=12.5, copied_records=0),
+)
+
+
+@pytest.mark.parametrize("described", [RefreshEvent, *get_args(Details), SnapshotChanges, Origin])
 def test_every_field_is_documented(described: type) -> None:
     assert described.__doc__ is not None
     assert [field.name for field in fields(described) if f"        {field.name}: " not in described.__doc__] == []
@@ -57,16 +86,27 @@ def test_row_is_flat_and_can_be_json() -> None:
     assert row["partitions_removed"] == [{"topic": "u", "partition": 2}]
 
 
-def test_columns_do_not_depend_on_the_origin() -> None:
-    names = [
-        *(field.name for field in fields(RefreshEvent) if field.name not in ("changes", "origin")),
-        *(field.name for field in fields(SnapshotChanges)),
-        *(field.name for field in fields(Origin)),
+def test_columns_are_all_fields_once() -> None:
+    parts = [
+        field.name for part in (RefreshEvent, *get_args(Details), SnapshotChanges, Origin) for field in fields(part)
     ]
 
-    assert list(EVENT.to_dict()) == names
-    assert list(replace(EVENT, origin=None, changes=SnapshotChanges()).to_dict()) == names
-    assert len(set(names)) == len(names)
+    assert set(COLUMNS) == set(parts) - {"details", "changes", "origin"}
+    assert len(set(COLUMNS)) == len(COLUMNS)
+
+
+@pytest.mark.parametrize("details", [EVENT.details, *DETAILS])
+@pytest.mark.parametrize("origin", [EVENT.origin, None])
+def test_columns_depend_neither_on_the_details_nor_on_the_origin(
+    details: Details | None, origin: Origin | None
+) -> None:
+    row = replace(EVENT, details=details, origin=origin).to_dict()
+
+    assert tuple(row) == tuple(column_types()) == COLUMNS
+    if details is not None:
+        assert {name: row[name] for name in asdict(details) if name != "changes"} == {
+            name: value for name, value in asdict(details).items() if name != "changes"
+        }
 
 
 def test_event_can_be_pickled() -> None:

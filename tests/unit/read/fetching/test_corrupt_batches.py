@@ -129,8 +129,8 @@ def test_corrupt_batch_is_skipped_alone_with_an_event_of_its_offsets(
     assert by_partition(rows(scene.reader(**options, **SKIP).read(scene.ranges()))) == expected
     (event,) = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
     assert (event.cause_topic, event.cause_partition) == ("t", 1)
-    assert (event.lost_from_offset, event.lost_until_offset) == (at, at + 3)
-    assert f"base offset {at}" in str(event.error)
+    assert (event.details.lost_from_offset, event.details.lost_until_offset) == (at, at + 3)
+    assert f"base offset {at}" in str(event.details.error)
     assert "onCorruptBatch is skip" in caplog.text
 
 
@@ -140,7 +140,9 @@ def test_batches_that_are_all_corrupt_are_progress_when_they_are_skipped(scene: 
 
     assert rows(scene.reader(**SKIP, kafkaConsumer_pollTimeoutMs="500").read([scene.range(T1)])) == []
     lost = [
-        (event.lost_from_offset, event.lost_until_offset) for event in scene.events if event.kind is EventKind.DATA_LOSS
+        (event.details.lost_from_offset, event.details.lost_until_offset)
+        for event in scene.events
+        if event.kind is EventKind.DATA_LOSS
     ]
     assert lost == [(at, at + 3) for at in range(0, 90, 3)]
 

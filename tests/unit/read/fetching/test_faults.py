@@ -86,7 +86,7 @@ def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
     [event] = scene.events
     assert (event.reason, event.cause_error_code, event.cause_node_id) == (RefreshReason.FENCED_EPOCH, 74, 1)
     assert (event.retries, [(fetch.broker_id, fetch.requests) for fetch in event.fetches]) == (1, [(1, 1)])
-    assert event.changes.leaders_changed[0].new_leader_id == 3
+    assert event.details.changes.leaders_changed[0].new_leader_id == 3
 
 
 def test_lost_connection_is_answered_by_asking_another_broker(scene: Scene) -> None:
@@ -345,8 +345,8 @@ def test_compacted_end_of_a_range_is_believed_after_the_time_of_grace_and_record
     [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "offsets 2 to 10 of t-0 hold no records any more" in warning
     [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    assert (event.lost_from_offset, event.lost_until_offset) == (2, 11)
-    assert "compaction" in str(event.error)
+    assert (event.details.lost_from_offset, event.details.lost_until_offset) == (2, 11)
+    assert "compaction" in str(event.details.error)
 
 
 @pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}])

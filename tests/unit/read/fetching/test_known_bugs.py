@@ -46,7 +46,7 @@ def test_epoch_that_really_went_back_strands_no_reader(scene: ReaderScene) -> No
     assert scene.read(T0) == FIVE
     assert scene.clock() - began < 10
     assert {event.reason for event in scene.events} == {RefreshReason.UNKNOWN_EPOCH}
-    assert [event.changes.stale_ignored for event in scene.events] == [1] * 5 + [0]
+    assert [event.details.changes.stale_ignored for event in scene.events] == [1] * 5 + [0]
     assert (epochs_sent(scene)[-1], scene.fetched_from()[-1]) == (2, 3)
 
 
@@ -60,7 +60,7 @@ def test_one_broker_that_tells_a_lower_epoch_rewinds_nothing(scene: ReaderScene)
         scene.report(T0)
         scene.refresh_when_due()
 
-    assert sum(event.changes.stale_ignored for event in scene.events) > 10
+    assert sum(event.details.changes.stale_ignored for event in scene.events) > 10
     assert scene.leader_id(T0) == 1
 
 
@@ -79,7 +79,7 @@ def test_window_without_a_leader_does_not_lower_the_epoch(scene: ReaderScene) ->
     for silent in ({2}, {1, 3}):
         scene.wire.down = silent
         refresh(scene)
-    assert scene.events[-1].changes.stale_ignored == 1
+    assert scene.events[-1].details.changes.stale_ignored == 1
     scene.wire.down.clear()
     scene.clock.at(3, lambda: scene.set_leader(T0, 3, epoch=6))
 
@@ -157,7 +157,7 @@ def test_stale_metadata_does_not_migrate_a_partition_back(scene: ReaderScene) ->
         scene.report(T0)
         scene.refresh_when_due()
         assert scene.leader_id(T0) == 3
-    assert {event.broker_id for event in scene.events if event.changes.stale_ignored} == {2}
+    assert {event.details.broker_id for event in scene.events if event.details.changes.stale_ignored} == {2}
 
 
 def test_hint_of_another_leader_in_the_same_epoch_is_no_news(scene: ReaderScene) -> None:
@@ -189,7 +189,7 @@ def test_broker_that_hangs_does_not_keep_others_from_being_asked(scene: ReaderSc
 
     assert scene.read(T0) == FIVE
     assert scene.clock() - began <= 3 + 0.5 + 3
-    assert scene.events[-1].broker_id in (2, 3)
+    assert scene.events[-1].details.broker_id in (2, 3)
 
 
 def test_leader_that_is_no_known_broker_is_asked_for_again(scene: ReaderScene) -> None:
@@ -203,7 +203,7 @@ def test_leader_that_is_no_known_broker_is_asked_for_again(scene: ReaderScene) -
 
     assert scene.read(T0) == FIVE
     assert scene.clock() - began < 2 + 1.3
-    assert scene.events[-1].changes.brokers_added == (4,)
+    assert scene.events[-1].details.changes.brokers_added == (4,)
 
 
 def test_cached_leader_expires_though_nothing_goes_wrong(scene: ReaderScene) -> None:
@@ -224,7 +224,7 @@ def test_recreated_topic_begins_with_its_own_epoch_and_is_told(scene: ReaderScen
     scene.report(T0)
     event = scene.refresh_when_due()
 
-    assert event.changes.topics_recreated == (TopicRecreated("t", str(old_id), str(new_id)),)
+    assert event.details.changes.topics_recreated == (TopicRecreated("t", str(old_id), str(new_id)),)
     leader = scene.worker.cache.leader(T0)
     assert leader is not None and (leader.broker.node_id, leader.leader_epoch) == (2, 0)
 
@@ -301,6 +301,6 @@ def test_reader_survives_the_death_of_a_leader(scene: ReaderScene) -> None:
 
     assert scene.read(T0) == FIVE
     assert scene.clock() - began < 9 + 1.3
-    assert scene.events[-1].recovery_ms == pytest.approx((scene.clock() - began) * 1000, abs=100)
+    assert scene.events[-1].details.recovery_ms == pytest.approx((scene.clock() - began) * 1000, abs=100)
     assert all(later <= 1.3 for later in pauses_s(scene))
     assert all(event.sequence + 1 == other.sequence for event, other in pairwise(scene.events))

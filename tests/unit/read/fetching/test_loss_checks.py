@@ -36,11 +36,11 @@ class Doubtful:
     def __init__(self) -> None:
         self.offsets = {EARLIEST_TIMESTAMP: 0, EARLIEST_LOCAL_TIMESTAMP: 0, LATEST_TIMESTAMP: WHOLE}
         self.cursor = PartitionCursor(OffsetRange(PARTITION, None, 50, 100), False, 1 << 20, True)
-        cache = SimpleNamespace(record_loss=lambda *_: None)
+        events = SimpleNamespace(record_loss=lambda *_: None)
         client: Any = SimpleNamespace(
             api_deadline=lambda: 0.0,
             list_offsets=self._list_offsets,
-            cache=cache,
+            events=events,
             cleanup_policy=lambda topic: "compact",
         )
         policy: Any = None

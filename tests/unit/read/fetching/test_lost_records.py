@@ -103,9 +103,11 @@ def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
     assert by_partition(rows(iter([first, *reading]))) == {T2: expected}
     assert [text in record.message for record in caplog.records if record.levelno == logging.WARNING] == [True]
     [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    assert event.lost_until_offset is not None
-    skipped = f"offsets {event.lost_from_offset} to {event.lost_until_offset - 1} of {event.cause_topic}-"
-    assert text in f"{skipped}{event.cause_partition} cannot be read: {event.error}"
+    assert event.details.lost_until_offset is not None
+    skipped = (
+        f"offsets {event.details.lost_from_offset} to {event.details.lost_until_offset - 1} of {event.cause_topic}-"
+    )
+    assert text in f"{skipped}{event.cause_partition} cannot be read: {event.details.error}"
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
@@ -117,7 +119,7 @@ def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_recreated
 
     assert by_partition(rows(iter([first, *reading]))) == {T2: written()[T2][:3]}
     [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    assert (event.lost_from_offset, event.lost_until_offset) == (3, 12)
+    assert (event.details.lost_from_offset, event.details.lost_until_offset) == (3, 12)
 
 
 def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(
@@ -136,8 +138,8 @@ def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(
 
     assert rows(scene.reader(onTopicRecreated="earliest").read([planned])) == []
     [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    assert (event.lost_from_offset, event.lost_until_offset) == (5, 12)
-    assert "recreated under its name" in str(event.error)
+    assert (event.details.lost_from_offset, event.details.lost_until_offset) == (5, 12)
+    assert "recreated under its name" in str(event.details.error)
 
 
 POLICY_DOES_NOT_COVER: dict[str, tuple[dict[str, str], Fault, str]] = {

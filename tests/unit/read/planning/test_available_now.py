@@ -92,7 +92,7 @@ def test_available_now_whose_target_is_lost_says_so_once(
     assert caplog.text.count(error_text) == 1
     events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
     assert [
-        (event.cause_partition, event.lost_from_offset, event.lost_until_offset) for event in events
+        (event.cause_partition, event.details.lost_from_offset, event.details.lost_until_offset) for event in events
     ] == recorded_losses
 
 

@@ -54,7 +54,9 @@ def test_topic_recreated_and_deleted_while_it_is_planned_is_told_once_as_lost(sc
 
     assert query.step() == {}
     losses = [
-        (event.cause_topic, event.lost_from_offset) for event in scene.events if event.kind is EventKind.DATA_LOSS
+        (event.cause_topic, event.details.lost_from_offset)
+        for event in scene.events
+        if event.kind is EventKind.DATA_LOSS
     ]
     assert losses == [("u", 1)]
 
@@ -217,7 +219,9 @@ def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_wa
         lose(scene, lambda scene: scene.write(u, "while it was not seen"))
         assert query.step() == {u: (seen, seen + 1)}
     losses = [
-        (event.cause_topic, event.lost_from_offset) for event in scene.events if event.kind is EventKind.DATA_LOSS
+        (event.cause_topic, event.details.lost_from_offset)
+        for event in scene.events
+        if event.kind is EventKind.DATA_LOSS
     ]
     assert losses == [("u", 2), ("u", 3)]
 

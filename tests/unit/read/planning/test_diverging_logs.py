@@ -34,7 +34,7 @@ def again(query: Query, scene: Scene, **options: str) -> Query:
 
 def losses(scene: Scene) -> list[tuple[int | None, int | None]]:
     events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    return [(event.lost_from_offset, event.lost_until_offset) for event in events]
+    return [(event.details.lost_from_offset, event.details.lost_until_offset) for event in events]
 
 
 def diverge(scene: Scene, kept_by_old_leader: int) -> None:

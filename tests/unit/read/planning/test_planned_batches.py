@@ -233,7 +233,7 @@ def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, st
 
 def new_resolver(scene: Scene, options: SourceOptions, **sources: Any) -> StartEndOffsets:
     client = scene.warm_client()
-    return StartEndOffsets(client, options, LossReporter(options, client.cache.record_loss), **sources)
+    return StartEndOffsets(client, options, LossReporter(options, client.events.record_loss), **sources)
 
 
 def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
@@ -264,7 +264,7 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
     scene.events.clear()
     assert resolve({T0: 5, T1: 13}, **GO_ON) == {T0: Position(5), T1: Position(0)}
     (loss,) = (event for event in scene.events if event.kind is EventKind.DATA_LOSS)
-    assert (loss.cause_partition, loss.lost_from_offset, loss.lost_until_offset) == (1, 12, 13)
+    assert (loss.cause_partition, loss.details.lost_from_offset, loss.details.lost_until_offset) == (1, 12, 13)
 
 
 def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:

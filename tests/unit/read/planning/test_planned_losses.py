@@ -108,9 +108,9 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
         record.levelno for record in caplog.records if "continuing because failOnDataLoss is false" in record.message
     ]
     events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    recorded_losses = [(event.cause_topic, event.cause_partition, event.lost_from_offset) for event in events]
+    recorded_losses = [(event.cause_topic, event.cause_partition, event.details.lost_from_offset) for event in events]
     assert recorded_losses == TOLD_BY_EVENTS[loss]
-    assert {event.lost_until_offset for event in events} == ({12} if "truncated" in loss else {None})
+    assert {event.details.lost_until_offset for event in events} == ({12} if "truncated" in loss else {None})
     assert caplog.records[0].levelno == logging.WARNING
 
 
@@ -439,7 +439,7 @@ def test_topic_seen_between_deletion_and_recreation_is_one_loss_for_each_partiti
     query.step()
 
     losses = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    assert [(event.cause_partition, event.lost_from_offset) for event in losses] == [(0, 12), (1, 12), (2, 12)]
+    assert [(event.cause_partition, event.details.lost_from_offset) for event in losses] == [(0, 12), (1, 12), (2, 12)]
 
 
 def test_advice_for_a_missing_topic_covers_its_recreation(scene: Scene) -> None:
@@ -494,7 +494,7 @@ def test_available_now_reads_a_truncated_log_up_to_its_target(scene: Scene) -> N
     lose(scene, truncate_and_grow)
 
     assert [query.step().get(T0) for _ in range(3)] == [(6, 9), (9, 12), None]
-    assert [event.lost_from_offset for event in scene.events if event.kind is EventKind.DATA_LOSS] == [6]
+    assert [event.details.lost_from_offset for event in scene.events if event.kind is EventKind.DATA_LOSS] == [6]
 
 
 def test_query_after_available_now_does_not_repeat_a_truncated_log(scene: Scene) -> None:

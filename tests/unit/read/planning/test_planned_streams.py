@@ -143,7 +143,9 @@ def add_partition_that_aged_out(scene: Scene) -> None:
 def losses(scene: Scene) -> list[tuple[int | None, int | None, int | None]]:
     """Partition and lost offsets of each event of lost records."""
     events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    return [(event.cause_partition, event.lost_from_offset, event.lost_until_offset) for event in events]
+    return [
+        (event.cause_partition, event.details.lost_from_offset, event.details.lost_until_offset) for event in events
+    ]
 
 
 LATE = "t-3 is new and its log starts at offset 2"

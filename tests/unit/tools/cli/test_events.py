@@ -135,7 +135,7 @@ def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(tmp
 def test_transactions_that_a_committer_ended_are_said_to_a_person(tmp_path: Path) -> None:
     committer = Origin(role=Role.COMMITTER, executor_id="driver", host="head", pid=3)
     ended = {"transactional_id": "orders", "transactions": 3, "transactions_ms": 12.34, "copied_records": 40}
-    kind = {"kind": EventKind.TRANSACTIONS_RECOVERED, "reason": RefreshReason.TRANSACTION, "broker_host": None}
+    kind = {"kind": EventKind.TRANSACTIONS_RECOVERED, "reason": RefreshReason.TRANSACTION}
     write(tmp_path, made("a" * 32, 1, NOW_MS, origin=committer, **kind, **ended))
     shown = " ".join(run(tmp_path, "--role", "committer", "--reason", "transaction", env=TERMINAL).stdout.split())
 
@@ -144,7 +144,7 @@ def test_transactions_that_a_committer_ended_are_said_to_a_person(tmp_path: Path
 
 
 def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:
-    write(tmp_path, made("a" * 32, 1, NOW_MS, kind=EventKind.BORN, broker_host=None, died_cache_ids=("c0ffee" * 5,)))
+    write(tmp_path, made("a" * 32, 1, NOW_MS, kind=EventKind.BORN, died_cache_ids=("c0ffee" * 5,)))
     shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
     assert "(born)" in shown
     assert "caches that died: c0ffeec0" in shown

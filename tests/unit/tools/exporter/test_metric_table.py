@@ -67,8 +67,8 @@ def busy(size: Size) -> Readings:
         "fetches": tuple(BrokerFetches(broker, 1, 1) for broker in range(size.brokers)),
         "produces": tuple(BrokerProduces(broker, 1, 1) for broker in range(size.brokers)),
         "recovery_ms": 1.0,
-        "transactions_ms": 1.0,
     }
+    ended = {"transactions_ms": 1.0}
     for number in range(size.executors):
         origin = Origin(
             role=list(Role)[number % 2], executor_id=str(number), query_id=f"query-{number % size.queries}", pid=number
@@ -76,7 +76,7 @@ def busy(size: Size) -> Readings:
         broker = None if number % 50 == 0 else number % size.brokers
         traffic = common if number == 0 else {}
         first = made(f"{number:032x}", 1, NOW_MS, broker_id=broker, origin=origin, **learning("t0", 1, 2), **traffic)
-        totals.add([json.loads(first.to_json())])
+        totals.add([json.loads(first.to_json()) | (ended if number == 0 else {})])
     sequence = 0
     for role in Role:
         for kind in EventKind:
@@ -92,15 +92,17 @@ def busy(size: Size) -> Readings:
                         reason=reason,
                         outcome=outcome,
                         origin=origin,
-                        broker_id=None,
                         cause_topic=f"t{sequence % size.topics}",
-                        lost_from_offset=0,
-                        lost_until_offset=1,
-                        transactional_id=f"sink-{sequence % size.sinks}",
-                        recovery_ms=1.0,
-                        transactions_ms=1.0,
                     )
-                    totals.add([json.loads(rare.to_json())])
+                    details = {
+                        "broker_id": None,
+                        "lost_from_offset": 0,
+                        "lost_until_offset": 1,
+                        "transactional_id": f"sink-{sequence % size.sinks}",
+                        "recovery_ms": 1.0,
+                        "transactions_ms": 1.0,
+                    }
+                    totals.add([json.loads(rare.to_json()) | details])
     live = by_partition([PartitionRow(topic="t0", partition=0, leader_epoch=9)])
     readings = totals.readings(NOW_MS, live)
     per_topic = size.partitions // size.topics

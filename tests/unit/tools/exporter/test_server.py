@@ -325,7 +325,7 @@ def write_scene(folder: Path) -> None:
     )
     write(
         folder,
-        made(SECOND, 1, now_ms - 9_000, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, latency_ms=None, **second),
+        made(SECOND, 1, now_ms - 9_000, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, **second),
         made(SECOND, 3, now_ms - 1_000, outcome=Outcome.FAILED, reason=RefreshReason.REQUEST_TIMEOUT, **second),
     )
 

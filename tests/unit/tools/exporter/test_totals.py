@@ -40,7 +40,6 @@ NOW_MS = 1_800_000_000_000
 FIRST, SECOND, THIRD = "a" * 32, "b" * 32, "c" * 32
 SECOND_EXECUTOR = {"origin": Origin(role=Role.WRITER, application_id="app", executor_id="2", host="other", pid=9)}
 PLANNER = {"origin": Origin(role=Role.PLANNER, executor_id="driver", host="head", pid=3)}
-NO_REQUEST = {"broker_id": None, "broker_host": None, "broker_port": None, "latency_ms": None}
 LIVE = by_partition(
     [
         PartitionRow(topic="t", partition=0, leader_id=1, leader_epoch=4),
@@ -60,7 +59,7 @@ EVENTS = [
     event(FIRST, 3, 7_000, outcome=Outcome.FAILED, reason=RefreshReason.CONNECTION_LOST, generation_after=2),
     event(SECOND, 1, 9_000, **learning("t", 1, 2, epoch=4), **SECOND_EXECUTOR),
     event(SECOND, 4, 5_000, **SECOND_EXECUTOR),
-    event(THIRD, 1, 2_000, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, **PLANNER, **NO_REQUEST),
+    event(THIRD, 1, 2_000, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, **PLANNER),
 ]
 
 
@@ -204,7 +203,7 @@ def test_a_recreated_topic_is_stale_in_its_own_cluster(
 
 
 def test_ended_dead_and_silent_caches_have_no_gauges() -> None:
-    closed = event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED, **NO_REQUEST)
+    closed = event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
     reported = event(THIRD, 2, died_cache_ids=(SECOND,), **PLANNER)
     planner = {("planner", "", "driver"): 1}
 
@@ -215,7 +214,7 @@ def test_ended_dead_and_silent_caches_have_no_gauges() -> None:
 
 def test_forgotten_caches_stay_in_the_totals() -> None:
     totals = EventTotals()
-    totals.add([*EVENTS, event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED, **NO_REQUEST)])
+    totals.add([*EVENTS, event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)])
     tomorrow_ms = NOW_MS + 25 * 3_600_000
     before = totals.readings(tomorrow_ms, None)
     totals.forget(tomorrow_ms)
@@ -267,7 +266,7 @@ def test_traffic_is_counted_by_broker_and_throttling_by_request() -> None:
 
 
 def test_losses_are_counted_by_topic() -> None:
-    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, "cause_topic": "t", **NO_REQUEST}
+    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, "cause_topic": "t"}
     found = readings(
         event(FIRST, 1, **loss, lost_from_offset=10, lost_until_offset=15),
         event(FIRST, 2, **loss, lost_from_offset=20, lost_until_offset=None),
@@ -282,9 +281,7 @@ def test_losses_are_counted_by_topic() -> None:
 def test_transactions_are_counted_by_sink_and_result() -> None:
     def ended(sequence: int, kind: EventKind, transactional_id: str, count: int, copied: int = 0) -> Event:
         of_sink = {"transactional_id": transactional_id, "transactions": count, "copied_records": copied}
-        return event(
-            FIRST, sequence, kind=kind, reason=RefreshReason.TRANSACTION, transactions_ms=300.0, **of_sink, **NO_REQUEST
-        )
+        return event(FIRST, sequence, kind=kind, reason=RefreshReason.TRANSACTION, transactions_ms=300.0, **of_sink)
 
     found = readings(
         event(FIRST, 1, transactions_begun=4),
