@@ -18,9 +18,10 @@ from pyspark_kafka_meta.events.liveness_lock import LivenessLock
 from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, LossCount
 from pyspark_kafka_meta.events.topic_sink import TopicSink
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 
 event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
@@ -84,6 +85,11 @@ class EventPublisher:
         if self._liveness is None or self._pid != os.getpid():
             return ()
         return self._liveness.acquire(event.cache_id) if event.kind is EventKind.BORN else self._liveness.take_dead()
+
+
+def client_without_events(options: ClientOptions, origin: Origin) -> KafkaClient:
+    """A client whose events are only logged. The caller closes it."""
+    return KafkaClient(options, EventPublisher((), origin))
 
 
 def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublisher:

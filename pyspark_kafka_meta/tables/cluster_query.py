@@ -308,8 +308,7 @@ def next_record_timestamps(
     """The timestamps of the next records of `partitions`, seconds since 1970 UTC; missing if that offset has no record,
     or its leader does not return the record in time."""
     from pyspark_kafka_meta.events.origin import planner_origin
-    from pyspark_kafka_meta.events.publisher import EventPublisher
-    from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+    from pyspark_kafka_meta.events.publisher import client_without_events
     from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 
     if not partitions:
@@ -319,8 +318,7 @@ def next_record_timestamps(
     options = replace(options, fail_on_data_loss=False, poll_timeout_ms=RECORD_TIMEOUT_MS)
     ranges = [_next_record_range(partition, offset) for partition in partitions]
     timestamps: dict[TopicPartition, float] = {}
-    publisher = EventPublisher((), planner_origin())
-    with closing(KafkaClient(cluster.client, publisher)) as client:
+    with closing(client_without_events(cluster.client, planner_origin())) as client:
         try:
             for batch in TaskReader(client, options, ["topic", "partition", "timestamp"]).read(ranges):
                 # As integers, us: Spark has later times than Python's datetime.

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.origin import planner_origin
-from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES, DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction
@@ -30,7 +30,7 @@ def query_transactions(options: ClusterOptions) -> list[TransactionRow]:
     Raises:
         KafkaMetaError: as `open_transactions`, or this user may not read the decisions topic.
     """
-    with closing(KafkaClient(options.client, EventPublisher((), planner_origin()))) as client:
+    with closing(client_without_events(options.client, planner_origin())) as client:
         return open_transactions(client, read_decisions(client, options.decisions_topic))
 
 

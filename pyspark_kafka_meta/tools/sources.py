@@ -10,8 +10,7 @@ from typing import Protocol
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.default_folder import default_root
 from pyspark_kafka_meta.events.origin import cli_origin
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
 from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, FetchOptions, SourceOptions
@@ -164,7 +163,7 @@ class TopicEvents:
 
     def __init__(self, options: SourceOptions) -> None:
         self.name = f"topic {options.topics[0]}"
-        self._client = KafkaClient(stream_planner_options(options.client), EventPublisher((), cli_origin()))
+        self._client = client_without_events(stream_planner_options(options.client), cli_origin())
         self._planner = OffsetPlanner(self._client, options.for_stream())
         self._reader = TaskReader(self._client, options, ["value"])
         self.unreadable: Sequence[EventFile] = ()

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import LocalKafka
@@ -19,9 +18,7 @@ STARTS = 20
 
 
 def known_brokers(servers: str) -> set[int]:
-    client = KafkaClient(
-        ClientOptions.parse({"kafka.bootstrap.servers": servers}), EventPublisher((), Origin(role=Role.PLANNER))
-    )
+    client = client_without_events(ClientOptions.parse({"kafka.bootstrap.servers": servers}), Origin(role=Role.PLANNER))
     try:
         client.partitions([], client.api_deadline())
         return set(client.cache.snapshot.brokers)

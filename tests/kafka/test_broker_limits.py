@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, RequestTooLargeError
-from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network import connection, sockets
@@ -45,7 +45,7 @@ def kafka() -> Iterator[LocalKafka]:
 
 def client(kafka: LocalKafka, **options: str) -> KafkaClient:
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, **options}
-    return KafkaClient(ClientOptions.parse(given), EventPublisher((), Origin(role=Role.WRITER)))
+    return client_without_events(ClientOptions.parse(given), Origin(role=Role.WRITER))
 
 
 def write(kafka: LocalKafka, rows: int, **options: str) -> int:

@@ -7,8 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import LocalKafka
@@ -20,7 +19,7 @@ def test_cleanup_policy_is_that_of_the_topic_or_its_brokers(
     local_kafka: LocalKafka, make_topic: Callable[..., str]
 ) -> None:
     options = ClientOptions.parse({"kafka.bootstrap.servers": local_kafka.bootstrap_servers})
-    with closing(KafkaClient(options, EventPublisher((), Origin(role=Role.READER)))) as client:
+    with closing(client_without_events(options, Origin(role=Role.READER))) as client:
         policies = [
             client.cleanup_policy(topic)
             for topic in (make_topic(), make_topic(config={"cleanup.policy": "compact,delete"}), "no-such-topic")

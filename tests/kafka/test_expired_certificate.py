@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import TlsError
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
@@ -54,7 +53,7 @@ def write(kafka: LocalKafka, topic: str, rows: int) -> None:
     sink = SinkOptions.parse(
         {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic, **kafka.client_options()}
     )
-    with closing(KafkaClient(sink.client, EventPublisher((), Origin(role=Role.WRITER)))) as client:
+    with closing(client_without_events(sink.client, Origin(role=Role.WRITER))) as client:
         batch = pa.record_batch([pa.array([b"1"] * rows)], ["value"])
         TaskWriter(client, sink.producer, VALUE, topic).write([batch])
 

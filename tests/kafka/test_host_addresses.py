@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange
@@ -46,7 +45,7 @@ def test_each_name_costs_one_connection_to_its_silent_address(
         }
     )
     with ExitStack() as stack:
-        client = stack.enter_context(closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.CLI)))))
+        client = stack.enter_context(closing(client_without_events(options.client, Origin(role=Role.CLI))))
         for server in kafka.bootstrap_servers.split(","):
             port = int(server.rsplit(":", 1)[1])
             stack.enter_context(scripted_broker(lambda peer: silent.append(peer.getsockname()), SILENT, port))

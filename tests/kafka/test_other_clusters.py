@@ -8,8 +8,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from pyspark_kafka_meta.errors import OtherClusterError
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
@@ -27,7 +26,7 @@ def clusters() -> Iterator[list[LocalKafka]]:
 def test_a_client_whose_cluster_is_away_refuses_the_metadata_of_another(clusters: list[LocalKafka]) -> None:
     servers = ",".join(cluster.bootstrap_servers for cluster in clusters)
     options = ClientOptions.parse({"kafka.bootstrap.servers": servers})
-    with closing(KafkaClient(options, EventPublisher((), Origin(role=Role.PLANNER)))) as client:
+    with closing(client_without_events(options, Origin(role=Role.PLANNER))) as client:
         client.partitions([], client.api_deadline())
         own = client.cache.snapshot.cluster_id
         ids = {cluster._layout.cluster_id: cluster for cluster in clusters}

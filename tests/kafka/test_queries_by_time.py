@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import TopicPartition
@@ -117,7 +116,7 @@ def test_end_by_time_leaves_records_out_that_are_written_while_a_leader_hangs(
     servers = str(breakable_kafka.address(breakable_kafka.broker_ids[0]))
     options = SourceOptions.parse({"kafka.bootstrap.servers": servers, "subscribe": slow_topic})
     now = TimestampsSpec(int(time.time() * 1000), or_latest=True)
-    with closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.PLANNER)))) as client:
+    with closing(client_without_events(options.client, Origin(role=Role.PLANNER))) as client:
         partitions = client.partitions([slow_topic], client.api_deadline())
         offsets = StartEndOffsets(client, options, LossReporter(options, client.events.record_loss))
         resolve = partial(offsets.resolve, now, partitions, "endingOffsets", is_end=True)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import BrokerError
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import ClientOptions
 
@@ -21,7 +20,7 @@ def test_name_that_kafka_does_not_allow_fails_at_once_and_delays_no_other_topic(
 ) -> None:
     options = ClientOptions.parse({"kafka.bootstrap.servers": kafka.bootstrap_servers})
     began = time.monotonic()
-    with closing(KafkaClient(options, EventPublisher((), Origin(role=Role.PLANNER)))) as client:
+    with closing(client_without_events(options, Origin(role=Role.PLANNER))) as client:
         for _ in range(2):
             with pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION") as raised:
                 client.partitions([topic, name], client.api_deadline())

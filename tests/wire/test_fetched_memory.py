@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
@@ -43,7 +42,7 @@ def test_answers_of_one_read_take_turns_in_the_same_memory(
     options = SourceOptions.parse(
         {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "subscribe": "t", **one_a_time}
     )
-    with closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)))) as client:
+    with closing(client_without_events(options.client, Origin(role=Role.READER))) as client:
         batches = TaskReader(client, options, ["value"]).read([OffsetRange(TopicPartition("t", 0), None, 0, ANSWERS)])
         assert sum(batch.num_rows for batch in batches) == ANSWERS
 

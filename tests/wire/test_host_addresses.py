@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
@@ -116,7 +115,7 @@ def end_offset(wire: KafkaWire, port: int, timeout_s: float) -> int:
 def test_client_bootstraps_from_the_second_address_of_a_name(fault: Fault, port: int) -> None:
     accepted: Accepted = []
     timeouts = {"kafka.request.timeout.ms": "600", "kafka.default.api.timeout.ms": "20000"}
-    client = KafkaClient(options(port, **timeouts), EventPublisher((), Origin(role=Role.CLI)))
+    client = client_without_events(options(port, **timeouts), Origin(role=Role.CLI))
     with fault(port, accepted), closing(client):
         assert client.partitions(["t"], client.api_deadline()) == [TopicPartition("t", 0)]
     assert len(accepted) <= 1

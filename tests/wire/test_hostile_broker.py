@@ -21,8 +21,7 @@ from pyspark_kafka_meta.errors import (
     ReadTimeoutError,
     ResponseTooLargeError,
 )
-from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
@@ -69,7 +68,7 @@ def read(address: Address, fetch_max_bytes: int = 50 << 20) -> list[Any]:
         "kafkaConsumer.pollTimeoutMs": str(int(POLL_TIMEOUT_S * 1000)),
     }
     options = SourceOptions.parse(given).for_batch()
-    client = KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)))
+    client = client_without_events(options.client, Origin(role=Role.READER))
     try:
         span = OffsetRange(TopicPartition("t", 0), TOPIC_ID, 0, 1, NO_EPOCH)
         return [row for table in TaskReader(client, options, ["value"]).read([span]) for row in table.to_pylist()]

@@ -6,9 +6,8 @@ InitProducerId gives another epoch, AddPartitionsToTxn and EndTxn of the same ep
 
 from __future__ import annotations
 
-import random
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pyspark_kafka_meta.errors import (
@@ -19,8 +18,8 @@ from pyspark_kafka_meta.errors import (
     TlsError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS, Throttles
-from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.client.client_state import ClientState
+from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
@@ -37,7 +36,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     transaction_error,
     unknown_partition_error,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Wire
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     CoordinatorResponse,
@@ -53,7 +52,6 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     TransactionVersionRequest,
 )
 from pyspark_kafka_meta.model import Broker, ProducerEpoch, RefreshReason, TopicPartition, TransactionVersion
-from pyspark_kafka_meta.options import ClientOptions
 
 CONCURRENT_SHARE = 0.2
 """CONCURRENT_TRANSACTIONS lasts until the markers of the transaction before are written, a few ms: it is retried after
@@ -68,32 +66,11 @@ Outcome: TypeAlias = TransactionResponse | KafkaMetaError
 class Coordinators:
     """The coordinators of one cluster. Deadlines are in seconds of the client's clock. Not thread-safe."""
 
-    def __init__(
-        self,
-        wire: Wire,
-        cache: MetadataCache,
-        options: ClientOptions,
-        throttles: Throttles,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        backoff_s: Callable[[int], float],
-        rng: random.Random,
-    ) -> None:
-        """
-        Args:
-            throttles: shared by all callers of the client.
-            backoff_s: seconds to wait after a number of failures in a row.
-        """
-        self._wire = wire.transactions
-        self._cache = cache
-        self._options = options
-        self._throttles = throttles
-        self._clock = clock
-        self._sleep = sleep
-        self._backoff_s = backoff_s
-        self._rng = rng
+    def __init__(self, client: ClientState) -> None:
+        self._client = client
+        self._cache = client.cache
         self._known: dict[str, Broker] = {}  # coordinators by transactional id
-        self._unanswered: Counter[int] = Counter()  # failures in a row by node id
+        self._failures: Counter[int] = Counter()  # in a row, by node id
         self._problem = ""  # the last
         self._problems: set[str] = set()  # of all attempts so far
 
@@ -163,7 +140,7 @@ class Coordinators:
         Raises:
             UnknownTopicError: for the whole grace period.
         """
-        cache, now, reason = self._cache, self._clock(), RefreshReason.UNKNOWN_TOPIC
+        cache, now, reason = self._cache, self._client.clock(), RefreshReason.UNKNOWN_TOPIC
         cache.request_update(reason, cache.snapshot.generation, partition, UNKNOWN_TOPIC_OR_PARTITION)
         if partition in cache.snapshot.partitions(partition.topic):
             return None
@@ -283,12 +260,12 @@ class Coordinators:
     def _attempts(self, deadline: float) -> Iterator[None]:
         """Once for each attempt before `deadline`, with backoffs between them."""
         failures, self._problem, self._problems = 0, "no time was left", set()
-        while self._clock() < deadline:
+        while self._client.clock() < deadline:
             yield
             failures += 1
             self._problems.add(self._problem)
             share = CONCURRENT_SHARE if self._problem == describe(CONCURRENT_TRANSACTIONS) else 1
-            self._sleep(min(self._backoff_s(failures) * share, max(deadline - self._clock(), 0)))
+            self._client.sleep(min(self._client.backoff_s(failures) * share, max(deadline - self._client.clock(), 0)))
             self._cache.refresh_if_due(deadline)
 
     def _ask_any(self, request: TransactionRequest, deadline: float, verb: str) -> Any:
@@ -379,15 +356,15 @@ class Coordinators:
         """One request to one of the brokers that have failed least. A broker with an unusable certificate is passed
         over, unless all have one."""
         brokers = self._brokers(deadline)
-        self._rng.shuffle(brokers)
+        self._client.rng.shuffle(brokers)
         refusals: list[TlsError] = []
-        for broker in sorted(brokers, key=lambda each: self._unanswered[each.node_id]):
+        for broker in sorted(brokers, key=lambda each: self._failures[each.node_id]):
             try:
                 ((_, _, outcome),) = self._exchange({broker: [request]}, deadline)
                 return outcome
             except TlsError as error:
                 refusals.append(error)
-                self._unanswered[broker.node_id] += 1
+                self._failures[broker.node_id] += 1
                 self._cache.pass_over(broker.address, error)
         raise refusals[-1]
 
@@ -425,19 +402,19 @@ class Coordinators:
                     del waiting[broker.node_id]
         finally:
             for node_id in waiting:
-                self._wire.drop(node_id)
+                self._client.wire.transactions.drop(node_id)
         return outcomes
 
     def _send(self, broker: Broker, request: TransactionRequest, deadline: float) -> None:
-        timeout_ms = attempt_timeout_ms(self._unanswered[broker.node_id], self._options.request_timeout_ms)
-        self._wire.send(broker, request, min(deadline, self._clock() + timeout_ms / 1000))
+        timeout_ms = attempt_timeout_ms(self._failures[broker.node_id], self._client.options.request_timeout_ms)
+        self._client.wire.transactions.send(broker, request, min(deadline, self._client.clock() + timeout_ms / 1000))
 
     def _receive(self, node_ids: Collection[int], deadline: float) -> TransactionResponse | RequestFailure:
-        while (received := self._wire.receive(node_ids, deadline)) is None:
-            self._cache.refresh_if_due(deadline, until=self._clock())  # a Metadata response interrupted the wait
-            if self._clock() >= deadline:
+        while (received := self._client.wire.transactions.receive(node_ids, deadline)) is None:
+            self._cache.refresh_if_due(deadline, until=self._client.clock())  # a Metadata response interrupted the wait
+            if self._client.clock() >= deadline:
                 node_id = next(iter(node_ids))
-                self._wire.drop(node_id)
+                self._client.wire.transactions.drop(node_id)
                 return RequestFailure(node_id, ConnectError(f"broker {node_id} did not respond in time"))
         return received
 
@@ -445,14 +422,14 @@ class Coordinators:
         is_retriable = isinstance(failure.error, RETRIABLE_ERRORS)
         if raises and not is_retriable:
             raise failure.error
-        self._unanswered[failure.node_id] += 1
+        self._failures[failure.node_id] += 1
         if is_retriable:
             self._cache.report_failure(failure.error, generation, failure.node_id)
 
     def _on_response(self, response: TransactionResponse) -> None:
-        del self._unanswered[response.node_id]
+        del self._failures[response.node_id]
         if response.throttle_ms > 0:
-            self._throttles.throttle(response.node_id, response.throttle_ms, self._clock())
+            self._client.throttles.throttle(response.node_id, response.throttle_ms, self._client.clock())
 
 
 def _idempotence_error(code: int) -> BrokerError:

@@ -5,32 +5,18 @@ A Python worker lives across tasks and micro-batches, and so does its client (`c
 
 from __future__ import annotations
 
-import random
-import time
-import uuid
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
-from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS, ReadReplicas, Throttles
-from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
-from pyspark_kafka_meta.kafka.client.topic_pattern import TopicPatternWire
-from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, backoff_s
-from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, PartitionOffset
-from pyspark_kafka_meta.kafka.protocol.requests import Wire
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions, shortened
-from pyspark_kafka_meta.options import ClientOptions
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.kafka.client.coordinators import Coordinators
@@ -39,95 +25,15 @@ COMPACT = "compact"
 """In the cleanup.policy of a topic."""
 
 
-class KafkaClient:
-    """A client of one cluster. Not thread-safe.
-
-    Attributes:
-        wire: sends requests to brokers. `cache` says to which.
-        events: takes what happens in the cache and to its leaders, and publishes it.
-        replicas: preferred read replicas, by rack: queries with different racks share a client.
-        throttles: brokers that throttle the client.
-        broker_reports: the last metadata of each broker that was asked for its own, by node id.
-        producer: sequence numbers of idempotent writes.
-        attached: what other packages keep for as long as this client lives.
-        clock, sleep: seconds; all deadlines are of this clock, which never goes back.
-    """
-
-    def __init__(
-        self,
-        options: ClientOptions,
-        publisher: Publisher,
-        topic_filter: Callable[[str], bool] | None = None,
-        *,
-        wire: Wire | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        rng: random.Random | None = None,
-    ) -> None:
-        """
-        Args:
-            topic_filter: the cache has all topics for which it is true, and no others.
-            wire: sockets by default.
-        """
-        self.options = options
-        self.publisher = publisher
-        self.clock = clock
-        self.sleep = sleep
-        self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
-        self.throttles = Throttles()
-        self.broker_reports: dict[int, MetadataSnapshot] = {}
-        self.producer = ProducerState()
-        self.attached: dict[object, Any] = {}
-        self.wire: Wire = KafkaWire(ConnectionSettings.of(options)) if wire is None else wire
-        self._rng = rng or random.Random()
-        self._settings = PolicySettings(
-            metadata_max_age_ms=options.metadata_max_age_ms,
-            retry_backoff_ms=options.retry_backoff_ms,
-            retry_backoff_max_ms=options.retry_backoff_max_ms,
-        )
-        self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)
-        self.cache = MetadataCache(
-            self.wire if topic_filter is None else TopicPatternWire(self.wire, topic_filter),
-            options.bootstrap_servers,
-            self._settings,
-            self.events,
-            request_timeout_ms=options.request_timeout_ms,
-            clock=clock,
-            sleep=sleep,
-            rng=self._rng,
-        )
-        self._unanswered: Counter[int] = Counter()  # failed ListOffsets in a row, by node id
-        self._cleanup_policies: dict[str, str | None] = {}  # by topic
-        self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
+class KafkaClient(ClientState):
+    """A client of one cluster. Not thread-safe."""
 
     @cached_property
     def coordinators(self) -> Coordinators:
         """Producer ids and transactions."""
         from pyspark_kafka_meta.kafka.client.coordinators import Coordinators  # readers start sooner without it
 
-        return Coordinators(
-            self.wire,
-            self.cache,
-            self.options,
-            self.throttles,
-            self.clock,
-            self.sleep,
-            self.backoff_s,
-            self._rng,
-        )
-
-    def api_deadline(self) -> float:
-        """The deadline of a request that is sent now, retries included (default.api.timeout.ms)."""
-        return self.options.api_deadline(self.clock())
-
-    def backoff_s(self, failures: int) -> float:
-        """Seconds to wait before the retry of a request that failed `failures` times in a row."""
-        return backoff_s(self._settings, failures, self._rng)
-
-    def close(self) -> None:
-        self.cache.close()
-        self.publisher.close()
-        self.wire.close()
+        return Coordinators(self)
 
     def partitions(
         self, topics: Collection[str], deadline: float, expected: Collection[TopicPartition] = ()
@@ -224,17 +130,7 @@ class KafkaClient:
         offsets: dict[TopicPartition, PartitionOffset] = {}
         failures = 0
         all_known_at, first_generation = self.clock(), self.cache.snapshot.generation
-        leaders = LeaderOffsets(
-            self.wire,
-            self.cache,
-            self.events,
-            self.options,
-            self._unanswered,
-            self.throttles,
-            template,
-            deadline,
-            self.clock,
-        )
+        leaders = LeaderOffsets(self, template, deadline)
         while True:
             generation = self.cache.snapshot.generation
             offsets |= leaders.ask({part: wanted for part, wanted in queries.items() if part not in offsets})

@@ -5,15 +5,12 @@ A leader that does not respond does not delay the others. Its request is abandon
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from pyspark_kafka_meta.kafka.client.next_request import Throttles
-from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     UNKNOWN_LEADER_EPOCH,
@@ -25,9 +22,8 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     refresh_reason,
 )
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetQuery, OffsetsRequest, OffsetsResponse, PartitionOffset
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Wire
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
 
 OVERDUE_MS = 2_000
 """A leader whose response is this late may hang: metadata is requested from another broker."""
@@ -48,34 +44,16 @@ class LeaderOffsets:
         errors: why a partition has no offset yet.
     """
 
-    def __init__(
-        self,
-        wire: Wire,
-        cache: MetadataCache,
-        events: EventRecorder,
-        options: ClientOptions,
-        unanswered: Counter[int],
-        throttles: Throttles,
-        template: OffsetsRequest,
-        deadline: float,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, client: ClientState, template: OffsetsRequest, deadline: float) -> None:
         """
         Args:
             template: a request without queries; each leader gets it with the queries for its partitions.
-            unanswered: failed requests in a row by node id, shared by all callers of the client.
-            throttles: shared by all callers of the client.
         """
         self.errors: dict[TopicPartition, str] = {}
-        self._wire = wire
-        self._cache = cache
-        self._events = events
-        self._options = options
-        self._unanswered = unanswered
-        self._throttles = throttles
+        self._client = client
+        self._cache = client.cache
         self._template = template
         self._deadline = deadline
-        self._clock = clock
         self._in_flight: dict[int, _InFlight] = {}  # by node id
 
     def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
@@ -92,10 +70,10 @@ class LeaderOffsets:
         try:
             self._send(queries)
             while self._in_flight:
-                received = self._wire.offsets.receive(self._in_flight, min(self._next_look(), self._deadline))
+                received = self._client.wire.offsets.receive(self._in_flight, min(self._next_look(), self._deadline))
                 if received is not None:
                     offsets |= self._on_response(received, self._in_flight.pop(received.node_id).partitions, generation)
-                elif self._clock() < self._deadline:
+                elif self._client.clock() < self._deadline:
                     self._abandon_moved()
                 else:
                     break
@@ -118,30 +96,30 @@ class LeaderOffsets:
             if broker.node_id not in groups:
                 groups[broker.node_id] = (broker, [])
             groups[broker.node_id][1].append(OffsetQuery(partition, queries[partition], leader_epoch))
-        now = self._clock()
+        now = self._client.clock()
         for broker, members in groups.values():
-            unanswered = self._unanswered[broker.node_id]
-            timeout_ms = attempt_timeout_ms(unanswered, self._options.request_timeout_ms)
+            failures = self._client.offset_failures[broker.node_id]
+            timeout_ms = attempt_timeout_ms(failures, self._client.options.request_timeout_ms)
             request = replace(self._template, queries=tuple(members))
             # A throttling broker may respond later. Its leadership is checked no later: it may hang as well.
-            sent_at = max(now, self._throttles.until(broker.node_id))
-            self._wire.offsets.send(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
+            sent_at = max(now, self._client.throttles.until(broker.node_id))
+            self._client.wire.offsets.send(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
             # A broker that failed to respond before is suspected sooner.
-            overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
+            overdue_ms = max(OVERDUE_MS / 2**failures, self._client.options.retry_backoff_ms)
             partitions = [query.partition for query in members]
             self._in_flight[broker.node_id] = _InFlight(broker, partitions, now + overdue_ms / 1000)
 
     def _next_look(self) -> float:
         """When the next broker is overdue; if a broker is overdue, when the cache may send the requested refresh. It is
         requested soon: the broker may have become overdue while the response of another broker was handled."""
-        now = self._clock()
+        now = self._client.clock()
         overdue_at = min(request.overdue_at for request in self._in_flight.values())
-        pause_ms = min(self._cache.time_to_next_update_ms(), self._options.retry_backoff_ms)
+        pause_ms = min(self._cache.time_to_next_update_ms(), self._client.options.retry_backoff_ms)
         return overdue_at if overdue_at > now else now + pause_ms / 1000
 
     def _abandon_moved(self) -> None:
-        self._cache.refresh_if_due(self._deadline, until=self._clock())
-        now, snapshot = self._clock(), self._cache.snapshot
+        self._cache.refresh_if_due(self._deadline, until=self._client.clock())
+        now, snapshot = self._client.clock(), self._cache.snapshot
         for node_id in [node_id for node_id, request in self._in_flight.items() if now >= request.overdue_at]:
             broker, partitions, _ = self._in_flight[node_id]
             leaders = [snapshot.leader(partition) for partition in partitions]
@@ -151,7 +129,7 @@ class LeaderOffsets:
                 self._abandon(node_id, "did not report offsets, and lost partitions")
 
     def _abandon(self, node_id: int, why: str) -> None:
-        self._wire.offsets.drop(node_id)
+        self._client.wire.offsets.drop(node_id)
         broker, partitions, _ = self._in_flight.pop(node_id)
         self.errors.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
 
@@ -162,13 +140,13 @@ class LeaderOffsets:
         if isinstance(received, RequestFailure):
             if not isinstance(received.error, RETRIABLE_ERRORS):
                 raise received.error
-            self._unanswered[node_id] += 1
+            self._client.offset_failures[node_id] += 1
             self._cache.report_failure(received.error, generation, node_id)
             self.errors.update(dict.fromkeys(partitions, str(received.error)))
             return {}
-        del self._unanswered[node_id]
+        del self._client.offset_failures[node_id]
         if received.throttle_ms > 0:
-            self._throttles.throttle(node_id, received.throttle_ms, self._clock())
+            self._client.throttles.throttle(node_id, received.throttle_ms, self._client.clock())
         offsets: dict[TopicPartition, PartitionOffset] = {}
         for partition in partitions:
             result = received.offsets.get(partition)
@@ -184,7 +162,7 @@ class LeaderOffsets:
         action = read_action(code)
         if action is Action.FAIL:
             raise broker_error(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
-        self._events.count_retry()
+        self._client.events.count_retry()
         if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self._cache.request_update(
                 refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.origin import cli_origin
-from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import name_first, shortened
 from pyspark_kafka_meta.options import (
@@ -73,7 +73,7 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
     Raises:
         KafkaMetaError: the sink is unknown, transactions stay open, or as `TransactionDriver.plan`.
     """
-    with closing(KafkaClient(options.client, EventPublisher((), cli_origin()))) as client:
+    with closing(client_without_events(options.client, cli_origin())) as client:
         decisions = read_decisions(client, options.decisions_topic)
         rows = _rows(client, decisions)
         chosen = [row for row in rows if row.sink == sink]

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedRecordFormatError,
 )
 from pyspark_kafka_meta.events.origin import cli_origin
-from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import NO_SEQUENCE
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
@@ -241,7 +241,7 @@ def write_findings(topics: Collection[str], options: ClientOptions, writing: Sin
     Args:
         options: with bootstrap addresses that respond.
     """
-    with closing(KafkaClient(options, EventPublisher((), cli_origin()))) as client:
+    with closing(client_without_events(options, cli_origin())) as client:
         yield from check_writes(client, topics, writing)
 
 

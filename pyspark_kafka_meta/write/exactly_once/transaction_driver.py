@@ -56,7 +56,8 @@ class TransactionDriver:
         """The driver of this client, which remembers what it has read of the decisions topic."""
         of_any_batch = replace(options.transaction, txn_app_id=None, txn_version=None)
         key = replace(options, transaction=of_any_batch)
-        driver: TransactionDriver = client.attached.setdefault(key, cls(client, options))
+        driver = client.sink_drivers.setdefault(key, cls(client, options))
+        assert isinstance(driver, cls)
         return driver
 
     def plan(self, series: str = BATCH) -> TransactionPlan:

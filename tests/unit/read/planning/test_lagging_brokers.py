@@ -119,7 +119,7 @@ def test_second_broker_is_another_one_behind_a_load_balancer(monkeypatch: pytest
         grow(scene)
         scene.settings = scene.options(kafka_bootstrap_servers="balancer:9092")
         scene.worker = scene.client(kafka_bootstrap_servers="balancer:9092")
-        scene.worker._rng.seed(seed)
+        scene.worker.rng.seed(seed)
 
         assert sorted(planner(scene).available_now()) == [T0, T1, T2]
 

@@ -1,0 +1,127 @@
+"""`ClientState`: what the requests of a client share: network, metadata cache, events, throttling, producer id."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+
+from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas, Throttles
+from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, MetadataWire
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, backoff_s
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from pyspark_kafka_meta.kafka.protocol.requests import Wire
+from pyspark_kafka_meta.model import Address, MetadataResponse, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions, SinkOptions
+
+
+class ClientState:
+    """The state of one client. Not thread-safe.
+
+    Attributes:
+        wire: sends requests to brokers. `cache` says to which.
+        events: takes what happens in the cache and at the leaders, and publishes it.
+        throttles: brokers that throttle the client.
+        replicas: preferred read replicas, by rack: queries with different racks share a client.
+        broker_reports: the last metadata of each broker that was asked for its own, by node id.
+        producer: sequence numbers of idempotent writes.
+        offset_failures: failed ListOffsets in a row, by node id.
+        sink_drivers: of exactly-once sinks, by their options: `write.exactly_once` keeps them as long as this client.
+        clock, sleep: seconds; all deadlines are of this clock, which never goes back.
+        rng: of backoffs and of the choice of brokers.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        publisher: Publisher,
+        topic_filter: Callable[[str], bool] | None = None,
+        *,
+        wire: Wire | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """
+        Args:
+            topic_filter: the cache has all topics for which it is true, and no others.
+            wire: sockets by default.
+        """
+        self.options = options
+        self.publisher = publisher
+        self.clock = clock
+        self.sleep = sleep
+        self.rng = rng or random.Random()
+        self.throttles = Throttles()
+        self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
+        self.broker_reports: dict[int, MetadataSnapshot] = {}
+        self.producer = ProducerState()
+        self.offset_failures: Counter[int] = Counter()
+        self.sink_drivers: dict[SinkOptions, object] = {}
+        self.wire: Wire = KafkaWire(ConnectionSettings.of(options)) if wire is None else wire
+        self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)
+        self._settings = PolicySettings(
+            metadata_max_age_ms=options.metadata_max_age_ms,
+            retry_backoff_ms=options.retry_backoff_ms,
+            retry_backoff_max_ms=options.retry_backoff_max_ms,
+        )
+        self.cache = MetadataCache(
+            self.wire if topic_filter is None else TopicPatternWire(self.wire, topic_filter),
+            options.bootstrap_servers,
+            self._settings,
+            self.events,
+            request_timeout_ms=options.request_timeout_ms,
+            clock=clock,
+            sleep=sleep,
+            rng=self.rng,
+        )
+        self._cleanup_policies: dict[str, str | None] = {}  # by topic
+        self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
+
+    def api_deadline(self) -> float:
+        """The deadline of a request that is sent now, retries included (default.api.timeout.ms)."""
+        return self.options.api_deadline(self.clock())
+
+    def backoff_s(self, failures: int) -> float:
+        """Seconds to wait before the retry of a request that failed `failures` times in a row."""
+        return backoff_s(self._settings, failures, self.rng)
+
+    def close(self) -> None:
+        self.cache.close()
+        self.publisher.close()
+        self.wire.close()
+
+
+class TopicPatternWire:
+    """The wire of a cache that discovers topics: requests Metadata of all topics, and passes on those whose names
+    `matches` accepts. Follows Spark's `ConsumerStrategy`, which matches a part of a name, unlike Kafka's consumer."""
+
+    def __init__(self, wire: MetadataWire, matches: Callable[[str], bool]) -> None:
+        self._wire = wire
+        self._matches = matches
+        self._topics: frozenset[str] = frozenset()  # of the in-flight request
+
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        """Request all topics."""
+        self._topics = frozenset(topics or ())
+        self._wire.send_metadata(address, None, deadline)
+
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
+        """The matching topics. Requested topics that are missing are added as unknown, as in a request by name."""
+        response = self._wire.receive_metadata(deadline)
+        if response is None:
+            return None
+        found = tuple(topic for topic in response.topics if not topic.is_internal and self._matches(topic.name))
+        missing = sorted(self._topics - {topic.name for topic in found})
+        unknown = tuple(TopicMetadata(name, None, (), UNKNOWN_TOPIC_OR_PARTITION) for name in missing)
+        return replace(response, topics=found + unknown)
