@@ -33,7 +33,6 @@ from pyspark_kafka_meta.read.fetching.partition_cursor import (
     Instruction,
     OutOfRange,
     PartitionCursor,
-    Wait,
 )
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 
@@ -103,7 +102,7 @@ class FollowedRanges(LostRecords):
     of a range without end always lies behind the log, and is no doubt."""
 
     def confirm(self, cursor: PartitionCursor, suspicion: OutOfRange | EmptyResponses, now: float) -> Instruction:
-        return Wait() if isinstance(suspicion, EmptyResponses) else super().confirm(cursor, suspicion, now)
+        return None if isinstance(suspicion, EmptyResponses) else super().confirm(cursor, suspicion, now)
 
 
 class LoopFollower:

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import DataLossError, DeliveryTimeoutError, KafkaMetaError, RecordTooLargeError
-from pyspark_kafka_meta.kafka.client.next_request import RetryPause
+from pyspark_kafka_meta.kafka.client.next_request import BackOff, Fail, Refresh, RetryPause
 from pyspark_kafka_meta.kafka.client.producer_state import PartitionSequence, sequence_after
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     INVALID_TIMESTAMP,
@@ -40,29 +40,6 @@ from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch, split
 from pyspark_kafka_meta.kafka.records.fields import Longs
 from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, WrittenOffsets, is_other_topic
-
-
-@dataclass(frozen=True, slots=True)
-class Refresh:
-    """The cached leader is wrong: refresh metadata for this reason, then send the batch again."""
-
-    reason: RefreshReason
-    error_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class BackOff:
-    """Send the batch again after a backoff."""
-
-    error_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The error is not retriable: the task fails."""
-
-    error: KafkaMetaError
-
 
 Instruction = Refresh | BackOff | Fail | None
 """What a queue wants done after a response; None if nothing."""
@@ -169,8 +146,7 @@ class PartitionQueue(RetryPause):
         Args:
             transactional_id: of the transaction that the batches belong to.
         """
-        super().__init__()
-        self.partition = partition
+        super().__init__(partition)
         self.topic_id = topic_id
         self.size_bytes = 0
         self.node_id: int | None = None
@@ -226,7 +202,7 @@ class PartitionQueue(RetryPause):
             return None
         at = next((at for at, queued in enumerate(self._batches) if queued.is_waiting), self._max_in_flight)
         if at >= self._max_in_flight or any(queued.in_flight for queued in islice(self._batches, at, None)):
-            return None  # batches behind a failed batch are in flight: wait for all responses
+            return None  # batches after a failed batch are in flight: wait for all responses
         return self._batches[at]
 
     def can_go_to(self, node_id: int) -> bool:
@@ -259,7 +235,7 @@ class PartitionQueue(RetryPause):
             case Action.REFRESH:
                 return Refresh(refresh_reason(code), code)
             case Action.RETRY:
-                return BackOff(code)
+                return BackOff()
             case Action.SEQUENCE:
                 return self._on_wrong_sequence(queued, produced)
             case Action.SPLIT:
@@ -309,7 +285,7 @@ class PartitionQueue(RetryPause):
         return None
 
     def _on_wrong_sequence(self, queued: QueuedBatch, produced: ProducedPartition) -> Instruction:
-        """A batch behind a failed one just follows it again. The first batch has lost its predecessors in the log. A
+        """A batch after a failed one just follows it again. The first batch has lost its predecessors in the log. A
         transaction cannot go on in another epoch, nor can part of a batch that the log holds: a broker recognises only
         whole batches."""
         if queued is not self._batches[0]:
@@ -322,14 +298,14 @@ class PartitionQueue(RetryPause):
             return Fail(self._lost(f"its log ends before them, its leader answered {describe(code)}"))
         self._max_in_flight = 1
         if self.in_flight:
-            return BackOff(code)  # the log may hold batches with their present numbers: ask again with this batch alone
+            return BackOff()  # the log may hold batches with their present numbers: ask again with this batch alone
         if self._transactional_id is not None or not self._sequence.restart():
             return Fail(self._refusal(queued, produced))
         for waiting in self._batches:
             if not waiting.is_acknowledged:
                 waiting.base_sequence = self._sequence.take(waiting.batch.record_count)
                 waiting.data = self._to_bytes(waiting.batch, waiting.base_sequence)
-        return BackOff(code)
+        return BackOff()
 
     def _on_too_large(self, queued: QueuedBatch, code: int) -> Instruction:
         """Send the batch again as two, under the same sequence numbers, which a log that holds the batch refuses."""

@@ -25,11 +25,11 @@ from pyspark_kafka_meta.kafka.records.fields import Ints, Longs
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, shortened
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.validators import is_topic_name
-from pyspark_kafka_meta.write.in_flight_produces import InFlightProduces, ProduceResponses
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, NO_CHOICE, InputRows, read_rows
 from pyspark_kafka_meta.write.partition_queue import PartitionQueue, Written
 from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics
+from pyspark_kafka_meta.write.produce_sender import ProduceResponseHandler, ProduceSender
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class TaskWriter:
         self._compressed_share = 1.0  # until the first chunk is compressed
         self._partitioner = Partitioner(options.ignore_keys, options.batch_bytes, rng or random.Random())
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._in_flight = InFlightProduces(client, options, transaction)
-        self._responses = ProduceResponses(client)
+        self._in_flight = ProduceSender(client, options, transaction)
+        self._responses = ProduceResponseHandler(client, self._in_flight)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Write all rows. Returns the offsets of each partition in the order of writing. A transaction stays open; a
@@ -115,7 +115,7 @@ class TaskWriter:
         try:
             yield
         except BaseException as error:
-            self._in_flight.drop()
+            self._in_flight.abandon_all()
             if self._transaction is None:
                 self._client.producer.forget()
             elif not isinstance(error, FencedError):  # what is open belongs to another producer
@@ -258,7 +258,7 @@ class TaskWriter:
                 self._in_flight.send(waiting, now)
                 received = self._in_flight.receive(self._wake_up_at(waiting, now) if waits else now)
             if received is not None:
-                self._responses.handle(*received)
+                self._responses.handle(received)
                 continue
             self._fail_if_late(waiting, now)
             if not waits:
@@ -266,11 +266,7 @@ class TaskWriter:
 
     def _wake_up_at(self, waiting: Sequence[PartitionQueue], now: float) -> float:
         """When there is work without a response: a refresh, a batch after a backoff, an overdue request, a deadline."""
-        next_update = now + self._client.cache.time_to_next_update_ms() / 1000
-        next_look = now + self._client.backoff_s(1)
-        pauses = [queue.not_before for queue in waiting if queue.not_before > now]
-        deadlines = [queue.deadline for queue in waiting]
-        return min(next_update, *pauses, *deadlines, max(self._in_flight.overdue_at(), next_look))
+        return min(self._in_flight.wake_up_at(waiting, now), *(queue.deadline for queue in waiting))
 
     def _fail_if_late(self, waiting: Sequence[PartitionQueue], now: float) -> None:
         if self._transaction is not None:

@@ -26,7 +26,7 @@ from pyspark_kafka_meta.kafka.network.failed_addresses import Candidate
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import Address, OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.read.fetching import in_flight_fetches
+from pyspark_kafka_meta.read.fetching import fetch_sender
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
@@ -179,7 +179,7 @@ def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_conn
     worker.client.cache.refresh(RefreshReason.BOOTSTRAP, worker.client.api_deadline())
     assert worker.client.cache.snapshot.brokers[1].address == unreachable
     worker.events.clear()
-    monkeypatch.setattr(in_flight_fetches, "OVERDUE_MS", 1_000)  # also for the next request
+    monkeypatch.setattr(fetch_sender, "OVERDUE_MS", 1_000)  # also for the next request
     worker.cluster.move_leader("t", 0, 2)
     is_reading.set()
     assert worker.read() == [0, 1, 2]

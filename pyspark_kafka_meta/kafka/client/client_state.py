@@ -96,6 +96,11 @@ class ClientState:
         """Seconds to wait before the retry of a request that failed `failures` times in a row."""
         return backoff_s(self._settings, failures, self.rng)
 
+    def take_throttle(self, node_id: int, throttle_ms: int) -> None:
+        """Take the throttle time of a response (KIP-219), which is mostly 0."""
+        if throttle_ms > 0:
+            self.throttles.throttle(node_id, throttle_ms, self.clock())
+
     def close(self) -> None:
         self.cache.close()
         self.publisher.close()

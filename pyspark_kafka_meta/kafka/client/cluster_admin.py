@@ -14,7 +14,7 @@ from pyspark_kafka_meta.options import ClientOptions
 
 TIMEOUT_S = 30.0
 CONFIG_TIMEOUT_S = 5.0
-"""For questions that need no answer."""
+"""For requests that may stay without a response."""
 MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
 
 

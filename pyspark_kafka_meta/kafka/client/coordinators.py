@@ -428,8 +428,7 @@ class Coordinators:
 
     def _on_response(self, response: TransactionResponse) -> None:
         del self._failures[response.node_id]
-        if response.throttle_ms > 0:
-            self._client.throttles.throttle(response.node_id, response.throttle_ms, self._client.clock())
+        self._client.take_throttle(response.node_id, response.throttle_ms)
 
 
 def _idempotence_error(code: int) -> BrokerError:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
+from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS, LeaderRequests, SentRequest
 from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
@@ -24,17 +24,6 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetQuery, OffsetsRequest, OffsetsResponse, PartitionOffset
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
-
-OVERDUE_MS = 2_000
-"""A leader whose response is this late may hang: metadata is requested from another broker."""
-
-
-class _InFlight(NamedTuple):
-    """A request without a response. `overdue_at` is in seconds of the caller's clock."""
-
-    broker: Broker
-    partitions: list[TopicPartition]
-    overdue_at: float
 
 
 class LeaderOffsets:
@@ -54,7 +43,7 @@ class LeaderOffsets:
         self._cache = client.cache
         self._template = template
         self._deadline = deadline
-        self._in_flight: dict[int, _InFlight] = {}  # by node id
+        self._requests: LeaderRequests[TopicPartition, OffsetsResponse] = LeaderRequests(client, client.wire.offsets)
 
     def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
         """The offsets from one request to each leader, without partitions that failed.
@@ -65,32 +54,30 @@ class LeaderOffsets:
         Raises:
             BrokerError: an error that is not retriable.
         """
-        generation = self._cache.snapshot.generation
         offsets: dict[TopicPartition, PartitionOffset] = {}
         try:
             self._send(queries)
-            while self._in_flight:
-                received = self._client.wire.offsets.receive(self._in_flight, min(self._next_look(), self._deadline))
+            while self._requests:
+                received = self._requests.receive(min(self._next_look(), self._deadline))
                 if received is not None:
-                    offsets |= self._on_response(received, self._in_flight.pop(received.node_id).partitions, generation)
+                    offsets |= self._on_response(received.response, *received.sent)
                 elif self._client.clock() < self._deadline:
                     self._abandon_moved()
                 else:
                     break
         finally:
-            for node_id in list(self._in_flight):
-                self._abandon(node_id, "did not report offsets in time")
+            for sent in list(self._requests):
+                self._abandon(sent.broker.node_id, "did not report offsets in time")
         return offsets
 
     def _send(self, queries: Mapping[TopicPartition, int]) -> None:
+        generation = self._cache.snapshot.generation
         groups: dict[int, tuple[Broker, list[OffsetQuery]]] = {}  # by node id, which has a faster hash than a broker
         for partition in sorted(queries):
             leader = self._cache.leader(partition)
             if leader is None:
                 self.errors[partition] = "it has no leader"
-                self._cache.request_update(
-                    RefreshReason.NO_LEADER, self._cache.snapshot.generation, partition=partition
-                )
+                self._cache.request_update(RefreshReason.NO_LEADER, generation, partition)
                 continue
             broker, leader_epoch = leader
             if broker.node_id not in groups:
@@ -107,55 +94,53 @@ class LeaderOffsets:
             # A broker that failed to respond before is suspected sooner.
             overdue_ms = max(OVERDUE_MS / 2**failures, self._client.options.retry_backoff_ms)
             partitions = [query.partition for query in members]
-            self._in_flight[broker.node_id] = _InFlight(broker, partitions, now + overdue_ms / 1000)
+            self._requests.add(broker, partitions, generation, now, overdue_ms)
 
     def _next_look(self) -> float:
         """When the next broker is overdue; if a broker is overdue, when the cache may send the requested refresh. It is
         requested soon: the broker may have become overdue while the response of another broker was handled."""
         now = self._client.clock()
-        overdue_at = min(request.overdue_at for request in self._in_flight.values())
+        overdue_at = self._requests.overdue_at()
         pause_ms = min(self._cache.time_to_next_update_ms(), self._client.options.retry_backoff_ms)
         return overdue_at if overdue_at > now else now + pause_ms / 1000
 
     def _abandon_moved(self) -> None:
         self._cache.refresh_if_due(self._deadline, until=self._client.clock())
         now, snapshot = self._client.clock(), self._cache.snapshot
-        for node_id in [node_id for node_id, request in self._in_flight.items() if now >= request.overdue_at]:
-            broker, partitions, _ = self._in_flight[node_id]
-            leaders = [snapshot.leader(partition) for partition in partitions]
-            if all(leader is not None and leader.broker == broker for leader in leaders):
-                self._cache.request_update(RefreshReason.REQUEST_TIMEOUT, snapshot.generation, node_id=node_id)
+        for node_id in self._requests.overdue(now):
+            (sent,) = self._requests.of(node_id)
+            leaders = map(snapshot.leader, sent.members)
+            if all(leader is not None and leader.broker == sent.broker for leader in leaders):
+                self._requests.suspect(node_id)
             else:
                 self._abandon(node_id, "did not report offsets, and lost partitions")
 
     def _abandon(self, node_id: int, why: str) -> None:
-        self._client.wire.offsets.drop(node_id)
-        broker, partitions, _ = self._in_flight.pop(node_id)
-        self.errors.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
+        for sent in self._requests.abandon(node_id):
+            self.errors.update(dict.fromkeys(sent.members, f"{sent.broker.address} {why}"))
 
     def _on_response(
-        self, received: OffsetsResponse | RequestFailure, partitions: list[TopicPartition], generation: int
+        self, received: OffsetsResponse | RequestFailure, sent: SentRequest[TopicPartition]
     ) -> dict[TopicPartition, PartitionOffset]:
         node_id = received.node_id
         if isinstance(received, RequestFailure):
             if not isinstance(received.error, RETRIABLE_ERRORS):
                 raise received.error
             self._client.offset_failures[node_id] += 1
-            self._cache.report_failure(received.error, generation, node_id)
-            self.errors.update(dict.fromkeys(partitions, str(received.error)))
+            self._cache.report_failure(received.error, sent.generation, node_id)
+            self.errors.update(dict.fromkeys(sent.members, str(received.error)))
             return {}
         del self._client.offset_failures[node_id]
-        if received.throttle_ms > 0:
-            self._client.throttles.throttle(node_id, received.throttle_ms, self._client.clock())
+        self._client.take_throttle(node_id, received.throttle_ms)
         offsets: dict[TopicPartition, PartitionOffset] = {}
-        for partition in partitions:
+        for partition in sent.members:
             result = received.offsets.get(partition)
             if result is not None and result.error_code == 0:
                 offsets[partition] = result
             else:
                 code = UNKNOWN_SERVER_ERROR if result is None else result.error_code
                 self.errors[partition] = describe(code)
-                self._report_error(partition, code, generation, node_id)
+                self._report_error(partition, code, sent.generation, node_id)
         return offsets
 
     def _report_error(self, partition: TopicPartition, code: int, generation: int, node_id: int) -> None:

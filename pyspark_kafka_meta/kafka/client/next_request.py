@@ -1,4 +1,4 @@
-"""When the next request of a partition may be sent, and to which broker.
+"""What a partition wants after a response, when its next request may be sent, and to which broker.
 
 Since KIP-219 a client sends no request to a broker that throttles it until the time is up. The choice of replicas
 (KIP-392) follows Kafka's `SubscriptionState.preferredReadReplica`, but the leader gets no rack after an error at a
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, TopicPartition
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason, TopicPartition
 
 MAX_THROTTLE_MS = 60_000
 """Upper bound. Quotas are measured over some ten seconds; a longer throttle is no quota."""
@@ -39,6 +40,26 @@ UNKNOWN_GRACE_MS = 3_000
 """How long an unknown topic or partition is requested again: not every broker knows a new topic yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """The cached leader is wrong: refresh metadata for this reason, then send the request again."""
+
+    reason: RefreshReason
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Send the request again after a backoff."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The error is not retriable: the task fails."""
+
+    error: KafkaMetaError
+
+
 class RetryPause:
     """After an error a partition waits for newer metadata, or for a backoff. `now` is in seconds of the caller's clock.
 
@@ -46,7 +67,8 @@ class RetryPause:
         not_before: earliest time of the next request.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
         self.not_before = 0.0
         self._stale_generation = -1
         self._failures = 0  # backoffs since the last success
@@ -55,11 +77,10 @@ class RetryPause:
         """Whether a request may be sent, to the leader in the metadata of this `generation`."""
         return generation > self._stale_generation and now >= self.not_before
 
-    def wait_for_metadata_after(self, generation: int, request_update: Callable[[int], None]) -> None:
-        """Send no request before metadata is newer than `generation`, which `request_update` is called with: if nobody
-        requested newer metadata, the wait would end at the maximum age."""
+    def wait_for_metadata_after(self, generation: int) -> None:
+        """Send no request before metadata is newer than `generation`. The caller requests it: if nobody did, the wait
+        would end at the maximum age."""
         self._stale_generation = generation
-        request_update(generation)
 
     def wait_until(self, time_s: float) -> None:
         """Send no request before this time."""

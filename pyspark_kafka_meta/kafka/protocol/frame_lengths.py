@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 Walk = Callable[[memoryview, int, list[Span]], int]
-"""Returns the position behind the field that begins at a position. Appends the records on the way."""
+"""Returns the position after the field that begins at a position. Appends the records on the way."""
 
 _SIZES = {
     "bool": 1,
@@ -155,7 +155,7 @@ def _tags(known: dict[int, Walk]) -> Walk:
 
 
 def _length(data: memoryview, at: int, size: int, flexible: bool, nullable: bool) -> tuple[int, int]:
-    """A length or count, 0 for null, and the position behind it."""
+    """A length or count, 0 for null, and the position after it."""
     if flexible:
         more, at = _varint(data, at)
         length = more - 1

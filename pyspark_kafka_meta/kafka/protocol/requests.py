@@ -52,11 +52,11 @@ class Requests(Protocol[RequestT, ResponseT]):
 
 
 class PipelinedRequests(Protocol[RequestT, ResponseT]):
-    """Requests of one kind, any number in flight to each broker: the broker handles and answers them in the order in
+    """Requests of one kind, any number in flight to each broker: the broker handles them, and responds, in the order in
     which they were sent."""
 
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
-        """Send a request behind those in flight to this broker. Returns at once, as `Requests.send`: what the socket
+        """Send a request after those in flight to this broker. Returns at once, as `Requests.send`: what the socket
         does not take is sent by `receive`. `deadline` as in `Requests.send`."""
 
     def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
@@ -72,7 +72,7 @@ class Wire(Protocol):
 
     ConnectError, RequestTimeoutError and ProtocolError are retriable; UnsupportedBrokerError, TlsError,
     AuthenticationError and OptionError are not. After any of them the connection is closed, and the next request opens
-    a new connection. Each kind of request has its own connections, so that Metadata never waits behind a Fetch.
+    a new connection. Each kind of request has its own connections, so that Metadata never waits for a Fetch.
     """
 
     @property

@@ -306,8 +306,8 @@ def _add_partitions_response(exchange: Exchange, request: AddPartitionsRequest, 
         for topic in exchange.message.results_by_topic_v3_and_below
         for entry in topic.results_by_partition
     ]
-    answered = {partition for partition, _ in unique(codes, lambda pair: pair[0], "partition")}
-    check(answered == set(request.partitions), "other partitions than requested")
+    responded = {partition for partition, _ in unique(codes, lambda pair: pair[0], "partition")}
+    check(responded == set(request.partitions), "other partitions than requested")
     errors = {partition: code for partition, code in codes if code}
     return AddPartitionsResponse(node_id, errors, ms(exchange.message.throttle_time))
 

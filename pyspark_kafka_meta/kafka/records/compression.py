@@ -5,7 +5,7 @@ Codecs as in Kafka's `CompressionType`. Snappy data are raw (librdkafka) or fram
 write; pyarrow compresses faster with the other codecs. Only from 2.14 on does cramjam stop at the end of the memory for
 every codec; before, not for gzip.
 
-What follows the compressed data is ignored where Java ignores it: behind gzip members, an LZ4 frame and snappy blocks.
+What follows the compressed data is ignored where Java ignores it: after gzip members, an LZ4 frame and snappy blocks.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import logging
 
 from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import COMPACT, KafkaClient
+from pyspark_kafka_meta.kafka.client.next_request import BackOff, Refresh
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     INCONSISTENT_TOPIC_ID,
     LEADER_NOT_AVAILABLE,
-    REQUEST_TIMED_OUT,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
@@ -31,8 +31,6 @@ from pyspark_kafka_meta.read.fetching.partition_cursor import (
     Lost,
     OutOfRange,
     PartitionCursor,
-    Refresh,
-    Wait,
 )
 from pyspark_kafka_meta.read.planning.data_loss import DataLossPolicy
 
@@ -64,9 +62,9 @@ class LostRecords:
             if isinstance(suspicion, OutOfRange) or suspicion.log_is_short or latest < cursor.range.until_offset:
                 return self._on_short_log(cursor, latest, now)
             if self._suspected_s(cursor, False, now) < LOSS_GRACE_MS / 1000:
-                return Wait()
+                return None
             if COMPACT not in (self._client.cleanup_policy(cursor.range.partition.topic) or COMPACT):
-                return Wait(REQUEST_TIMED_OUT)  # storage that is slow: nothing else leaves a gap at the end of a log
+                return BackOff()  # storage that is slow: nothing else leaves a gap at the end of a log
             position = cursor.position
             instruction = cursor.on_local_start(self._list_offset(cursor, EARLIEST_LOCAL_TIMESTAMP, now))
             if cursor.done:
@@ -92,12 +90,12 @@ class LostRecords:
         fetched."""
         if latest > cursor.position:
             self._suspected_since.pop(cursor, None)
-            return Wait()
+            return None
         suspected_s = self._suspected_s(cursor, True, now)
         if suspected_s == 0:
             return Refresh(RefreshReason.ON_DEMAND, 0)
         if suspected_s < LOSS_GRACE_MS / 1000:
-            return Wait(cursor.last_error)
+            return BackOff() if cursor.last_error else None
         return Lost(f"the log ends at offset {latest} now", cursor.position, cursor.range.until_offset)
 
     def _suspected_s(self, cursor: PartitionCursor, log_is_short: bool, now: float) -> float:

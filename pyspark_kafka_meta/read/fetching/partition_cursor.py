@@ -1,23 +1,21 @@
 """`PartitionCursor`: progress of one partition through its offset range, without I/O.
 
-Record batches and error codes go in, an instruction for the `ResponseHandler` comes out. The position advances over
-readable record batches, checksums verified unless kafka.check.crcs is false, and over lost offsets; it goes back only
-where the log was truncated, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's
+Record batches and error codes go in, an instruction for the `FetchResponseHandler` comes out. The position advances
+over readable record batches, checksums verified unless kafka.check.crcs is false, and over lost offsets; it goes back
+only where the log was truncated, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's
 `KafkaDataConsumer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
-from pyspark_kafka_meta.kafka.client.next_request import LEADER, RetryPause
+from pyspark_kafka_meta.kafka.client.next_request import LEADER, BackOff, Fail, Refresh, RetryPause
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     CORRUPT_MESSAGE,
     INCONSISTENT_TOPIC_ID,
-    REQUEST_TIMED_OUT,
     UNKNOWN_LEADER_EPOCH,
     Action,
     broker_error,
@@ -28,29 +26,14 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
 from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchedPartition, FetchPartition
 from pyspark_kafka_meta.kafka.records.batches import next_position, read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
-from pyspark_kafka_meta.model import NO_EPOCH, NO_OFFSET, OffsetRange, Position, RefreshReason
+from pyspark_kafka_meta.model import NO_EPOCH, NO_OFFSET, OffsetRange, Position
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Decode these records to rows; the cursor has moved behind them."""
+    """Decode these records to rows; the cursor has moved past them."""
 
     records: FetchedRecords
-
-
-@dataclass(frozen=True, slots=True)
-class Refresh:
-    """The cached leader is wrong: refresh metadata for this reason, then fetch again."""
-
-    reason: RefreshReason
-    error_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Fetch again: after a backoff for an error, at once if the broker merely had no records yet (0)."""
-
-    error_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +62,7 @@ class EmptyResponses:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Offsets [from_offset, until_offset) are lost because of `cause`: report them and continue behind them, or where
+    """Offsets [from_offset, until_offset) are lost because of `cause`: report them and continue after them, or where
     the log was truncated, because its new records are unread."""
 
     cause: str
@@ -90,21 +73,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class CorruptBatch:
-    """A record batch was corrupt in two fetches: fail, or continue behind `lost`; None if its end is unknown."""
+    """A record batch was corrupt in two fetches: fail, or continue after `lost`; None if its end is unknown."""
 
     error: CorruptBatchError
     lost: Lost | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The error is not retriable."""
-
-    error: KafkaMetaError
-
-
-Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | EmptyResponses | Lost | CorruptBatch | Fail
-"""What a cursor wants done next: one for each response."""
+Instruction = Emit | Refresh | BackOff | ReadFrom | OutOfRange | EmptyResponses | Lost | CorruptBatch | Fail | None
+"""What a cursor wants done next, one for each response. None: fetch again, as the broker merely had no records yet."""
 
 
 MIN_FETCH_BYTES = 64 * 1024
@@ -130,7 +106,7 @@ class PartitionCursor(RetryPause):
     """
 
     def __init__(self, offset_range: OffsetRange, read_committed: bool, max_bytes: int, check_crcs: bool) -> None:
-        super().__init__()
+        super().__init__(offset_range.partition)
         self.range = offset_range
         self.position = offset_range.from_offset
         self.last_fetched_epoch = offset_range.start_epoch
@@ -193,19 +169,15 @@ class PartitionCursor(RetryPause):
         self._turn_to(False)
         return self.on_error(code)
 
-    def on_request_failed(self, generation: int, request_update: Callable[[int], None]) -> Instruction:
-        """Take a request without a response, which `generation` of the metadata was used for. `request_update` as in
-        `wait_for_metadata_after`."""
+    def on_request_failed(self) -> Instruction:
+        """Take a request without a response. None if the leader got it: the caller waits for newer metadata."""
         self.last_error = 0
-        if self.asked_follower:
-            return ReadFrom(LEADER)
-        self.wait_for_metadata_after(generation, request_update)
-        return Wait()
+        return ReadFrom(LEADER) if self.asked_follower else None
 
     def on_doubtful_topic(self) -> Instruction:
         """Take records that may be of another topic of this name: fetch them again."""
         self.last_error = INCONSISTENT_TOPIC_ID
-        return ReadFrom(LEADER) if self.asked_follower else Wait(INCONSISTENT_TOPIC_ID)
+        return ReadFrom(LEADER) if self.asked_follower else BackOff()
 
     def on_error(self, code: int) -> Instruction:
         """Take an error code of the partition, or of the whole response."""
@@ -221,7 +193,7 @@ class PartitionCursor(RetryPause):
             case Action.REFRESH:
                 return Refresh(refresh_reason(code), code)
             case Action.RETRY:
-                return Wait(code)
+                return BackOff()
             case Action.DATA_LOSS:
                 return OutOfRange()
             case _:
@@ -236,15 +208,15 @@ class PartitionCursor(RetryPause):
             return Lost(f"they aged out or were deleted; the log starts at offset {earliest} now", self.position, until)
         # A leader that does not know the epoch at all reports OFFSET_OUT_OF_RANGE too.
         self._forget_epoch()
-        return Wait(self.last_error)
+        return BackOff()
 
     def on_local_start(self, offset: int) -> Instruction:
         """After `EmptyResponses`: take the first offset on the leader's own disk. Before it, remote storage may be
         slow. Behind it, there are no records up to the end of the range: compaction has removed them."""
         if self.position < offset:
-            return Wait(REQUEST_TIMED_OUT)
+            return BackOff()
         self.position = self.range.until_offset
-        return Wait()
+        return None
 
     def on_undecodable(self, error: CorruptBatchError) -> Instruction:
         """Take the error of decoding an `Emit`: its records are corrupt from `error.from_offset`."""
@@ -262,13 +234,13 @@ class PartitionCursor(RetryPause):
         if self._corrupt_at != self.position:
             self._corrupt_at = self.position
             self.last_error = CORRUPT_MESSAGE
-            return ReadFrom(LEADER) if self.asked_follower else Wait(CORRUPT_MESSAGE)
+            return ReadFrom(LEADER) if self.asked_follower else BackOff()
         self.succeeded()
         until = min(error.until_offset or 0, self.range.until_offset)
         return CorruptBatch(error, Lost(str(error), self.position, until) if until > self.position else None)
 
     def skip_lost(self, lost: Lost) -> None:
-        """Continue behind lost offsets. In a truncated log, continue at the truncation, as Kafka's consumer does
+        """Continue after lost offsets. In a truncated log, continue at the truncation, as Kafka's consumer does
         (`SubscriptionState.maybeCompleteValidation`): offsets that were emitted are read again, with the records that
         replaced them. Never before the range: a micro-batch has no offsets but those that Spark logged."""
         kept = lost.truncated_to
@@ -286,7 +258,7 @@ class PartitionCursor(RetryPause):
             # Both logs agree up to the position. The epoch came from ListOffsets, and a leader that wrote nothing in
             # its epoch leaves no trace of it at its successor.
             self._forget_epoch(diverging.epoch)
-            return Wait()
+            return None
         cause = (
             f"the log was truncated to offset {kept_until} (leader epoch {self.last_fetched_epoch}, now "
             f"{self.leader_epoch}) after these records had been read, as an unclean leader election does"
@@ -303,13 +275,13 @@ class PartitionCursor(RetryPause):
         if self.asked_follower:
             # A follower may lag behind, or be slow at remote storage: only the leader knows that records are missing.
             self._empty_responses = self._empty_responses + 1 if response_is_empty or not has_all else 0
-            return Wait() if self._empty_responses < MAX_EMPTY_RESPONSES else ReadFrom(LEADER)
+            return None if self._empty_responses < MAX_EMPTY_RESPONSES else ReadFrom(LEADER)
         # The high watermark, because an open transaction holds back the last stable offset alone.
         is_short = 0 <= fetched.high_watermark <= self.position
         self._empty_responses = self._empty_responses + 1 if response_is_empty and has_all else 0
         self._short_logs = self._short_logs + 1 if is_short else 0
         if max(self._empty_responses, self._short_logs) < MAX_EMPTY_RESPONSES:
-            return Wait()
+            return None
         self._empty_responses = self._short_logs = 0
         return EmptyResponses(log_is_short=is_short)
 
@@ -325,7 +297,7 @@ class PartitionCursor(RetryPause):
         position, epoch = next_position(headers)
         self._bytes_per_offset = len(fetched.records) / max(position - headers[0].base_offset, 1)
         if position <= from_offset:
-            return Wait()
+            return None
         if epoch != self.last_fetched_epoch or self._epoch_start == NO_OFFSET:
             first = next(header.base_offset for header in headers if header.leader_epoch == epoch)
             self._epoch_start = max(first, from_offset)

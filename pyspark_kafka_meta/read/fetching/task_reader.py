@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.client.leader_requests import Received
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import ReadOptions
-from pyspark_kafka_meta.read.fetching.in_flight_fetches import InFlightFetch, InFlightFetches
+from pyspark_kafka_meta.read.fetching.fetch_sender import FetchResponseHandler, FetchSender, SentFetch
 from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
-from pyspark_kafka_meta.read.fetching.response_handler import ResponseHandler
 from pyspark_kafka_meta.read.fetching.stall_detector import StallDetector
 from pyspark_kafka_meta.read.planning.data_loss import DataLossPolicy
 
@@ -57,9 +56,8 @@ class TaskReader:
         self._cursors: list[PartitionCursor] = []
         self._lost_records = LostRecords(client, policy or DataLossPolicy(options))
         self._stalls = StallDetector(client.throttles, options.poll_timeout_ms)
-        self._fetches = InFlightFetches(client, options.fetch)
-        replicas = client.replicas[options.fetch.client_rack]
-        self._responses = ResponseHandler(client, replicas, self._lost_records, self._stalls)
+        self._fetches = FetchSender(client, options.fetch)
+        self._responses = FetchResponseHandler(client, self._fetches, self._lost_records, self._stalls)
         self._memory = ReusableBuffer()
 
     def read(self, ranges: Sequence[OffsetRange], topics: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
@@ -93,7 +91,7 @@ class TaskReader:
 
     def _fetched(
         self, ranges: Sequence[OffsetRange], topics: Collection[str]
-    ) -> Iterator[tuple[InFlightFetch, list[FetchedRecords]]]:
+    ) -> Iterator[tuple[SentFetch, list[FetchedRecords]]]:
         """The responses with records, of which the caller has no reference left when it asks for the next: it reuses
         their memory."""
         fetch = self._options.fetch
@@ -112,7 +110,7 @@ class TaskReader:
             with suppress(KafkaMetaError):  # all rows were read
                 self._client.cache.refresh_if_due(deadline=now, until=now + LAST_REFRESH_S)
         finally:
-            self._fetches.drop()
+            self._fetches.abandon_all()
 
     def _prepare_cache(self, topics: set[str], others: Collection[str]) -> None:
         """Wait only for `topics`. A refused topic is requested again: it may be allowed now."""
@@ -121,7 +119,7 @@ class TaskReader:
         if not all(map(cache.snapshot.partitions, topics)):
             cache.refresh(RefreshReason.NEW_TOPIC, self._client.api_deadline())
 
-    def _rows(self, fetch: InFlightFetch, records: list[FetchedRecords]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, fetch: SentFetch, records: list[FetchedRecords]) -> Iterator[pa.RecordBatch]:
         """Yields rows per partition up to a corrupt batch; the rest is refetched."""
         while records:
             try:
@@ -133,13 +131,13 @@ class TaskReader:
                 self._refetch(fetch, records[index].partition, error)
                 records = records[index + 1 :]
 
-    def _refetch(self, fetch: InFlightFetch, partition: TopicPartition, error: CorruptBatchError) -> None:
-        cursor = next(cursor for cursor in fetch.cursors if cursor.range.partition == partition)
+    def _refetch(self, fetch: SentFetch, partition: TopicPartition, error: CorruptBatchError) -> None:
+        cursor = next(cursor for cursor in fetch.members if cursor.range.partition == partition)
         self._fetches.forget(cursor)
         self._responses.carry_out(cursor, cursor.on_undecodable(error), fetch)
         self._cursors = [other for other in self._cursors if other is not cursor] + [cursor] * (not cursor.done)
 
-    def _next_records(self) -> tuple[InFlightFetch, list[FetchedRecords]] | None:
+    def _next_records(self) -> tuple[SentFetch, list[FetchedRecords]] | None:
         """Wait for a response with records; the next Fetch is sent before this returns. None if the rest is lost."""
         while self._cursors:
             # One look: with another for the pause, a Fetch that comes due in between is neither sent nor waited for.
@@ -152,29 +150,25 @@ class TaskReader:
                     break  # the rest is lost
                 self._stalls.watch(self._cursors, now)
                 self._fail_if_stalled(now, may_have_responses=True)
-                received = self._receive(now, self._wake_up_at(now))
+                received = self._receive(
+                    now, min(self._stalls.stalls_at(), self._fetches.wake_up_at(self._cursors, now))
+                )
             if received is None:
                 self._fail_if_stalled(now)
                 continue
-            records = self._responses.handle(*received)
+            (fetch,) = received.sent
+            records = self._responses.handle(fetch, received.response)
             # Partitions that got records go last in the next Fetch: a broker fills its response in the request's order.
             served = {fetched.partition for fetched in records}
             self._cursors.sort(key=lambda cursor: cursor.range.partition in served)
             self._cursors = [cursor for cursor in self._cursors if not cursor.done]
             self._send_fetches(self._client.clock())
             if records:
-                return received[0], records
+                return fetch, records
         return None
 
-    def _wake_up_at(self, now: float) -> float:
-        """When there is work without a response: a refresh, a Fetch after a backoff, an overdue Fetch or a stall."""
-        next_update = now + self._client.cache.time_to_next_update_ms() / 1000
-        next_look = now + self._client.backoff_s(1)
-        pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
-        return min(self._stalls.stalls_at(), next_update, *pauses, max(self._fetches.overdue_at(), next_look))
-
-    def _receive(self, now: float, until: float) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
-        """As `InFlightFetches.receive`. If the process did not run when the wait ended, the delay is no stall: the
+    def _receive(self, now: float, until: float) -> Received[PartitionCursor, FetchResponse] | None:
+        """As `FetchSender.receive`. If the process did not run when the wait ended, the delay is no stall: the
         Fetches that were due meanwhile are yet to be sent."""
         received = self._fetches.receive(until)
         if received is None:

@@ -19,6 +19,7 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     RecordTooLargeError,
 )
+from pyspark_kafka_meta.kafka.client.next_request import BackOff, Fail, Refresh
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, NO_SEQUENCE, PartitionSequence
 from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
@@ -27,11 +28,8 @@ from pyspark_kafka_meta.kafka.records.encoder import encode, record_sizes
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason
 from pyspark_kafka_meta.write.partition_queue import (
     MAX_IN_FLIGHT,
-    BackOff,
-    Fail,
     PartitionQueue,
     QueuedBatch,
-    Refresh,
     WrittenRange,
 )
 from tests.partitions import T0
@@ -175,7 +173,7 @@ def test_after_a_failure_nothing_is_sent_until_all_responses_are_there_then_all_
     first, second, third, fourth = queue.send_all()
     queue.respond(first, offset=0)
 
-    assert queue.respond(second, ErrorCode.not_enough_replicas) == BackOff(19)
+    assert queue.respond(second, ErrorCode.not_enough_replicas) == BackOff()
     assert queue.next_batch(1, now=0.0) is None
     assert queue.respond(third, ErrorCode.out_of_order_sequence_number) is None
     assert queue.next_batch(1, now=0.0) is None
@@ -206,9 +204,7 @@ def test_requests_without_a_response_are_sent_again_in_order() -> None:
     for queued in sent:
         queue.on_request_failed(queued, "broker 2 closed the connection")
 
-    requested: list[int] = []
-    queue.wait_for_metadata_after(1, requested.append)
-    assert requested == [1]
+    queue.wait_for_metadata_after(1)
     assert queue.next_batch(1, now=0.0) is None
     assert queue.next_batch(2, now=0.0) is sent[0]
 
@@ -266,7 +262,7 @@ def test_forgotten_producer_starts_again_with_the_next_epoch(code: ErrorCode) ->
     for queued in (first, second, third):
         queue.respond(queued, ErrorCode.out_of_order_sequence_number)
     assert queue.send_all() == [first], "alone: with others behind it in flight, its epoch would never go up"
-    assert queue.respond(first, code) == BackOff(code)
+    assert queue.respond(first, code) == BackOff()
     assert queue.sequences() == [0, 3, 5]
 
     assert queue.send_all() == [first]
@@ -306,7 +302,7 @@ def test_part_of_a_batch_that_was_refused_goes_on_in_the_next_epoch() -> None:
     queue.respond(whole, ErrorCode.message_too_large)
     (first,) = queue.send_all()
 
-    assert queue.respond(first, ErrorCode.out_of_order_sequence_number) == BackOff(45)
+    assert queue.respond(first, ErrorCode.out_of_order_sequence_number) == BackOff()
     assert queue.sequences() == [0, 2]
 
 
@@ -327,7 +323,7 @@ def test_forgotten_producer_goes_on_even_after_acknowledged_records() -> None:
     first, second = queue.send_all()
     queue.respond(first, offset=0)
 
-    assert queue.respond(second, ErrorCode.unknown_producer_id) == BackOff(59)
+    assert queue.respond(second, ErrorCode.unknown_producer_id) == BackOff()
     assert queue.sequences() == [0]
 
 
@@ -506,5 +502,5 @@ def test_markers_of_the_transaction_before_are_waited_for() -> None:
     queue = Queue(1, transactional_id=ID)
     (queued,) = queue.send_all()
 
-    assert queue.respond(queued, ErrorCode.concurrent_transactions) == BackOff(51)
+    assert queue.respond(queued, ErrorCode.concurrent_transactions) == BackOff()
     assert queue.send_all() == [queued]

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.client.leader_offsets import OVERDUE_MS
+from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.kafka.network.connection import FRAME_SLACK_BYTES, ConnectionSettings
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta.kafka.client.next_request import Refresh
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -21,7 +22,6 @@ from pyspark_kafka_meta.read.fetching.partition_cursor import (
     Lost,
     OutOfRange,
     PartitionCursor,
-    Refresh,
 )
 
 PARTITION = TopicPartition("t", 0)

@@ -14,8 +14,8 @@ from pyspark_kafka_meta.errors import ConnectError, DataLossError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, RefreshReason, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.read.fetching.fetch_sender import MAX_REPORT_AGE_S
 from pyspark_kafka_meta.read.fetching.lost_records import LIST_OFFSETS_TIMEOUT_S, LOSS_GRACE_MS
-from pyspark_kafka_meta.read.fetching.response_handler import MAX_REPORT_AGE_S
 from tests.partitions import T0, T1, T2
 from tests.unit.read.fetching.answers import ONE_BATCH, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, UnsupportedRecordFormatError
-from pyspark_kafka_meta.kafka.client.next_request import LEADER
+from pyspark_kafka_meta.kafka.client.next_request import LEADER, BackOff, Fail, Refresh
 from pyspark_kafka_meta.kafka.protocol.error_codes import CORRUPT_MESSAGE, UNKNOWN_LEADER_EPOCH
 from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchedPartition
 from pyspark_kafka_meta.kafka.records.decoder import decode
@@ -22,14 +22,11 @@ from pyspark_kafka_meta.read.fetching.partition_cursor import (
     CorruptBatch,
     Emit,
     EmptyResponses,
-    Fail,
     Instruction,
     Lost,
     OutOfRange,
     PartitionCursor,
     ReadFrom,
-    Refresh,
-    Wait,
 )
 from tests.partitions import T0
 from tests.unit.logs import batch, sparse_batch
@@ -115,7 +112,7 @@ UNREADABLE = {
 def test_unreadable_records_are_fetched_once_more_and_the_position_stays(records: bytes, text: str) -> None:
     reader = cursor()
 
-    assert reader.on_fetched(answer(records), response_is_empty=False) == Wait(CORRUPT_MESSAGE)
+    assert reader.on_fetched(answer(records), response_is_empty=False) == BackOff()
     assert reader.last_error == CORRUPT_MESSAGE
     instruction = reader.on_fetched(answer(records), response_is_empty=False)
     assert isinstance(instruction, CorruptBatch)
@@ -126,7 +123,7 @@ def test_unreadable_records_are_fetched_once_more_and_the_position_stays(records
 def test_what_a_broker_calls_corrupt_is_fetched_once_more_and_has_no_known_end() -> None:
     reader = cursor()
 
-    assert reader.on_error(CORRUPT_MESSAGE) == Wait(CORRUPT_MESSAGE)
+    assert reader.on_error(CORRUPT_MESSAGE) == BackOff()
     instruction = reader.on_error(CORRUPT_MESSAGE)
     assert isinstance(instruction, CorruptBatch)
     assert "CORRUPT_MESSAGE (error 2)" in str(instruction.error)
@@ -146,7 +143,7 @@ def test_every_corrupt_batch_is_fetched_once_more() -> None:
 
     for offset in (0, 1):
         good = batch(["a"], base_offset=offset)
-        assert reader.on_fetched(answer(flipped(good, 64)), response_is_empty=False) == Wait(CORRUPT_MESSAGE)
+        assert reader.on_fetched(answer(flipped(good, 64)), response_is_empty=False) == BackOff()
         assert values(reader.on_fetched(answer(good), response_is_empty=False)) == [(offset, "a")]
 
 
@@ -155,7 +152,7 @@ def test_records_that_cannot_be_decoded_are_fetched_again_without_an_epoch() -> 
     records = batch(["a"], epoch=5) + batch(["b"], base_offset=1, epoch=6)
     reader.on_fetched(answer(records), response_is_empty=False)
 
-    assert reader.on_undecodable(CorruptBatchError("no records", from_offset=1)) == Wait(CORRUPT_MESSAGE)
+    assert reader.on_undecodable(CorruptBatchError("no records", from_offset=1)) == BackOff()
     request = reader.request(TOPIC_ID, leader_epoch=8)
     assert (request.fetch_offset, request.last_fetched_epoch) == (1, NO_EPOCH)
 
@@ -211,13 +208,13 @@ def test_checksums_are_believed_only_on_request() -> None:
     damaged = flipped(batch(["a"]), 64)
 
     assert isinstance(cursor(check_crcs=False).on_fetched(answer(damaged), response_is_empty=False), Emit)
-    assert isinstance(cursor(check_crcs=True).on_fetched(answer(damaged), response_is_empty=False), Wait)
+    assert isinstance(cursor(check_crcs=True).on_fetched(answer(damaged), response_is_empty=False), BackOff)
 
 
 def test_batches_before_the_position_are_no_progress_and_no_rows() -> None:
     reader = cursor(start=5)
 
-    assert reader.on_fetched(answer(batch(["old"], base_offset=4)), response_is_empty=False) == Wait()
+    assert reader.on_fetched(answer(batch(["old"], base_offset=4)), response_is_empty=False) is None
     assert (reader.position, reader.last_fetched_epoch) == (5, EPOCH)
 
 
@@ -267,16 +264,16 @@ ERRORS = {
     3: Refresh(RefreshReason.UNKNOWN_TOPIC, 3),
     5: Refresh(RefreshReason.NO_LEADER, 5),
     6: Refresh(RefreshReason.NOT_LEADER, 6),
-    7: Wait(7),
+    7: BackOff(),
     9: Refresh(RefreshReason.NOT_LEADER, 9),
     56: Refresh(RefreshReason.NOT_LEADER, 56),
     74: Refresh(RefreshReason.FENCED_EPOCH, 74),
-    75: Wait(75),
-    78: Wait(78),
-    89: Wait(89),
+    75: BackOff(),
+    78: BackOff(),
+    89: BackOff(),
     100: Refresh(RefreshReason.UNKNOWN_TOPIC_ID, 100),
     103: Refresh(RefreshReason.UNKNOWN_TOPIC_ID, 103),
-    -1: Wait(-1),
+    -1: BackOff(),
 }
 
 
@@ -314,7 +311,7 @@ def test_only_unknown_epochs_in_a_row_show_that_the_cache_is_wrong(between: Fetc
     unknown = answer(code=UNKNOWN_LEADER_EPOCH)
     nearly = [unknown] * (MAX_UNKNOWN_EPOCHS - 1)
     for fetched in (*nearly, between, *nearly):
-        assert isinstance(reader.on_fetched(fetched, response_is_empty=False), Wait)
+        assert isinstance(reader.on_fetched(fetched, response_is_empty=False), BackOff | None)
 
     refresh = Refresh(RefreshReason.UNKNOWN_EPOCH, UNKNOWN_LEADER_EPOCH)
     assert reader.on_fetched(unknown, response_is_empty=False) == refresh
@@ -327,7 +324,7 @@ def test_only_unknown_epochs_in_a_row_show_that_the_cache_is_wrong(between: Fetc
 def test_diverging_epoch_at_or_behind_the_position_is_no_loss(end_offset: int) -> None:
     reader = cursor(start=5)
 
-    assert reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), response_is_empty=True) == Wait()
+    assert reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), response_is_empty=True) is None
     assert (reader.position, reader.last_fetched_epoch) == (5, 2)
 
 
@@ -375,7 +372,7 @@ def test_log_without_the_epoch_of_records_that_were_read_has_none_of_them_howeve
     reader.skip_lost(lost)
     assert (reader.position, reader.last_fetched_epoch) == (7, 3)
     again = reader.on_fetched(answer(diverging=DivergingEpoch(1, end_offset)), response_is_empty=True)
-    assert again == Wait(), "no record of epoch 3 was read"
+    assert again is None, "no record of epoch 3 was read"
 
 
 @pytest.mark.parametrize(
@@ -404,7 +401,7 @@ def test_out_of_range_though_the_log_has_the_offset_is_retried_without_an_epoch(
     reader = cursor(start=5)
     reader.on_error(1)
 
-    assert reader.on_log_start(earliest) == Wait(1)
+    assert reader.on_log_start(earliest) == BackOff()
     assert reader.request(TOPIC_ID, leader_epoch=8).last_fetched_epoch == NO_EPOCH
     assert reader.position == 5
 
@@ -415,7 +412,7 @@ def test_out_of_range_though_the_log_has_the_offset_is_retried_without_an_epoch(
 def positions_after(reader: PartitionCursor, *answers: tuple[FetchedPartition, bool]) -> list[int]:
     seen = []
     for fetched, response_is_empty in answers:
-        assert reader.on_fetched(fetched, response_is_empty) == Wait()
+        assert reader.on_fetched(fetched, response_is_empty) is None
         seen.append(reader.position)
     return seen
 
@@ -455,7 +452,7 @@ def test_empty_answers_from_remote_storage_prove_nothing() -> None:
     reader, instruction = after_empty_answers(high_watermark=10)
     assert instruction == EmptyResponses(log_is_short=False)
 
-    assert reader.on_local_start(8) == Wait(7)
+    assert reader.on_local_start(8) == BackOff()
     assert reader.position == 5
     assert not reader.done
 
@@ -513,7 +510,7 @@ def test_follower_is_left_only_after_empty_answers_in_a_row(
     empty = answer(high_watermark=high_watermark)
     nearly = [(empty, True)] * (MAX_EMPTY_RESPONSES - 1)
     for fetched, response_is_empty in (*nearly, between, *nearly):
-        assert isinstance(reader.on_fetched(fetched, response_is_empty), Wait | Emit)
+        assert isinstance(reader.on_fetched(fetched, response_is_empty), Emit | None)
 
     assert reader.on_fetched(empty, response_is_empty=True) == ReadFrom(LEADER)
 
@@ -524,7 +521,7 @@ def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
     positions_after(reader, *[(short, True)] * (MAX_EMPTY_RESPONSES - 1))
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
 
-    assert reader.on_fetched(short, response_is_empty=True) == Wait()
+    assert reader.on_fetched(short, response_is_empty=True) is None
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -573,7 +570,7 @@ def test_cursor_is_ready_with_a_newer_cache_and_after_its_pause(
     stale_generation: int, not_before: float, ready: bool
 ) -> None:
     reader = cursor()
-    reader.wait_for_metadata_after(stale_generation, lambda generation: None)
+    reader.wait_for_metadata_after(stale_generation)
     reader.wait_until(not_before)
 
     assert reader.is_ready(generation=5, now=100.0) is ready
