@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
-from pyspark_kafka_meta.spark.records_table import Columns, with_user_spelling
+from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
@@ -112,19 +112,16 @@ def _compressed(topics: Collection[str]) -> bytes:
 
 def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
-    # Spark turns the empty plan of a batch into a partition of another class, without rows.
     if not isinstance(partition, Task):
-        return iter(())
-    if options.metrics is not None:
-        options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
-    return with_user_spelling(_read_task(options, partition, list(columns)), columns)
-
-
-def _read_task(options: SourceOptions, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return  # Spark turns the empty plan of a batch into a partition of another class, without rows
     from pyspark_kafka_meta.events.origin import task_origin
     from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
     from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
     from pyspark_kafka_meta.spark.client_pool import worker_clients
 
+    if options.metrics is not None:
+        options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
+    names = list(columns.values())
     with worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client:
-        yield from TaskReader(client, options, columns).read(task.ranges, task.topics)
+        for batch in TaskReader(client, options, list(columns)).read(partition.ranges, partition.topics):
+            yield batch.rename_columns(names)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.idle_connections import IdleConnections
+from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections
 from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire, MetadataRequests
 from pyspark_kafka_meta.kafka.network.producer_requests import ProduceRequests
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse

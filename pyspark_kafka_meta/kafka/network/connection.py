@@ -291,14 +291,14 @@ class Connection:
         try:
             return tls.handshake(self._socket, self.address, context, deadline)
         except ConnectError:
-            if self._answers_without_tls(deadline):
+            if self._responds_without_tls(deadline):
                 protocols = "PLAINTEXT or SASL_PLAINTEXT"
                 raise TlsError(
                     f"{self.address} does not speak TLS: set kafka.security.protocol to {protocols}"
                 ) from None
             raise
 
-    def _answers_without_tls(self, deadline: float) -> bool:
+    def _responds_without_tls(self, deadline: float) -> bool:
         """Whether the port expects no TLS. Such a broker closes the connection, as a broker does that shuts down."""
         try:
             Connection(self.address, replace(self._settings, security=PLAINTEXT), deadline).close()

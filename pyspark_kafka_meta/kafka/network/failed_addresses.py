@@ -1,4 +1,4 @@
-"""`FailedAddresses`: which address of a host name failed last. The next connection to the name begins behind it.
+"""`FailedAddresses`: which address of a host name failed last. The next connection to the name begins after it.
 
 Without this, each connection begins with the address that the resolver names first, which may accept connections and
 stay silent, or lose all packets. Follows `client.dns.lookup=use_all_dns_ips` of Kafka's `ClusterConnectionStates`,
@@ -37,5 +37,5 @@ class FailedAddresses:
         """The addresses of a name, as the resolver returns them, in the order to try them. An address that works stays
         first."""
         failed = self._last.get(name)
-        behind = next((index + 1 for index, candidate in enumerate(candidates) if candidate == failed), 0)
-        return [*candidates[behind:], *candidates[:behind]]
+        after = next((index + 1 for index, candidate in enumerate(candidates) if candidate == failed), 0)
+        return [*candidates[after:], *candidates[:after]]

@@ -10,21 +10,56 @@ import selectors
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.idle_connections import IdleConnections
-from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightQueue, InFlightRequest, next_events
-from pyspark_kafka_meta.kafka.network.opening_connection import OpeningConnection
+from pyspark_kafka_meta.kafka.network.in_flight_queue import (
+    InFlightQueue,
+    InFlightRequest,
+    OpeningConnection,
+    next_events,
+)
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
+from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+
+
+class IdleConnections:
+    """Open connections without a request in flight, which the kinds of requests of a client share. Not thread-safe.
+
+    Brokers limit the connections of a host (`max.connections.per.ip`): a client has as many to a broker as it has
+    requests of different kinds in flight at a time, not one for each kind.
+    """
+
+    def __init__(self) -> None:
+        self._by_address: dict[Address, list[Connection]] = {}
+
+    def take(self, address: Address) -> Connection | None:
+        """The connection that was used last, if its broker has not closed it."""
+        idle = self._by_address.get(address, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
+        return None
+
+    def put(self, connection: Connection) -> None:
+        self._by_address.setdefault(connection.address, []).append(connection)
+
+    def close_except(self, addresses: Collection[Address]) -> None:
+        """Close the connections to all other addresses."""
+        for address in self._by_address.keys() - set(addresses):
+            for connection in self._by_address.pop(address):
+                connection.close()
 
 
 class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
@@ -58,8 +93,8 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         self._failed: dict[int, KafkaMetaError] = {}  # not received yet
 
     @abstractmethod
-    def _write(self, connection: Connection, request: RequestT, deadline: float) -> None:
-        """Send the request. `deadline` is for a login that is due."""
+    def _encode(self, connection: Connection, request: RequestT) -> tuple[Api, Any]:
+        """The message of the request, in the newest version that the broker of this connection supports."""
 
     @abstractmethod
     def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[RequestT]) -> ResponseT:
@@ -120,59 +155,46 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         for node_id in self.node_ids():
             self.drop(node_id)
 
-    def close(self) -> None:
-        self.drop_all()
-        self.close_idle_except(())
-
-    def close_idle_except(self, addresses: Collection[Address]) -> None:
-        """Close the idle connections to all other addresses."""
-        self._idle.close_except(addresses)
-
     def _start(self, broker: Broker, requests: deque[InFlightRequest[RequestT]]) -> None:
-        """Send the first request, to which no other is in flight, then the others."""
-        first = requests.popleft()
+        """Send the first request, to which no other is in flight, then the others: over an idle connection, or, if
+        there is none, it breaks or its session has to be renewed first, in a thread."""
+        first, idle = requests.popleft(), self._idle.take(broker.address)
+        channel: Connection | OpeningConnection | None = None
+        if idle is not None:
+            idle.limit_unacknowledged(self._settings.limits_unacknowledged)
         try:
-            channel = self._sent(broker, first.request, first.deadline)
+            if idle is not None and not idle.login_is_due():
+                with suppress(ConnectError, RequestTimeoutError), _closed_by_errors(idle):
+                    idle.send(*self._encode(idle, first.request), first.deadline)
+                    channel = idle
+                idle = None
+            channel = channel or OpeningConnection(partial(self._open, broker, first.request, first.deadline, idle))
         except KafkaMetaError as error:
             self._fail(broker.node_id, error)
         else:
             queue = self._in_flight[broker.node_id] = InFlightQueue(broker, channel, deque([first]), requests)
             self._send_held(queue)
 
-    def _sent(self, broker: Broker, request: RequestT, deadline: float) -> Connection | OpeningConnection:
-        """Send over an idle connection. If there is none, or it breaks, a thread opens a new connection and sends. A
-        thread sends also where the session has to be renewed first. A refused token is replaced once, over a new
-        connection: it may have been revoked."""
+    def _open(self, broker: Broker, request: RequestT, deadline: float, idle: Connection | None) -> Connection:
+        """Send over an idle connection whose login is due, or over a new connection. In a thread. A refused token is
+        replaced once, over a new connection: it may have been revoked."""
 
         def send_over(connection: Connection) -> Connection:
             with _closed_by_errors(connection):
-                self._write(connection, request, deadline)
+                connection.send(*self._encode(connection, request), deadline)
             return connection
 
-        def send_over_new() -> Connection:
+        try:
+            return send_over(idle or Connection(broker.address, self._settings, deadline))
+        except TokenRefusedError:
             return send_over(Connection(broker.address, self._settings, deadline))
-
-        def log_in_and_send(send: Callable[[], Connection]) -> Connection:
-            try:
-                return send()
-            except TokenRefusedError:
-                return send_over_new()
-
-        idle = self._idle.take(broker.address)
-        if idle is not None:
-            idle.limit_unacknowledged(self._settings.limits_unacknowledged)
-        if idle is not None and idle.login_is_due():
-            return OpeningConnection(lambda: log_in_and_send(lambda: send_over(idle)))
-        if idle is not None:
-            with suppress(ConnectError, RequestTimeoutError):
-                return send_over(idle)
-        return OpeningConnection(lambda: log_in_and_send(send_over_new))
 
     def _send_held(self, queue: InFlightQueue[RequestT]) -> None:
         with self._failing(queue):
             while queue.held and isinstance(queue.channel, Connection) and not queue.channel.login_is_due():
                 queue.sent.append(queue.held.popleft())
-                self._write(queue.channel, queue.sent[-1].request, queue.sent[-1].deadline)
+                message = self._encode(queue.channel, queue.sent[-1].request)
+                queue.channel.send(*message, queue.sent[-1].deadline)
 
     def _advance(self, events: Mapping[int, int]) -> int | None:
         """Open connections and send. Returns the first broker whose response has begun, or whose connection is lost."""

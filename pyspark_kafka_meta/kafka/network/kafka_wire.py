@@ -1,6 +1,6 @@
 """`KafkaWire`: the `Wire` seam over real connections: one per broker and kind of request in flight.
 
-Metadata and offsets never wait behind megabytes of records.
+Metadata and offsets never wait for megabytes of records.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.idle_connections import IdleConnections
 from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
-from pyspark_kafka_meta.kafka.network.in_flight_requests import InFlightRequests
+from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections, InFlightRequests
 from pyspark_kafka_meta.kafka.protocol import fetch, list_offsets
 from pyspark_kafka_meta.kafka.protocol import metadata as translate_metadata
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
+from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
@@ -45,8 +44,8 @@ class MetadataRequests(InFlightRequests[Topics, tuple[Address, MetadataResponse]
     name = "Metadata"
     extends_deadline = False
 
-    def _write(self, connection: Connection, request: Topics, deadline: float) -> None:
-        connection.send(METADATA, translate_metadata.metadata_request(connection.version(METADATA), request), deadline)
+    def _encode(self, connection: Connection, request: Topics) -> tuple[Api, Any]:
+        return METADATA, translate_metadata.metadata_request(connection.version(METADATA), request)
 
     def _read(
         self, node_id: int, connection: Connection, in_flight: InFlightRequest[Topics]
@@ -58,9 +57,9 @@ class MetadataRequests(InFlightRequests[Topics, tuple[Address, MetadataResponse]
 class OffsetsRequests(InFlightRequests[OffsetsRequest, OffsetsResponse]):
     name = "ListOffsets"
 
-    def _write(self, connection: Connection, request: OffsetsRequest, deadline: float) -> None:
+    def _encode(self, connection: Connection, request: OffsetsRequest) -> tuple[Api, Any]:
         api = OFFSET_FOR_LEADER_EPOCH if request.by_epoch else LIST_OFFSETS
-        connection.send(api, list_offsets.offsets_request(connection.version(api), request), deadline)
+        return api, list_offsets.offsets_request(connection.version(api), request)
 
     def _read(
         self, node_id: int, connection: Connection, in_flight: InFlightRequest[OffsetsRequest]
@@ -83,11 +82,11 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
         wanted = min(request.max_bytes, sum(entry.max_bytes for entry in request.partitions))
         return min(wanted, self._max_bytes.get(address, wanted))
 
-    def _write(self, connection: Connection, request: FetchRequest, deadline: float) -> None:
+    def _encode(self, connection: Connection, request: FetchRequest) -> tuple[Api, Any]:
         request = replace(request, max_bytes=self._requested_bytes(connection.address, request))
         by_name = any(entry.topic_id is None for entry in request.partitions)
         version = connection.version(FETCH, at_most=fetch.TOPIC_IDS_SINCE - 1 if by_name else None)
-        connection.send(FETCH, fetch.fetch_request(version, request), deadline)
+        return FETCH, fetch.fetch_request(version, request)
 
     def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[FetchRequest]) -> FetchResponse:
         address, request = connection.address, in_flight.request
@@ -158,11 +157,11 @@ class KafkaWire:
             raise received.error
         address, response = received
         if response.brokers:
-            # Connections to addresses that no broker has any more.
-            for requests in self._kinds:
-                requests.close_idle_except({address, *(broker.address for broker in response.brokers)})
+            # Others are connections to addresses that no broker has any more.
+            self._idle.close_except({address, *(broker.address for broker in response.brokers)})
         return response
 
     def close(self) -> None:
         for requests in self._kinds:
-            requests.close()
+            requests.drop_all()
+        self._idle.close_except(())

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.idle_connections import IdleConnections
 from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
-from pyspark_kafka_meta.kafka.network.in_flight_requests import InFlightRequests
+from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections, InFlightRequests
 from pyspark_kafka_meta.kafka.protocol import produce, transactions
-from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE
+from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
 
@@ -27,9 +26,9 @@ class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
     ) -> None:
         super().__init__(replace(settings, limits_unacknowledged=False), idle, interrupted_by)
 
-    def _write(self, connection: Connection, request: ProduceRequest, deadline: float) -> None:
+    def _encode(self, connection: Connection, request: ProduceRequest) -> tuple[Api, Any]:
         version = connection.version(produce.produce_api(request))
-        connection.send(PRODUCE, produce.produce_request(version, request), deadline)
+        return PRODUCE, produce.produce_request(version, request)
 
     def _read(
         self, node_id: int, connection: Connection, in_flight: InFlightRequest[ProduceRequest]
@@ -41,10 +40,10 @@ class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
 class TransactionRequests(InFlightRequests[TransactionRequest, TransactionResponse]):
     name = "a request of a transaction"
 
-    def _write(self, connection: Connection, request: TransactionRequest, deadline: float) -> None:
+    def _encode(self, connection: Connection, request: TransactionRequest) -> tuple[Api, Any]:
         api = transactions.transaction_api(request)
         version = connection.version(api)
-        connection.send(api, transactions.transaction_request(version, request), deadline)
+        return api, transactions.transaction_request(version, request)
 
     def _read(
         self, node_id: int, connection: Connection, in_flight: InFlightRequest[TransactionRequest]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from pyspark_kafka_meta.events import origin
 from pyspark_kafka_meta.events.origin import driver_name
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.spark import batch_reader
 from pyspark_kafka_meta.spark.batch_reader import TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
+from pyspark_kafka_meta.spark.client_pool import worker_clients
 from tests.unit.scene import COLUMNS, Scene
 
 
@@ -21,18 +25,20 @@ def test_a_task_writes_its_events_where_its_planner_does(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = SourceOptions.parse({"kafka.bootstrap.servers": "b:9", "subscribe": "t", **given})
-    used: list[SourceOptions] = []
+    worker, used = Scene(monkeypatch).client(), list[MetricsOptions | None]()
 
-    def read(options: SourceOptions, *_: Any) -> Any:
-        used.append(options)
-        return iter(())
+    @contextmanager
+    def client(_: ClientOptions, metrics: MetricsOptions | None, __: Origin) -> Iterator[KafkaClient]:
+        used.append(metrics)
+        yield worker
 
-    monkeypatch.setattr(batch_reader, "_read_task", read)
+    monkeypatch.setattr(worker_clients, "client", client)
+    monkeypatch.setattr(origin, "task_origin", lambda role: Origin(role=role))
     (task,) = new_tasks([()], ["t"])
     assert list(read_partition(options, task, {})) == []
 
-    assert used[0].metrics is not None
-    assert used[0].metrics.driver == driver_name()
+    assert used[0] is not None
+    assert used[0].driver == driver_name()
 
 
 def tasks_of(topics: int, tasks: int) -> list[Task]:

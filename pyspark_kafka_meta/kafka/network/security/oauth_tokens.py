@@ -125,7 +125,7 @@ def _refuse_too_many_requests(response: Any) -> Any:
 
 
 def _sign_for_msk(host: str) -> str:
-    """The region comes from the broker's name; behind custom names, from the AWS configuration."""
+    """The region comes from the broker's name; with custom names, from the AWS configuration."""
     import botocore.session
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
