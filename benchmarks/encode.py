@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.encoder import Records, encode, record_sizes
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, records_arrow_schema
-from pyspark_kafka_meta.model import ProducerEpoch
+from pyspark_kafka_meta.model import ProducerIdAndEpoch
 from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics
 
 ROWS = 50_000
@@ -29,7 +29,7 @@ PARTITIONS = 6
 BATCH_BYTES = (16_384, 131_072, 1_000_000)
 VALUE_BYTES = (20, 200, 2000)
 ROUNDS = 5
-PRODUCER = ProducerEpoch(1, 0)
+PRODUCER = ProducerIdAndEpoch(1, 0)
 
 
 def make_records(value_bytes: int) -> Records:

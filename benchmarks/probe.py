@@ -17,7 +17,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import Records, TZAwareMicros, i8, i16, i32, i64
 
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, milliseconds
 from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.testing import LocalKafka
@@ -33,14 +33,14 @@ class Probe:
     def __init__(self, kafka: LocalKafka, topic: str) -> None:
         self._kafka, self._topic = kafka, topic
         self._settings = ConnectionSettings("recovery-probe", connect_timeout_ms=1000, max_frame_bytes=1 << 20)
-        self._wire = KafkaWire(self._settings)
+        self._network = KafkaNetwork(self._settings)
 
     def leaders(self, brokers: Collection[int], but: int = NO_LEADER) -> dict[int, int]:
         """A leader of each partition, other than `but`, from the metadata of `brokers`."""
         leaders = {}
         for broker_id in brokers:
             address = self._kafka.address(broker_id)
-            topics = self._wire.metadata(address, [self._topic], time.monotonic() + TIMEOUT_S).topics
+            topics = self._network.metadata(address, [self._topic], time.monotonic() + TIMEOUT_S).topics
             for partition in (partition for topic in topics for partition in topic.partitions):
                 if partition.leader_id not in (NO_LEADER, but):
                     leaders[partition.partition] = partition.leader_id

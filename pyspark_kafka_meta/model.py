@@ -78,14 +78,14 @@ class Position(NamedTuple):
 Positions = Mapping[TopicPartition, Position]
 
 
-class ProducerEpoch(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """What a broker identifies a producer by, to detect duplicate and missing batches (KIP-98)."""
 
     producer_id: int
     epoch: int
 
 
-NO_PRODUCER = ProducerEpoch(-1, -1)
+NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
 """A producer without idempotence. The base sequence of its batches is -1."""
 
 
@@ -113,7 +113,7 @@ class OpenTransaction(NamedTuple):
     """What a task attempt wrote in a transaction, which the driver ends."""
 
     transactional_id: str
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     written: tuple[WrittenOffsets, ...]
 
     @property

@@ -45,7 +45,7 @@ LONG_FILES = (
     "kafka/test_write_faults_topics.py",
     "spark/test_scenes.py",
     "spark/test_migrate_checkpoint.py",
-    "wire/test_kafka_wire.py",
+    "wire/test_kafka_network.py",
     "spark/test_parity_sink.py",
     "page/test_watching_cluster.py",
     "spark/test_faults.py",

@@ -12,7 +12,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from tests.unit.kafka.records.handmade import TRANSACTIONAL, Row, batch
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[tuple[Do, ...], dict[TransactionVersion, list[int]]]] = {
 """The steps, and the error codes of the responses to EndTxn by transaction version."""
 
 
-def transactional_batch(value: str, producer: ProducerEpoch, base_sequence: int = 0) -> bytes:
+def transactional_batch(value: str, producer: ProducerIdAndEpoch, base_sequence: int = 0) -> bytes:
     """One record."""
     producer_id, epoch = producer
     row = Row(0, value=value.encode())
@@ -64,7 +64,7 @@ def write(
     client: KafkaClient,
     partition: TopicPartition,
     transactional_id: str,
-    producer: ProducerEpoch,
+    producer: ProducerIdAndEpoch,
     version: TransactionVersion,
     base_sequence: int = 0,
 ) -> ProducedPartition:
@@ -76,8 +76,8 @@ def write(
     topic_id = client.cache.snapshot.topic_id(partition.topic)
     entry = ProducePartition(partition, topic_id if version is V2 else None, records)
     request = ProduceRequest((entry,), -1, 10_000, transactional_id, version)
-    client.wire.produce.send(leader.broker, request, client.clock() + PATIENCE_S)
-    answer = client.wire.produce.receive([leader.broker.node_id], client.clock() + PATIENCE_S)
+    client.network.produce.send(leader.broker, request, client.clock() + PATIENCE_S)
+    answer = client.network.produce.receive([leader.broker.node_id], client.clock() + PATIENCE_S)
     assert isinstance(answer, ProduceResponse), answer
     return answer.partitions[0]
 

@@ -20,7 +20,7 @@ from uuid import UUID
 from pyspark_kafka_meta.errors import CheckpointError, ConnectError, KafkaMetaError, ProtocolError
 from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -30,7 +30,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetsResponse,
     PartitionOffset,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import Wire
+from pyspark_kafka_meta.kafka.protocol.requests import Network
 from pyspark_kafka_meta.model import (
     Address,
     Broker,
@@ -75,8 +75,8 @@ def describe_cluster(options: ClientOptions, topics: Collection[str] | None) -> 
         ConnectError: no address responded within default.api.timeout.ms; the text has the error of each address.
         KafkaMetaError: an error of all addresses, such as a refused login.
     """
-    with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
-        return _describe(wire, options, topics, options.api_deadline(time.monotonic()))
+    with closing(KafkaNetwork(ConnectionSettings.of(options))) as network:
+        return _describe(network, options, topics, options.api_deadline(time.monotonic()))
 
 
 def broker_rows(cluster: ClusterDescription) -> list[BrokerRow]:
@@ -109,11 +109,11 @@ def partition_rows(
         KafkaMetaError: as `describe_cluster`.
     """
     deadline = options.api_deadline(time.monotonic())
-    with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
-        response = _describe(wire, options, topics, deadline).response
+    with closing(KafkaNetwork(ConnectionSettings.of(options))) as network:
+        response = _describe(network, options, topics, deadline).response
         selected = [topic for topic in response.topics if topics or not topic.is_internal]
         selected.sort(key=lambda topic: topic.name)
-        offsets = _Offsets(wire, options, read_committed, deadline)
+        offsets = _Offsets(network, options, read_committed, deadline)
         offsets.query(response.brokers, selected)
     rows = (row for topic in selected for row in _topic_rows(topic, offsets))
     return [replace(row, cluster_id=response.cluster_id) for row in rows]
@@ -122,8 +122,8 @@ def partition_rows(
 class _Offsets:
     """The start and end offset of each partition, or the error of its leader."""
 
-    def __init__(self, wire: Wire, options: ClientOptions, read_committed: bool, deadline: float) -> None:
-        self._wire = wire
+    def __init__(self, network: Network, options: ClientOptions, read_committed: bool, deadline: float) -> None:
+        self._network = network
         self._options = options
         self._read_committed = read_committed
         self._deadline = deadline
@@ -144,9 +144,9 @@ class _Offsets:
             for node_id, epochs in leaders.items():
                 queries = tuple(OffsetQuery(partition, timestamp, epoch) for partition, epoch in epochs.items())
                 request = OffsetsRequest(queries, self._read_committed)
-                self._wire.offsets.send(by_id[node_id], request, deadline)
+                self._network.offsets.send(by_id[node_id], request, deadline)
             for _ in range(len(leaders)):
-                response = self._wire.offsets.receive(leaders, math.inf)  # each request has its own deadline
+                response = self._network.offsets.receive(leaders, math.inf)  # each request has its own deadline
                 if isinstance(response, OffsetsResponse):
                     offsets |= response.offsets
                 elif response is not None:
@@ -184,7 +184,7 @@ def _partition_row(topic: TopicMetadata, metadata: PartitionMetadata, offsets: _
 
 
 def _describe(
-    wire: KafkaWire, options: ClientOptions, topics: Collection[str] | None, deadline: float
+    network: KafkaNetwork, options: ClientOptions, topics: Collection[str] | None, deadline: float
 ) -> ClusterDescription:
     """Divide the time until the deadline evenly among the remaining addresses."""
     failures = []
@@ -192,7 +192,7 @@ def _describe(
     for remaining, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
         start = time.monotonic()
         try:
-            response = wire.metadata(address, topics, start + (deadline - start) / remaining)
+            response = network.metadata(address, topics, start + (deadline - start) / remaining)
             if response.error_code:
                 raise ProtocolError(f"{address} responded with {describe(response.error_code)}")
         except RETRIABLE_ERRORS as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import kafka_config
 from pyspark_kafka_meta.testing.kafka_config import HOST, LOGGING, properties_text
@@ -103,13 +103,13 @@ def format_controller(folder: Path, runtime: JavaRuntime, cluster_id: str, argum
 
 def live_brokers(address: Address) -> set[int]:
     """The live brokers according to the broker at `address`; none if it does not respond."""
-    wire = KafkaWire(ConnectionSettings("kafkameta-testing", connect_timeout_ms=1000, max_frame_bytes=1 << 20))
+    network = KafkaNetwork(ConnectionSettings("kafkameta-testing", connect_timeout_ms=1000, max_frame_bytes=1 << 20))
     try:
-        response = wire.metadata(address, (), time.monotonic() + METADATA_TIMEOUT_S)
+        response = network.metadata(address, (), time.monotonic() + METADATA_TIMEOUT_S)
     except KafkaMetaError:
         return set()
     finally:
-        wire.close()
+        network.close()
     return {broker.node_id for broker in response.brokers}
 
 

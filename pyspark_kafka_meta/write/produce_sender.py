@@ -45,7 +45,7 @@ class ProduceSender(LeaderRequests[SentBatch, ProduceResponse]):
     def __init__(
         self, client: ClientState, options: ProducerOptions, transaction: TransactionalProducer | None = None
     ) -> None:
-        super().__init__(client, client.wire.produce)
+        super().__init__(client, client.network.produce)
         self._options = options
         self._transactional_id = None if transaction is None else transaction.transactional_id
         self._version = TransactionVersion.V2 if transaction is None else transaction.version
@@ -64,7 +64,7 @@ class ProduceSender(LeaderRequests[SentBatch, ProduceResponse]):
             ready.sort(key=lambda queue: (queue.deadline, queue.in_flight))  # the oldest rows first
             while ready and self.count(broker.node_id) < self._options.max_in_flight:
                 batches = self._next_batches(ready, generation, now)
-                self._client.wire.produce.send(broker, self._request(batches, broker), now + timeout_ms / 1000)
+                self._client.network.produce.send(broker, self._request(batches, broker), now + timeout_ms / 1000)
                 self.add(broker, batches, generation, now)
                 # Those without a batch in it go first in the next request.
                 served = [queue for queue, _ in batches if queue.next_batch(generation, now) is not None]

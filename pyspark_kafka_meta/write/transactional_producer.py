@@ -18,7 +18,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRespons
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
     OpenTransaction,
-    ProducerEpoch,
+    ProducerIdAndEpoch,
     TopicPartition,
     TransactionVersion,
 )
@@ -72,7 +72,7 @@ class TransactionalProducer:
         the transaction that they left open.
 
         Raises:
-            AuthorizationError, BrokerError, ConnectError: as `Coordinators.fence`.
+            AuthorizationError, BrokerError, ConnectError: as `TransactionCoordinators.fence`.
         """
         if self._producer == NO_PRODUCER:
             deadline = self._deadline()
@@ -86,7 +86,8 @@ class TransactionalProducer:
 
         Raises:
             FencedError: another producer uses the transactional id.
-            UnknownTopicError, AuthorizationError, BrokerError, ConnectError: as `Coordinators.add_partitions`.
+            UnknownTopicError, AuthorizationError, BrokerError, ConnectError: as
+                `TransactionCoordinators.add_partitions`.
         """
         self.begin()
         new = sorted(set(partitions) - self._partitions)
@@ -159,11 +160,11 @@ class TransactionalProducer:
                 "micro-batch that was planned keeps its rows"
             )
 
-    def _start(self, producer: ProducerEpoch) -> None:
+    def _start(self, producer: ProducerIdAndEpoch) -> None:
         """Another producer, whose sequences start at 0."""
         self._producer, self._sequences = producer, {}
 
-    def _fence(self, deadline: float) -> ProducerEpoch:
+    def _fence(self, deadline: float) -> ProducerIdAndEpoch:
         return self._client.coordinators.fence([self.transactional_id], self._timeout_ms, deadline)[
             self.transactional_id
         ]

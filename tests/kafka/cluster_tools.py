@@ -18,7 +18,7 @@ from kio.static.primitive import f64, i8, i16, i32
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
 from pyspark_kafka_meta.model import Address, TopicMetadata, TransactionVersion
 from pyspark_kafka_meta.testing import LocalKafka
@@ -43,12 +43,12 @@ def poll_until(condition: Callable[[], T], timeout_s: float = 30) -> T:
 def topic_on_each_broker(bootstrap_servers: str, topic: str) -> list[TopicMetadata | None]:
     """The metadata of a topic in each broker's own response. KafkaMetaError if a broker does not respond."""
     host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
-    wire = KafkaWire(ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 24))
+    network = KafkaNetwork(ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 24))
     try:
-        first = wire.metadata(Address(host, int(port)), [topic], time.monotonic() + 10)
-        responses = [wire.metadata(broker.address, [topic], time.monotonic() + 10) for broker in first.brokers]
+        first = network.metadata(Address(host, int(port)), [topic], time.monotonic() + 10)
+        responses = [network.metadata(broker.address, [topic], time.monotonic() + 10) for broker in first.brokers]
     finally:
-        wire.close()
+        network.close()
     return [next((entry for entry in response.topics if entry.name == topic), None) for response in responses]
 
 
@@ -150,8 +150,8 @@ def _send_to_controller(cluster: LocalKafka, api: Api, request: Any) -> Any:
     host, port = cluster.admin_servers.split(",")[0].split(":")
     settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
     deadline = time.monotonic() + 10
-    with closing(KafkaWire(settings)) as wire:
-        cluster_metadata = wire.metadata(Address(host, int(port)), (), deadline)
+    with closing(KafkaNetwork(settings)) as network:
+        cluster_metadata = network.metadata(Address(host, int(port)), (), deadline)
     [controller] = [
         broker.address for broker in cluster_metadata.brokers if broker.node_id == cluster_metadata.controller_id
     ]

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.exactly_once import step_runner
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteSettled
@@ -216,7 +216,7 @@ def test_batches_go_on_when_the_epochs_of_producer_ids_run_out(
     ids = [sink.topic, *(f"{sink.topic}/{task}/{attempt}" for task in range(6) for attempt in range(2))]
     client = sink.client()
     found = client.coordinators.fence(ids, 60_000, client.api_deadline())
-    last = {each: ProducerEpoch(found[each].producer_id, MAX_EPOCH - 12 + at % 12) for at, each in enumerate(ids)}
+    last = {each: ProducerIdAndEpoch(found[each].producer_id, MAX_EPOCH - 12 + at % 12) for at, each in enumerate(ids)}
     set_producers(lone_kafka, last)
 
     for batch in range(8):

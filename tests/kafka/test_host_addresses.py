@@ -56,6 +56,6 @@ def test_each_name_costs_one_connection_to_its_silent_address(
             ranges = [OffsetRange(each, client.cache.snapshot.topic_id(topic), 0, ends[each].offset) for each in ends]
             rows = [row for batch in TaskReader(client, options, ["value"]).read(ranges) for row in batch.to_pylist()]
             assert len(rows) == len(written)
-            client.wire.close()  # the next round opens connections
+            client.network.close()  # the next round opens connections
     assert silent
     assert len(silent) == len(set(silent))

@@ -67,7 +67,7 @@ def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """Fails if the code inside `with` sends more requests, uses more CPU or opens more sockets than it may."""
     requests: list[float] = []
     reasons: list[RefreshReason] = []
-    send, publish = client.wire.send_metadata, client.events._publish
+    send, publish = client.network.send_metadata, client.events._publish
 
     def count(*arguments: Any) -> Any:
         requests.append(time.monotonic())
@@ -77,7 +77,7 @@ def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         reasons.append(event.reason)
         publish(event)
 
-    monkeypatch.setattr(client.wire, "send_metadata", count)
+    monkeypatch.setattr(client.network, "send_metadata", count)
     monkeypatch.setattr(client.events, "_publish", note)
     generation = client.cache.snapshot.generation
     # The CPU time of this thread, which does all the work: other threads belong to earlier tests.

@@ -18,7 +18,7 @@ import pytest
 from pyspark_kafka_meta import java_launcher
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, maven_jars, process_guard
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
@@ -38,11 +38,11 @@ with LocalKafka(brokers=1) as kafka:
 
 def live_brokers(address: Address, timeout_s: float = 5.0) -> set[int]:
     """The brokers in the Metadata response of the broker at `address`. KafkaMetaError without a response."""
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=2000, max_frame_bytes=1 << 20))
+    network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=2000, max_frame_bytes=1 << 20))
     try:
-        return {broker.node_id for broker in wire.metadata(address, (), time.monotonic() + timeout_s).brokers}
+        return {broker.node_id for broker in network.metadata(address, (), time.monotonic() + timeout_s).brokers}
     finally:
-        wire.close()
+        network.close()
 
 
 def reports(kafka: LocalKafka, broker_id: int, expected: set[int]) -> Callable[[], bool]:

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
@@ -35,8 +35,8 @@ MakeTopic = Callable[..., str]
 class Producing:
     """A producer to partition 0 of a topic."""
 
-    def __init__(self, wire: KafkaWire, brokers: tuple[Broker, ...], topic: TopicMetadata) -> None:
-        self._wire, self._topic, self.brokers = wire, topic, {broker.node_id: broker for broker in brokers}
+    def __init__(self, network: KafkaNetwork, brokers: tuple[Broker, ...], topic: TopicMetadata) -> None:
+        self._network, self._topic, self.brokers = network, topic, {broker.node_id: broker for broker in brokers}
         assert topic.topic_id is not None
         self.topic_id: UUID = topic.topic_id
 
@@ -51,8 +51,8 @@ class Producing:
     def _request_producer_id(self) -> list[int]:
         """Empty while the broker waits for the controller's next block of ids (COORDINATOR_LOAD_IN_PROGRESS)."""
         node_id = self.log.leader_id
-        self._wire.transactions.send(self.brokers[node_id], ProducerIdRequest(), time.monotonic() + PATIENCE_S)
-        answer = self._wire.transactions.receive([node_id], time.monotonic() + PATIENCE_S)
+        self._network.transactions.send(self.brokers[node_id], ProducerIdRequest(), time.monotonic() + PATIENCE_S)
+        answer = self._network.transactions.receive([node_id], time.monotonic() + PATIENCE_S)
         assert isinstance(answer, ProducerIdResponse), answer
         assert (answer.error_code, answer.producer.epoch) in ((0, 0), (COORDINATOR_LOAD_IN_PROGRESS, -1))
         return [answer.producer.producer_id] if answer.error_code == 0 else []
@@ -62,11 +62,11 @@ class Producing:
         broker = self.brokers[self.log.leader_id if node_id is None else node_id]
         for records in batches:
             entry = ProducePartition(TopicPartition(self._topic.name, 0), topic_id, records)
-            self._wire.produce.send(broker, ProduceRequest((entry,), -1, 10_000), time.monotonic() + PATIENCE_S)
+            self._network.produce.send(broker, ProduceRequest((entry,), -1, 10_000), time.monotonic() + PATIENCE_S)
         return [self._received(broker.node_id) for _ in batches]
 
     def _received(self, node_id: int) -> ProducedPartition:
-        answer = self._wire.produce.receive([node_id], time.monotonic() + PATIENCE_S)
+        answer = self._network.produce.receive([node_id], time.monotonic() + PATIENCE_S)
         assert isinstance(answer, ProduceResponse), answer
         [partition] = answer.partitions
         return partition
@@ -77,12 +77,12 @@ def producing(kafka: Cluster, make_topic: MakeTopic) -> Iterator[Callable[..., P
     """Creates a topic with one partition and this config."""
     host, port = kafka.bootstrap_servers.split(",")[0].split(":")
     settings = ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20)
-    with contextlib.closing(KafkaWire(settings)) as wire:
+    with contextlib.closing(KafkaNetwork(settings)) as network:
 
         def create(**config: str) -> Producing:
             topic = make_topic(config={name.replace("_", "."): value for name, value in config.items()})
-            known = wire.metadata(Address(host, int(port)), [topic], time.monotonic() + PATIENCE_S)
-            return Producing(wire, known.brokers, known.topics[0])
+            known = network.metadata(Address(host, int(port)), [topic], time.monotonic() + PATIENCE_S)
+            return Producing(network, known.brokers, known.topics[0])
 
         yield create
 

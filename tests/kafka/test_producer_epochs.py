@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.model import TopicPartition
 from tests.kafka.writing_harness import OpenWorker
-from tests.kafka.writing_wire import Fault
+from tests.kafka.writing_network import Fault
 
 pytestmark = [pytest.mark.kafka]
 
@@ -26,13 +26,13 @@ def test_task_whose_epochs_run_out_fails_and_its_next_attempt_writes_with_anothe
     forgotten = Fault(ErrorCode.unknown_producer_id, is_appended=False, is_lasting=True)
     with worker.attempt(partitions=1) as attempt:
         attempt.write_on()
-        worker.wire.faults.append(forgotten)
+        worker.network.faults.append(forgotten)
         attempt.write_on()
         assert worker.client.producer.sequence(TopicPartition(worker.topic, 0)).producer.epoch == MAX_EPOCH
-        worker.wire.faults.append(forgotten)
+        worker.network.faults.append(forgotten)
         wait_for(lambda: attempt.ended_at is not None)
     assert "UNKNOWN_PRODUCER_ID" in str(attempt.error)
 
     worker.retry()
     worker.assert_written()
-    assert len({producer_id for _, producer_id, _, _ in worker.wire.sent}) == 2
+    assert len({producer_id for _, producer_id, _, _ in worker.network.sent}) == 2

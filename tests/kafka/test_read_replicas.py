@@ -34,13 +34,13 @@ class RackedWorker:
         self.client = KafkaClient(self._options.client, publisher)
         self._partition = TopicPartition(topic, 0)
         self._fetched_from: list[int] = []
-        send = self.client.wire.fetch.send
+        send = self.client.network.fetch.send
 
         def record_and_send(broker: Broker, request: FetchRequest, deadline: float) -> None:
             self._fetched_from.append(broker.node_id)
             send(broker, request, deadline)
 
-        self.client.wire.fetch.send = record_and_send  # type: ignore[method-assign]
+        self.client.network.fetch.send = record_and_send  # type: ignore[method-assign]
 
     def read(self) -> list[int]:
         """Read all rows. Returns the distinct ids of the brokers of its Fetch requests, in order."""

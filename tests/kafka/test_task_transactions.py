@@ -61,8 +61,8 @@ class Task:
         records = encoded_batch(1).to_bytes(opened.producer, sequence, is_transactional=True)
         entry = ProducePartition(self.first, self.client.cache.snapshot.topic_id(self.first.topic), records)
         request = ProduceRequest((entry,), -1, 10_000, opened.transactional_id, self.transaction.version)
-        self.client.wire.produce.send(leader.broker, request, time.monotonic() + 30)
-        answer = self.client.wire.produce.receive([leader.broker.node_id], time.monotonic() + 30)
+        self.client.network.produce.send(leader.broker, request, time.monotonic() + 30)
+        answer = self.client.network.produce.receive([leader.broker.node_id], time.monotonic() + 30)
         assert isinstance(answer, ProduceResponse), answer
         return answer.partitions[0].error_code
 

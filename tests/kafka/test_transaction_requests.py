@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import BrokerError, FencedError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.conftest import Cluster
@@ -46,7 +46,7 @@ def soon(client: KafkaClient) -> float:
 
 def opened(
     client: KafkaClient, partition: TopicPartition, version: TransactionVersion, *ids: str
-) -> dict[str, ProducerEpoch]:
+) -> dict[str, ProducerIdAndEpoch]:
     """An open transaction with one record for each id."""
     producers = {}
     for each in ids:
@@ -74,7 +74,7 @@ def test_codes_of_the_end_are_those_of_the_table(
 
 @pytest.mark.parametrize("version", [V1, V2])
 def test_unknown_id_is_not_open(client: KafkaClient, version: TransactionVersion) -> None:
-    ended = client.coordinators.end_transactions({"nobody's": ProducerEpoch(7, 0)}, True, version, soon(client))
+    ended = client.coordinators.end_transactions({"nobody's": ProducerIdAndEpoch(7, 0)}, True, version, soon(client))
 
     assert (ended["nobody's"].error_code, ended["nobody's"].producer) == (INVALID_MAPPING, NO_PRODUCER)
 
@@ -88,7 +88,7 @@ def test_only_the_second_version_raises_the_epoch(
     (producer_id, epoch) = producers[transactional_id]
     ended = client.coordinators.end_transactions(producers, True, version, soon(client))[transactional_id]
 
-    assert ended.producer == (NO_PRODUCER if version is V1 else ProducerEpoch(producer_id, epoch + 1))
+    assert ended.producer == (NO_PRODUCER if version is V1 else ProducerIdAndEpoch(producer_id, epoch + 1))
 
 
 def test_cluster_has_finalized_the_second_version(client: KafkaClient) -> None:

@@ -94,7 +94,7 @@ def test_too_few_replicas_fail_a_task_in_time_and_its_next_attempt_waits_for_the
         assert failing.seconds_since(killed_at) < DELIVERY_TIMEOUT_MS / 1000 + 3
         assert f"{worker.topic}-" in text and "within kafka.delivery.timeout.ms" in text
     with worker.attempt() as attempt:
-        wait_for(lambda: worker.wire.codes["not_enough_replicas"] > 0)
+        wait_for(lambda: worker.network.codes["not_enough_replicas"] > 0)
         breakable_kafka.start(followers[0])
         attempt.write_on()
     worker.assert_written()

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import set_quota
 from tests.kafka.writing_checker import row_count, written_rows
 from tests.kafka.writing_harness import OpenWorker, Worker
-from tests.kafka.writing_wire import Fault
+from tests.kafka.writing_network import Fault
 from tests.tcp_proxy import Network, TcpProxy
 
 pytestmark = pytest.mark.kafka
@@ -43,23 +43,23 @@ def proxied(breakable_kafka: LocalKafka, open_worker: OpenWorker) -> Iterator[Wo
     worker = open_worker(**SHORT_TIMEOUTS)
     with ExitStack() as stack:
         for broker_id in breakable_kafka.broker_ids:
-            proxy = worker.wire.proxies[broker_id] = stack.enter_context(TcpProxy())
+            proxy = worker.network.proxies[broker_id] = stack.enter_context(TcpProxy())
             proxy.target = breakable_kafka.address(broker_id)
         yield worker
 
 
 @pytest.mark.parametrize("network", BROKEN, ids=lambda network: network.name.lower())
 def test_bad_network_to_one_leader_costs_time_only(proxied: Worker, network: Network) -> None:
-    proxy = next(iter(proxied.wire.proxies.values()))
+    proxy = next(iter(proxied.network.proxies.values()))
     with proxied.attempt() as attempt:
         attempt.write_on()
-        sent = proxied.wire.resent
+        sent = proxied.network.resent
         proxy.network = network
         proxied.wait_for_failures(2)
         proxy.network = Network.GOOD
         attempt.write_on()
     proxied.assert_written()
-    assert proxied.wire.resent > sent
+    assert proxied.network.resent > sent
 
 
 def test_batches_whose_responses_are_lost_are_recognised_by_the_broker(
@@ -68,17 +68,17 @@ def test_batches_whose_responses_are_lost_are_recognised_by_the_broker(
     with proxied.attempt() as attempt:
         for _ in range(2):
             attempt.write_on()
-            for proxy in proxied.wire.proxies.values():
+            for proxy in proxied.network.proxies.values():
                 proxy.network = Network.HOLDS_RESPONSES
             wait_for(lambda: row_count(proxied.servers, proxied.topic) > written_rows(attempt.written()))
-            sent = proxied.wire.resent
-            for proxy in proxied.wire.proxies.values():
+            sent = proxied.network.resent
+            for proxy in proxied.network.proxies.values():
                 proxy.network = Network.RESETS
             proxied.wait_for_failures(1)
-            for proxy in proxied.wire.proxies.values():
+            for proxy in proxied.network.proxies.values():
                 proxy.network = Network.GOOD
             attempt.write_on()
-            assert proxied.wire.resent > sent
+            assert proxied.network.resent > sent
     proxied.assert_written()
 
 
@@ -90,7 +90,7 @@ def test_throttled_task_is_slowed_and_loses_nothing(
         attempt.write_on()
         set_quota(breakable_kafka, ANONYMOUS, "producer_byte_rate", 20_000)
         try:
-            wait_for(lambda: worker.wire.throttle_ms > THROTTLED_MS)
+            wait_for(lambda: worker.network.throttle_ms > THROTTLED_MS)
         finally:
             set_quota(breakable_kafka, ANONYMOUS, "producer_byte_rate", None)
         attempt.write_on()
@@ -112,7 +112,7 @@ def test_slow_stage_before_the_sink_is_no_timeout(open_worker: OpenWorker, wait_
         attempt.write_on()
     worker.assert_written()
     assert RefreshReason.REQUEST_TIMEOUT not in worker.reasons()
-    assert worker.wire.resent == 0
+    assert worker.network.resent == 0
 
 
 RETRIED = {
@@ -132,9 +132,9 @@ def test_retriable_error_of_one_batch_neither_loses_nor_repeats_nor_reorders(
     with worker.attempt() as attempt:
         for fault in RETRIED.values():
             attempt.write_on()
-            worker.wire.applied.clear()
-            worker.wire.faults.extend([fault] * 5)
-            wait_for(lambda: not worker.wire.faults and worker.wire.applied)
+            worker.network.applied.clear()
+            worker.network.faults.extend([fault] * 5)
+            wait_for(lambda: not worker.network.faults and worker.network.applied)
     worker.assert_written()
 
 
@@ -144,11 +144,11 @@ def test_epoch_goes_up_for_the_partition_that_has_forgotten_the_producer(
     worker = open_worker()
     with worker.attempt() as attempt:
         attempt.write_on()
-        worker.wire.faults.append(replace(RETRIED["forgotten producer"], is_lasting=True))
-        wait_for(lambda: worker.wire.applied)
+        worker.network.faults.append(replace(RETRIED["forgotten producer"], is_lasting=True))
+        wait_for(lambda: worker.network.applied)
         attempt.write_on()
     worker.assert_written()
-    epochs = {(partition.partition, epoch) for partition, _, epoch, _ in worker.wire.sent}
+    epochs = {(partition.partition, epoch) for partition, _, epoch, _ in worker.network.sent}
     assert sorted(epoch for _, epoch in epochs) == [0] * 6 + [1]
 
 
@@ -165,7 +165,7 @@ def test_lost_sequence_and_fenced_producer_end_the_attempt_and_the_next_writes_a
     worker = open_worker()
     with worker.attempt() as attempt:
         attempt.write_on()
-        worker.wire.faults.append(Fault(code, is_appended=False))
+        worker.network.faults.append(Fault(code, is_appended=False))
         assert code.name.upper() in attempt.wait_for_error(FATAL[code])
     worker.retry()
     worker.assert_written()
@@ -173,9 +173,9 @@ def test_lost_sequence_and_fenced_producer_end_the_attempt_and_the_next_writes_a
 
 def test_first_batch_out_of_order_starts_a_new_epoch(open_worker: OpenWorker) -> None:
     worker = open_worker()
-    worker.wire.faults.extend([Fault(ErrorCode.out_of_order_sequence_number, is_appended=False)] * 3)
+    worker.network.faults.extend([Fault(ErrorCode.out_of_order_sequence_number, is_appended=False)] * 3)
     with worker.attempt() as attempt:
         attempt.write_on()
     worker.assert_written()
-    assert len(worker.wire.applied) == 3
-    assert {epoch for _, _, epoch, _ in worker.wire.sent} >= {0, 1}
+    assert len(worker.network.applied) == 3
+    assert {epoch for _, _, epoch, _ in worker.network.sent} >= {0, 1}

@@ -98,14 +98,14 @@ def test_limit_that_is_lowered_splits_batches_in_flight(breakable_kafka: LocalKa
         limit_messages(breakable_kafka, worker.topic, 1_000)
         attempt.write_on()
     worker.assert_written()
-    assert worker.wire.codes["message_too_large"] > 0
+    assert worker.network.codes["message_too_large"] > 0
 
 
 def test_batch_too_large_for_its_broker_is_split(open_worker: OpenWorker) -> None:
     worker = open_worker(**LARGER_THAN_BROKERS_ALLOW)
     worker.attempt(partitions=1, max_rows=30_000).write_all()
     worker.assert_written()
-    assert worker.wire.codes["message_too_large"] > 0
+    assert worker.network.codes["message_too_large"] > 0
 
 
 def test_record_too_large_for_its_topic_is_named_by_its_row(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import Message, Producer
 
-from pyspark_kafka_meta.model import ProducerEpoch
+from pyspark_kafka_meta.model import ProducerIdAndEpoch
 from pyspark_kafka_meta.testing import LocalKafka
 
 LOG = "__transaction_state"
@@ -20,7 +20,7 @@ TIMEOUT_MS = 60_000
 EMPTY = 0
 
 
-def set_producers(cluster: LocalKafka, producers: Mapping[str, ProducerEpoch]) -> None:
+def set_producers(cluster: LocalKafka, producers: Mapping[str, ProducerIdAndEpoch]) -> None:
     """Give transactional ids these producers, without a transaction, and restart the only broker, which loads them."""
     writer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "client.id": INTERNAL_CLIENT, "log_level": 0})
     for transactional_id, producer in producers.items():
@@ -47,7 +47,7 @@ def _key(transactional_id: str) -> bytes:
     return struct.pack(">hh", 0, len(name)) + name
 
 
-def _value(producer: ProducerEpoch) -> bytes:
+def _value(producer: ProducerIdAndEpoch) -> bytes:
     """Kafka `TransactionLogValue`, version 0: no partitions, and no start."""
     return struct.pack(">hqhibiqq", 0, *producer, TIMEOUT_MS, EMPTY, 0, int(time.time() * 1000), -1)
 

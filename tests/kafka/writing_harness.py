@@ -27,7 +27,7 @@ from tests.kafka.checker import assert_events_complete
 from tests.kafka.cluster_tools import poll_until
 from tests.kafka.harness import Background
 from tests.kafka.writing_checker import Row, anomalies, missing_rows, read_logs, written_rows
-from tests.kafka.writing_wire import TappedProduces, TappedWire
+from tests.kafka.writing_network import TappedNetwork, TappedProduces
 from tests.unit.scene import RecordingPublisher
 
 PARTITIONS = 6
@@ -46,7 +46,7 @@ class Worker:
         servers: for clients without a login, which check the logs.
 
     Attributes:
-        wire: what the Produce requests of its client go through.
+        network: what the Produce requests of its client go through.
         attempts: in the order of their start.
     """
 
@@ -54,10 +54,10 @@ class Worker:
         self.servers, self.topic = servers, topic
         given = {"kafka.bootstrap.servers": servers, "topic": topic}
         self.options = SinkOptions.parse({**given, **OPTIONS, **options})
-        wire = TappedWire(ConnectionSettings.of(self.options.client))
-        self.wire: TappedProduces = wire.tapped
+        network = TappedNetwork(ConnectionSettings.of(self.options.client))
+        self.network: TappedProduces = network.tapped
         self._events: list[RefreshEvent] = []
-        self.client = KafkaClient(self.options.client, RecordingPublisher(self._events), wire=wire)
+        self.client = KafkaClient(self.options.client, RecordingPublisher(self._events), network=network)
         self.attempts: list[Attempt] = []
 
     def attempt(
@@ -86,8 +86,8 @@ class Worker:
 
     def wait_for_failures(self, count: int) -> None:
         """Wait until so many connections more have failed."""
-        before = self.wire.failures
-        poll_until(lambda: self.wire.failures >= before + count)
+        before = self.network.failures
+        poll_until(lambda: self.network.failures >= before + count)
 
     def assert_written(self) -> None:
         """The logs agree with every attempt, and hold all rows of the last."""

@@ -27,7 +27,7 @@ from tests.kafka.test_fault_matrix_data_loss import (
     test_r10_a_topic_recreated_between_batches,
 )
 from tests.kafka.writing_harness import Worker
-from tests.kafka.writing_wire import Fault
+from tests.kafka.writing_network import Fault
 from tests.releases.conftest import QUICK_FAILOVER
 from tests.spark.test_conformance import (
     compacted_topic,
@@ -113,11 +113,11 @@ def test_a_batch_that_is_refused_keeps_its_place(
     open_worker: Callable[..., Worker], wait_for: Callable[..., Any]
 ) -> None:
     worker = open_worker()
-    worker.wire.faults.extend([Fault(ErrorCode.not_enough_replicas, is_appended=False)] * 5)
+    worker.network.faults.extend([Fault(ErrorCode.not_enough_replicas, is_appended=False)] * 5)
     with worker.attempt() as attempt:
         attempt.write_on()
-        worker.wire.faults.extend([Fault(ErrorCode.unknown_producer_id, is_appended=False)] * 5)
-        wait_for(lambda: not worker.wire.faults)
+        worker.network.faults.extend([Fault(ErrorCode.unknown_producer_id, is_appended=False)] * 5)
+        wait_for(lambda: not worker.network.faults)
         attempt.write_on()
     worker.assert_written()
 

@@ -1,4 +1,4 @@
-"""`FakeCluster`: brokers, topics, leaders and logs in memory, for the responses of `FakeWire`.
+"""`FakeCluster`: brokers, topics, leaders and logs in memory, for the responses of `FakeNetwork`.
 
 Behaves as Apache Kafka 4.1: any replica serves a Fetch, a wrong leader epoch is an error, the old id of a recreated
 topic is unknown, a reader of truncated records gets the diverging epoch. A replica that leaves the ISR may go on with a

@@ -1,4 +1,4 @@
-"""`FakeCoordinators`: the state of transactional ids, in memory, for the responses of `FakeWire`.
+"""`FakeCoordinators`: the state of transactional ids, in memory, for the responses of `FakeNetwork`.
 
 Behaves as Apache Kafka 4.1 (`tests/kafka/test_transaction_requests.py`), but the markers of a transaction are in the
 logs at once: CONCURRENT_TRANSACTIONS comes only from tests.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
-from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from tests.unit.kafka.records.handmade import marker
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class FakeTransaction:
         partitions: of the open transaction.
     """
 
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     timeout_ms: int
     state: str = EMPTY
-    ended: ProducerEpoch | None = None
+    ended: ProducerIdAndEpoch | None = None
     started_ms: int = 0
     partitions: set[TopicPartition] = field(default_factory=set)
 
@@ -61,13 +61,13 @@ class FakeCoordinators:
     def node_id(self, transactional_id: str) -> int:
         return self.nodes.get(transactional_id, min(self._cluster.brokers))
 
-    def init(self, transactional_id: str, timeout_ms: int) -> int | ProducerEpoch:
+    def init(self, transactional_id: str, timeout_ms: int) -> int | ProducerIdAndEpoch:
         """The next epoch, or an error code. Aborts the open transaction."""
         if not 0 < timeout_ms <= self.max_timeout_ms:
             return ErrorCode.invalid_transaction_timeout
         known = self.transactions.get(transactional_id)
         if known is None:
-            producer = ProducerEpoch(next(self._cluster.producer_ids), 0)
+            producer = ProducerIdAndEpoch(next(self._cluster.producer_ids), 0)
         else:
             self._end(known, committed=False)
             producer = self._next(known.producer)
@@ -83,7 +83,9 @@ class FakeCoordinators:
             known.ended = known.producer
         known.producer = known.producer._replace(epoch=known.producer.epoch + 1)
 
-    def add(self, transactional_id: str, producer: ProducerEpoch, partitions: set[TopicPartition], now: float) -> int:
+    def add(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: set[TopicPartition], now: float
+    ) -> int:
         """Returns the error code."""
         code = self._producer_error(transactional_id, producer)
         if code != 0:
@@ -97,7 +99,7 @@ class FakeCoordinators:
     def append(
         self,
         transactional_id: str,
-        producer: ProducerEpoch,
+        producer: ProducerIdAndEpoch,
         partition: TopicPartition,
         version: TransactionVersion,
         now: float,
@@ -115,8 +117,8 @@ class FakeCoordinators:
         return ErrorCode.invalid_producer_epoch if code == ErrorCode.producer_fenced else code
 
     def end(
-        self, transactional_id: str, producer: ProducerEpoch, committed: bool, version: TransactionVersion
-    ) -> int | ProducerEpoch:
+        self, transactional_id: str, producer: ProducerIdAndEpoch, committed: bool, version: TransactionVersion
+    ) -> int | ProducerIdAndEpoch:
         """The producer of the next transaction, or an error code."""
         known = self.transactions.get(transactional_id)
         if known is None or known.producer.producer_id != producer.producer_id:
@@ -134,10 +136,10 @@ class FakeCoordinators:
             known.producer = self._next(producer)
         return known.producer
 
-    def _next(self, producer: ProducerEpoch) -> ProducerEpoch:
+    def _next(self, producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """With the next epoch, or another producer id if there is none."""
         if producer.epoch >= MAX_EPOCH - 1:
-            return ProducerEpoch(next(self._cluster.producer_ids), 0)
+            return ProducerIdAndEpoch(next(self._cluster.producer_ids), 0)
         return producer._replace(epoch=producer.epoch + 1)
 
     def last_stable_offset(self, partition: TopicPartition) -> int:
@@ -153,7 +155,7 @@ class FakeCoordinators:
             if of == partition and first < until_offset and end > from_offset
         )
 
-    def _producer_error(self, transactional_id: str, producer: ProducerEpoch) -> int:
+    def _producer_error(self, transactional_id: str, producer: ProducerIdAndEpoch) -> int:
         known = self.transactions.get(transactional_id)
         if known is None or known.producer.producer_id != producer.producer_id:
             return ErrorCode.invalid_producer_id_mapping

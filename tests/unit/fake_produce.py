@@ -1,4 +1,4 @@
-"""Produce of a `FakeWire`."""
+"""Produce of a `FakeNetwork`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
     ProduceResponse,
 )
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.model import Broker, ProducerEpoch
+from pyspark_kafka_meta.model import Broker, ProducerIdAndEpoch
 from tests.unit.fake_cluster import ProducerBatch
 from tests.unit.fake_requests import FakeRequests
 
@@ -32,17 +32,17 @@ class FakeProduce(FakeRequests[ProduceRequest, ProduceResponse]):
     def send(self, broker: Broker, request: ProduceRequest, deadline: float) -> None:
         super().send(broker, request, deadline)
         if broker.node_id in self.in_flight:
-            self.wire.produces.append((broker.node_id, request))
+            self.network.produces.append((broker.node_id, request))
 
     def _ends_at(self, node_id: int) -> float:
-        return self.wire.clock.now
+        return self.network.clock.now
 
     def _response(self, node_id: int, request: ProduceRequest, sent_at: float) -> ProduceResponse | RequestFailure:
-        lost = self.wire.lost_responses.pop(node_id, 0)
+        lost = self.network.lost_responses.pop(node_id, 0)
         if lost > 0:
             return self._lose(node_id, request, lost)
-        throttle_ms = self.wire.throttles[node_id].popleft() if self.wire.throttles.get(node_id) else 0
-        latency_ms = (self.wire.clock.now - sent_at) * 1000
+        throttle_ms = self.network.throttles[node_id].popleft() if self.network.throttles.get(node_id) else 0
+        latency_ms = (self.network.clock.now - sent_at) * 1000
         return ProduceResponse(node_id, self._handle(node_id, request), throttle_ms, 0, latency_ms)
 
     def _lose(self, node_id: int, oldest: ProduceRequest, lost: int) -> RequestFailure:
@@ -51,14 +51,14 @@ class FakeProduce(FakeRequests[ProduceRequest, ProduceResponse]):
         for request in requests[:lost]:
             self._handle(node_id, request)
         if lost > len(requests):
-            self.wire.lost_responses[node_id] = lost - len(requests)
+            self.network.lost_responses[node_id] = lost - len(requests)
         return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
 
     def _handle(self, node_id: int, request: ProduceRequest) -> tuple[ProducedPartition, ...]:
         return tuple(self._produced(node_id, entry, request) for entry in request.partitions)
 
     def _produced(self, node_id: int, entry: ProducePartition, request: ProduceRequest) -> ProducedPartition:
-        cluster, scripted = self.wire.cluster, self.wire.error_codes.get(entry.partition)
+        cluster, scripted = self.network.cluster, self.network.error_codes.get(entry.partition)
         own = cluster.produce_error(node_id, entry) or self._transaction_error(entry, request)
         code, base_offset = (scripted.popleft() if scripted else 0) or own, -1
         if own == 0 and code in APPENDS:
@@ -71,7 +71,7 @@ class FakeProduce(FakeRequests[ProduceRequest, ProduceResponse]):
         assert sent.is_transactional is (request.transactional_id is not None), "the batch denies its transaction"
         if request.transactional_id is None:
             return 0
-        producer = ProducerEpoch(sent.producer_id, sent.epoch)
-        return self.wire.cluster.coordinators.append(
-            request.transactional_id, producer, entry.partition, request.transaction_version, self.wire.clock.now
+        producer = ProducerIdAndEpoch(sent.producer_id, sent.epoch)
+        return self.network.cluster.coordinators.append(
+            request.transactional_id, producer, entry.partition, request.transaction_version, self.network.clock.now
         )

@@ -1,4 +1,4 @@
-"""`FakeRequests`: the requests in flight of one kind, oldest first, of a `FakeWire`."""
+"""`FakeRequests`: the requests in flight of one kind, oldest first, of a `FakeNetwork`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Broker
 
 if TYPE_CHECKING:
-    from tests.unit.fake_wire import FakeWire
+    from tests.unit.fake_network import FakeNetwork
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -34,8 +34,8 @@ class FakeRequests(ABC, Generic[RequestT, ResponseT]):
 
     pipelines: ClassVar[bool] = False
 
-    def __init__(self, wire: FakeWire) -> None:
-        self.wire = wire
+    def __init__(self, network: FakeNetwork) -> None:
+        self.network = network
         self.in_flight: dict[int, deque[Sent[RequestT]]] = {}
         self.not_sent: dict[int, KafkaMetaError] = {}
 
@@ -54,28 +54,28 @@ class FakeRequests(ABC, Generic[RequestT, ResponseT]):
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
         name = self._name(request)
         assert self.pipelines or broker.node_id not in self.in_flight, f"a second {name} to broker {broker.node_id}"
-        self.wire.requests.append((name, broker.address))
+        self.network.requests.append((name, broker.address))
         if broker.node_id in self.not_sent:
             return  # this request shares the failure that was not received yet
         try:
-            node_id = self.wire.reach(broker.address)
+            node_id = self.network.reach(broker.address)
         except KafkaMetaError as error:
             self.in_flight.pop(broker.node_id, None)
             self.not_sent[broker.node_id] = error
         else:
-            self.in_flight.setdefault(node_id, deque()).append(Sent(request, self.wire.clock.now, deadline))
+            self.in_flight.setdefault(node_id, deque()).append(Sent(request, self.network.clock.now, deadline))
 
     def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
         for node_id in self.not_sent.keys() & set(node_ids):
             return RequestFailure(node_id, self.not_sent.pop(node_id))
         ends = {node_id: self._end(node_id) for node_id in self.in_flight if node_id in node_ids}
-        metadata_ends_at = self.wire.metadata_ends_at()
+        metadata_ends_at = self.network.metadata_ends_at()
         if not ends and metadata_ends_at == math.inf:
             return None
         until = min(deadline, metadata_ends_at)
         node_id, ends_at = min(ends.items(), key=lambda item: item[1], default=(-1, math.inf))
-        self.wire.clock.wait_until(min(until, ends_at))
-        if ends_at > self.wire.clock.now:
+        self.network.clock.wait_until(min(until, ends_at))
+        if ends_at > self.network.clock.now:
             return None
         return self._outcome(node_id)
 
@@ -85,17 +85,17 @@ class FakeRequests(ABC, Generic[RequestT, ResponseT]):
 
     def _end(self, node_id: int) -> float:
         """When the response, or failure, of the oldest request in flight comes."""
-        if node_id in self.wire.hung:
+        if node_id in self.network.hung:
             return min(sent.deadline for sent in self.in_flight[node_id])
         return self._ends_at(node_id)
 
     def _outcome(self, node_id: int) -> ResponseT | RequestFailure:
         request, sent_at, _ = self.in_flight[node_id].popleft()
-        if not self.in_flight[node_id] or node_id in self.wire.down | self.wire.hung:
+        if not self.in_flight[node_id] or node_id in self.network.down | self.network.hung:
             del self.in_flight[node_id]
-        if node_id in self.wire.down:
+        if node_id in self.network.down:
             return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
-        if node_id in self.wire.hung:
+        if node_id in self.network.hung:
             error = RequestTimeoutError(f"broker {node_id} did not answer {self._name(request)} in time")
             return RequestFailure(node_id, error)
         return self._response(node_id, request, sent_at)

@@ -1,4 +1,4 @@
-"""The requests of transactions of a `FakeWire`."""
+"""The requests of transactions of a `FakeNetwork`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     TransactionVersionRequest,
     TransactionVersionResponse,
 )
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch
 from tests.unit.fake_coordinators import ONGOING
 from tests.unit.fake_requests import FakeRequests
 
@@ -48,39 +48,39 @@ class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
         return NAMES[type(request)]
 
     def _ends_at(self, node_id: int) -> float:
-        return self.wire.clock.now
+        return self.network.clock.now
 
     def _response(
         self, node_id: int, request: TransactionRequest, sent_at: float
     ) -> TransactionResponse | RequestFailure:
         name = self._name(request)
-        self.wire.transactions_sent.append((node_id, request))
-        scripted = self.wire.transaction_errors.get(name)
+        self.network.transactions_sent.append((node_id, request))
+        scripted = self.network.transaction_errors.get(name)
         code = scripted.popleft() if scripted else 0
         if code == 0 and self._coordinator(request) not in (None, node_id):
             code = ErrorCode.not_coordinator
         response = self._handle(node_id, request, int(code))
-        lost = self.wire.lost_transactions.get(name, 0)
+        lost = self.network.lost_transactions.get(name, 0)
         if lost > 0:
-            self.wire.lost_transactions[name] = lost - 1
+            self.network.lost_transactions[name] = lost - 1
             return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
         return response
 
     def _coordinator(self, request: TransactionRequest) -> int | None:
         """The broker that handles the request; None if any does."""
         transactional_id = getattr(request, "transactional_id", None)
-        return None if transactional_id is None else self.wire.cluster.coordinators.node_id(transactional_id)
+        return None if transactional_id is None else self.network.cluster.coordinators.node_id(transactional_id)
 
     def _handle(self, node_id: int, request: TransactionRequest, code: int) -> TransactionResponse:
         """The response of a broker, with `code` as its error unless it is 0."""
-        coordinators = self.wire.cluster.coordinators
+        coordinators = self.network.cluster.coordinators
         match request:
             case FindCoordinatorRequest(transactional_ids):
                 return CoordinatorResponse(node_id, {each: self._found(each, code) for each in transactional_ids})
             case ProducerIdRequest(transactional_id, timeout_ms):
                 return self._initialised(node_id, transactional_id, timeout_ms, code)
             case AddPartitionsRequest(transactional_id, producer, partitions):
-                code = code or coordinators.add(transactional_id, producer, set(partitions), self.wire.clock.now)
+                code = code or coordinators.add(transactional_id, producer, set(partitions), self.network.clock.now)
                 return AddPartitionsResponse(node_id, dict.fromkeys(partitions, code) if code else {})
             case EndTransactionRequest(transactional_id, producer, committed, version):
                 ended = code or coordinators.end(transactional_id, producer, committed, version)
@@ -95,16 +95,16 @@ class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
                 return TransactionVersionResponse(node_id, code, coordinators.version)
 
     def _found(self, transactional_id: str, code: int) -> Coordinator:
-        broker = self.wire.cluster.brokers[self.wire.cluster.coordinators.node_id(transactional_id)]
+        broker = self.network.cluster.brokers[self.network.cluster.coordinators.node_id(transactional_id)]
         return Coordinator(code, None if code else broker)
 
     def _initialised(
         self, node_id: int, transactional_id: str | None, timeout_ms: int, code: int
     ) -> ProducerIdResponse:
-        cluster = self.wire.cluster
-        result: int | ProducerEpoch = code
+        cluster = self.network.cluster
+        result: int | ProducerIdAndEpoch = code
         if code == 0 and transactional_id is None:
-            result = ProducerEpoch(next(cluster.producer_ids), 0)
+            result = ProducerIdAndEpoch(next(cluster.producer_ids), 0)
         elif code == 0 and transactional_id is not None:
             result = cluster.coordinators.init(transactional_id, timeout_ms)
         if isinstance(result, int):
@@ -112,7 +112,7 @@ class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
         return ProducerIdResponse(node_id, 0, result)
 
     def _listed(self, node_id: int) -> tuple[str, ...]:
-        coordinators = self.wire.cluster.coordinators
+        coordinators = self.network.cluster.coordinators
         return tuple(
             each
             for each, transaction in coordinators.transactions.items()
@@ -120,7 +120,7 @@ class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
         )
 
     def _described(self, node_id: int, transactional_id: str, code: int) -> DescribeTransactionsResponse:
-        known = self.wire.cluster.coordinators.transactions.get(transactional_id)
+        known = self.network.cluster.coordinators.transactions.get(transactional_id)
         code = code or (ErrorCode.transactional_id_not_found if known is None else 0)
         if known is None or code != 0:
             return DescribeTransactionsResponse(node_id, int(code), None)

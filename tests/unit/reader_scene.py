@@ -73,8 +73,8 @@ class ReaderScene(Scene):
 
     def fetched_from(self) -> list[int]:
         """Node ids of the Fetches that reached a broker since the last call."""
-        node_ids = [node_id for node_id, _ in self.wire.fetches]
-        self.wire.fetches.clear()
+        node_ids = [node_id for node_id, _ in self.network.fetches]
+        self.network.fetches.clear()
         return node_ids
 
 

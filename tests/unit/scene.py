@@ -19,7 +19,7 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.partitions import T0, T1, T2
-from tests.unit.fake_wire import FakeClock, FakeWire
+from tests.unit.fake_network import FakeClock, FakeNetwork
 from tests.unit.logs import WRITTEN, batch
 
 COLUMNS = ("partition", "offset", "value")
@@ -75,8 +75,8 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 3) -> None:
         self.clock = EventfulClock()
-        self.wire = FakeWire(clock=self.clock)
-        self.cluster = self.wire.cluster
+        self.network = FakeNetwork(clock=self.clock)
+        self.cluster = self.network.cluster
         self.cluster.create_topic("t", partitions)
         self.events: list[Any] = []  # RefreshEvent, with the details of its kind
         self.monkeypatch = monkeypatch
@@ -93,7 +93,7 @@ class Scene:
             query.client,
             RecordingPublisher(self.events),
             query.topic_filter,
-            wire=self.wire,
+            network=self.network,
             clock=self.clock,
             sleep=self.clock.sleep,
             rng=random.Random(0),
@@ -105,7 +105,7 @@ class Scene:
         made.partitions(["t"], self.clock() + 1)
         self.clock.sleep(10)
         self.events.clear()
-        self.wire.requests.clear()
+        self.network.requests.clear()
         return made
 
     def planner(self, **options: str) -> OffsetPlanner:
@@ -121,11 +121,11 @@ class Scene:
 
     def script(self, partition: TopicPartition, *codes: int) -> None:
         """The next responses for this partition have these error codes."""
-        self.wire.error_codes[partition] = deque(codes)
+        self.network.error_codes[partition] = deque(codes)
 
     def fail(self, node_id: int, *errors: KafkaMetaError) -> None:
         """The next requests to this broker fail with these errors."""
-        self.wire.failures[node_id] = deque(errors)
+        self.network.failures[node_id] = deque(errors)
 
     def write(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
         """One record batch."""
@@ -133,7 +133,7 @@ class Scene:
 
     def hold_back(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
         """One record batch of an open transaction: `HELD_BACK` readers wait for it."""
-        self.wire.open_transactions.setdefault(partition, self.cluster.bounds(partition)[1])
+        self.network.open_transactions.setdefault(partition, self.cluster.bounds(partition)[1])
         self.write(partition, *values, written=written)
 
     def fill(self, batches: int = 4, size: int = 3) -> None:
@@ -160,7 +160,7 @@ class Scene:
     def sent(self, api: str) -> list[int]:
         """Ids of the brokers that received requests of this API, in order."""
         ids = {broker.address: broker.node_id for broker in self.cluster.brokers.values()}
-        return [ids[address] for name, address in self.wire.requests if name == api]
+        return [ids[address] for name, address in self.network.requests if name == api]
 
 
 def rows(batches: Iterator[Any]) -> list[Row]:

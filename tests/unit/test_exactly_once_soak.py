@@ -20,7 +20,7 @@ from benchmarks.exactly_once_soak import (
     kill_plan,
 )
 from benchmarks.stepped_sink import Place, TakenStep, last_kill
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, WriteDecision, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision
 
@@ -81,7 +81,7 @@ def test_a_place_is_armed_until_a_driver_gets_there(tmp_path: Path) -> None:
 
 
 def test_steps_tell_of_later_attempts_and_copies() -> None:
-    transactions = tuple(OpenTransaction(f"sink/{task}", ProducerEpoch(1, 0), ()) for task in ("0/0", "1/2"))
+    transactions = tuple(OpenTransaction(f"sink/{task}", ProducerIdAndEpoch(1, 0), ()) for task in ("0/0", "1/2"))
     decision = Decision(BatchId(STREAM, "query", 7), transactions, time_ms=0)
     written, refused = (TakenStep.of("commit", WriteDecision(decision), 1.5, result) for result in (True, False))
     assert written == TakenStep("commit", "WriteDecision", 1.5, later_attempts=1, copied=0)

@@ -10,7 +10,7 @@ from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchParti
 from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
 from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
-from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
 from tests.partitions import T0
 from tests.transaction_cases import write
 from tests.unit.scene import Scene
@@ -30,15 +30,15 @@ def client(scene: Scene) -> KafkaClient:
     return scene.warm_client()
 
 
-def begun(scene: Scene, client: KafkaClient) -> ProducerEpoch:
+def begun(scene: Scene, client: KafkaClient) -> ProducerIdAndEpoch:
     return client.coordinators.fence([ID], TIMEOUT_MS, scene.clock() + 10)[ID]
 
 
-def produced(client: KafkaClient, producer: ProducerEpoch, base_sequence: int = 0) -> ProducedPartition:
+def produced(client: KafkaClient, producer: ProducerIdAndEpoch, base_sequence: int = 0) -> ProducedPartition:
     return write(client, T0, ID, producer, V2, base_sequence)
 
 
-def end(scene: Scene, client: KafkaClient, producer: ProducerEpoch, committed: bool) -> ProducerEpoch:
+def end(scene: Scene, client: KafkaClient, producer: ProducerIdAndEpoch, committed: bool) -> ProducerIdAndEpoch:
     ended = client.coordinators.end_transactions({ID: producer}, committed, V2, scene.clock() + 10)[ID]
     assert ended.error_code == 0
     return ended.producer
@@ -48,8 +48,8 @@ def fetched(scene: Scene, read_committed: bool = True) -> FetchedPartition:
     entry = FetchPartition(T0, scene.cluster.topics["t"].topic_id, 0, 0, -1, 100_000)
     request = FetchRequest((entry,), 500, 1, 100_000, read_committed)
     leader = scene.cluster.partition(T0).leader_id
-    scene.wire.fetch.send(scene.cluster.brokers[leader], request, scene.clock() + 10)
-    response = scene.wire.fetch.receive([leader], scene.clock() + 10)
+    scene.network.fetch.send(scene.cluster.brokers[leader], request, scene.clock() + 10)
+    response = scene.network.fetch.receive([leader], scene.clock() + 10)
     assert isinstance(response, FetchResponse)
     return response.partitions[0]
 

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES, METADATA, milliseconds
 from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
 from pyspark_kafka_meta.model import Address, MetadataResponse
@@ -41,11 +41,11 @@ SHORT_S = 2.0
 
 
 def ask(address: Address, timeout_s: float = PATIENCE_S, topics: tuple[str, ...] = ()) -> MetadataResponse:
-    wire = KafkaWire(SETTINGS)
+    network = KafkaNetwork(SETTINGS)
     try:
-        return wire.metadata(address, topics, time.monotonic() + timeout_s)
+        return network.metadata(address, topics, time.monotonic() + timeout_s)
     finally:
-        wire.close()
+        network.close()
 
 
 def soon(timeout_s: float) -> float:
@@ -286,9 +286,9 @@ def test_a_connection_that_the_broker_closed_while_idle_is_opened_again() -> Non
         peer.shutdown(socket.SHUT_RDWR)
         closed.release()
 
-    wire = KafkaWire(SETTINGS)
+    network = KafkaNetwork(SETTINGS)
     with scripted_broker(serve_once_and_close) as address:
         for _ in range(3):
-            assert wire.metadata(address, (), time.monotonic() + PATIENCE_S).brokers == ()
+            assert network.metadata(address, (), time.monotonic() + PATIENCE_S).brokers == ()
             assert closed.acquire(timeout=PATIENCE_S), "the connection was not opened anew"
-    wire.close()
+    network.close()

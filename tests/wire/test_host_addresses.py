@@ -16,7 +16,7 @@ from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
     OffsetQuery,
@@ -100,11 +100,11 @@ def options(port: int, **others: str) -> ClientOptions:
     return ClientOptions.parse({**given, **others})
 
 
-def end_offset(wire: KafkaWire, port: int, timeout_s: float) -> int:
+def end_offset(network: KafkaNetwork, port: int, timeout_s: float) -> int:
     """Of t-0, from the broker that advertises the name. Raises what the request fails with."""
     request = OffsetsRequest((OffsetQuery(TopicPartition("t", 0), LATEST_TIMESTAMP),))
-    wire.offsets.send(Broker(1, Address(NAME, port)), request, time.monotonic() + timeout_s)
-    response = wire.offsets.receive([1], time.monotonic() + PATIENCE_S)
+    network.offsets.send(Broker(1, Address(NAME, port)), request, time.monotonic() + timeout_s)
+    response = network.offsets.receive([1], time.monotonic() + PATIENCE_S)
     if not isinstance(response, OffsetsResponse):
         assert response is not None
         raise response.error
@@ -125,13 +125,13 @@ def test_client_bootstraps_from_the_second_address_of_a_name(fault: Fault, port:
 def test_request_to_an_advertised_name_fails_once_and_then_goes_to_the_second_address(fault: Fault, port: int) -> None:
     accepted: Accepted = []
     settings = ConnectionSettings.of(options(port))
-    with fault(port, accepted), closing(KafkaWire(settings)) as wire:
+    with fault(port, accepted), closing(KafkaNetwork(settings)) as network:
         with pytest.raises(KafkaMetaError):
-            end_offset(wire, port, SETUP_S)
+            end_offset(network, port, SETUP_S)
         for _ in range(3):
-            assert end_offset(wire, port, PATIENCE_S) == 0
-            wire._idle.close_except(())  # the next request opens a connection
-        assert wire.metadata(Address(NAME, port), ["t"], time.monotonic() + PATIENCE_S).topics
+            assert end_offset(network, port, PATIENCE_S) == 0
+            network._idle.close_except(())  # the next request opens a connection
+        assert network.metadata(Address(NAME, port), ["t"], time.monotonic() + PATIENCE_S).topics
     assert len(accepted) == 1
 
 

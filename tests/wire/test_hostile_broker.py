@@ -24,7 +24,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, milliseconds
 from pyspark_kafka_meta.model import NO_EPOCH, Address, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
@@ -169,12 +169,12 @@ def test_an_answer_that_comes_twice_is_read_once() -> None:
 
 
 def ask(address: Address, times: int = 1) -> None:
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=100 << 20))
+    network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=100 << 20))
     try:
         for _ in range(times):
-            wire.metadata(address, [], time.monotonic() + 30)
+            network.metadata(address, [], time.monotonic() + 30)
     finally:
-        wire.close()
+        network.close()
 
 
 def test_answers_that_come_twice_are_not_taken_for_those_of_the_next_request() -> None:

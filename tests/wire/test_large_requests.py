@@ -12,7 +12,7 @@ import pytest
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTooLargeError
 from pyspark_kafka_meta.kafka.network import connection
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.model import Address
 from tests.wire.scripted_broker import Behaviour, answer_versions, scripted_broker
 from tests.wire.test_connection import metadata_frame
@@ -47,11 +47,11 @@ def refusing(limit: int, accepted: list[socket.socket]) -> Behaviour:
 def ask_twice(address: Address, topics: list[str]) -> KafkaMetaError | None:
     """The last error of two equal requests of one client."""
     error: KafkaMetaError | None = None
-    with closing(KafkaWire(ConnectionSettings("test", 10_000, max_frame_bytes=1 << 20))) as wire:
+    with closing(KafkaNetwork(ConnectionSettings("test", 10_000, max_frame_bytes=1 << 20))) as network:
         for _ in range(2):
             with suppress(ConnectError):
                 try:
-                    wire.metadata(address, topics, time.monotonic() + 10)
+                    network.metadata(address, topics, time.monotonic() + 10)
                 except RequestTooLargeError as raised:
                     error = raised
     return error

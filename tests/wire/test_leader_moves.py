@@ -53,7 +53,7 @@ class Worker:
         backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)
         self.client.events = EventRecorder("c0ffee", self.events.append, time.monotonic, time.time)
         self.client.cache = MetadataCache(
-            self.client.wire,
+            self.client.network,
             of_client.bootstrap_servers,
             backoffs,
             self.client.events,

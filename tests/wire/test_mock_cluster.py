@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
 
@@ -34,11 +34,11 @@ def client(cluster: MockCluster) -> AdminClient:
 def ask_once(cluster: MockCluster) -> MetadataResponse:
     """A Metadata request over a new connection. librdkafka's clients would send further requests."""
     host, port = cluster.bootstrap_servers.split(",")[0].split(":")
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20))
+    network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20))
     try:
-        return wire.metadata(Address(host, int(port)), ["t"], time.monotonic() + 10)
+        return network.metadata(Address(host, int(port)), ["t"], time.monotonic() + 10)
     finally:
-        wire.close()
+        network.close()
 
 
 def produce(cluster: MockCluster, *values: bytes) -> None:

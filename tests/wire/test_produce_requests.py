@@ -23,7 +23,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api, request_schema
 from pyspark_kafka_meta.kafka.protocol.produce import (
@@ -65,14 +65,14 @@ def within(seconds: float) -> float:
     return time.monotonic() + seconds
 
 
-def new_wire(**options: str) -> KafkaWire:
+def new_network(**options: str) -> KafkaNetwork:
     parsed = ClientOptions.parse({"kafka.bootstrap.servers": "h:1", **options})
-    return KafkaWire(ConnectionSettings("test", 10_000, max_frame_bytes=MEGABYTE, security=parsed.security))
+    return KafkaNetwork(ConnectionSettings("test", 10_000, max_frame_bytes=MEGABYTE, security=parsed.security))
 
 
 @pytest.fixture
-def wire() -> Iterator[KafkaWire]:
-    with contextlib.closing(new_wire()) as made:
+def network() -> Iterator[KafkaNetwork]:
+    with contextlib.closing(new_network()) as made:
         yield made
 
 
@@ -85,8 +85,8 @@ def request(content: bytes) -> ProduceRequest:
     return ProduceRequest((ProducePartition(T0, T_ID, content),), acks=-1, timeout_ms=1000)
 
 
-def send(wire: KafkaWire, address: Address, content: bytes, node_id: int = 1, timeout_s: float = LATER_S) -> None:
-    wire.produce.send(Broker(node_id, address), request(content), within(timeout_s))
+def send(network: KafkaNetwork, address: Address, content: bytes, node_id: int = 1, timeout_s: float = LATER_S) -> None:
+    network.produce.send(Broker(node_id, address), request(content), within(timeout_s))
 
 
 def only(answer: ProduceResponse | RequestFailure | None) -> ProducedPartition:
@@ -95,15 +95,15 @@ def only(answer: ProduceResponse | RequestFailure | None) -> ProducedPartition:
     return partition
 
 
-def offsets(wire: KafkaWire, count: int, node_id: int = 1) -> list[int]:
+def offsets(network: KafkaNetwork, count: int, node_id: int = 1) -> list[int]:
     """Base offsets of the next responses."""
-    return [only(wire.produce.receive([node_id], within(LATER_S))).base_offset for _ in range(count)]
+    return [only(network.produce.receive([node_id], within(LATER_S))).base_offset for _ in range(count)]
 
 
-def failure(wire: KafkaWire, node_id: int = 1) -> KafkaMetaError:
-    answer = wire.produce.receive([node_id], within(2 * LATER_S))
+def failure(network: KafkaNetwork, node_id: int = 1) -> KafkaMetaError:
+    answer = network.produce.receive([node_id], within(2 * LATER_S))
     assert isinstance(answer, RequestFailure), answer
-    assert wire.produce.receive([node_id], within(SOON_S)) is None, "a failure is of all requests in flight"
+    assert network.produce.receive([node_id], within(SOON_S)) is None, "a failure is of all requests in flight"
     return answer.error
 
 
@@ -137,7 +137,7 @@ class Cluster:
     """Mock brokers 1 to 3, of which 1 leads t-0 and 2 leads t-1."""
 
     mock: MockCluster
-    wire: KafkaWire
+    network: KafkaNetwork
     known: MetadataResponse
 
     def broker(self, node_id: int) -> Broker:
@@ -145,15 +145,17 @@ class Cluster:
 
     def send(self, node_id: int, *values: str, partition: TopicPartition = T0, timeout_s: float = LATER_S) -> None:
         content = ProducePartition(partition, self.known.topics[0].topic_id, batch(values))
-        self.wire.produce.send(self.broker(node_id), ProduceRequest((content,), -1, 1000), within(timeout_s))
+        self.network.produce.send(self.broker(node_id), ProduceRequest((content,), -1, 1000), within(timeout_s))
 
     def log(self, partition: TopicPartition, node_id: int) -> list[str]:
         """The values of a partition, as a reader fetches them."""
         values: list[str] = []
         while True:
             entry = FetchPartition(partition, self.known.topics[0].topic_id, len(values), -1, -1, MEGABYTE)
-            self.wire.fetch.send(self.broker(node_id), FetchRequest((entry,), 0, 1, MEGABYTE, False), within(LATER_S))
-            answer = self.wire.fetch.receive([node_id], within(LATER_S))
+            self.network.fetch.send(
+                self.broker(node_id), FetchRequest((entry,), 0, 1, MEGABYTE, False), within(LATER_S)
+            )
+            answer = self.network.fetch.receive([node_id], within(LATER_S))
             assert isinstance(answer, FetchResponse)
             rows = rows_of(fetched_records(bytes(answer.partitions[0].records), from_offset=len(values)))
             if not rows:
@@ -162,12 +164,12 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(mock_cluster: MockCluster, wire: KafkaWire) -> Cluster:
+def cluster(mock_cluster: MockCluster, network: KafkaNetwork) -> Cluster:
     mock_cluster.create_topic("t", partitions=2)
     for partition in range(2):
         mock_cluster.move_leader("t", partition, partition + 1)
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
-    return Cluster(mock_cluster, wire, wire.metadata(Address(host, int(port)), ["t"], within(LATER_S)))
+    return Cluster(mock_cluster, network, network.metadata(Address(host, int(port)), ["t"], within(LATER_S)))
 
 
 @pytest.fixture
@@ -187,7 +189,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Api, int]]:
 def test_produced_records_are_read_back_with_their_offsets(cluster: Cluster, versions: list[tuple[Api, int]]) -> None:
     cluster.send(1, "a", "b")
     cluster.send(1, "c")
-    answers = [cluster.wire.produce.receive([1], within(LATER_S)) for _ in range(2)]
+    answers = [cluster.network.produce.receive([1], within(LATER_S)) for _ in range(2)]
 
     assert [(only(answer).error_code, only(answer).base_offset) for answer in answers] == [(0, 0), (0, 2)]
     assert cluster.log(T0, 1) == ["a", "b", "c"]
@@ -198,14 +200,14 @@ def test_produced_records_are_read_back_with_their_offsets(cluster: Cluster, ver
 
 def test_requests_in_flight_are_answered_in_their_order_and_wait_once(cluster: Cluster) -> None:
     cluster.send(1, "first")
-    offsets(cluster.wire, 1)
+    offsets(cluster.network, 1)
     cluster.mock.set_rtt_ms(1, 1000)
     began = time.monotonic()
     for number in range(IN_FLIGHT):
         cluster.send(1, str(number))
 
     assert time.monotonic() - began < 0.9, "sending waits for no response"
-    assert offsets(cluster.wire, IN_FLIGHT) == list(range(1, IN_FLIGHT + 1))
+    assert offsets(cluster.network, IN_FLIGHT) == list(range(1, IN_FLIGHT + 1))
     assert time.monotonic() - began < 4, "five round trips, one after the other, take 5 s"
     cluster.mock.set_rtt_ms(1, 0)
     assert cluster.log(T0, 1) == ["first", *(str(number) for number in range(IN_FLIGHT))]
@@ -214,7 +216,7 @@ def test_requests_in_flight_are_answered_in_their_order_and_wait_once(cluster: C
 def test_old_leader_refuses_and_names_the_new_leader(cluster: Cluster) -> None:
     cluster.mock.move_leader("t", 0, 3)
     cluster.send(1, "a")
-    refused = only(cluster.wire.produce.receive([1], within(LATER_S)))
+    refused = only(cluster.network.produce.receive([1], within(LATER_S)))
 
     assert (refused.error_code, refused.base_offset) == (6, -1)
     assert refused.leader_hint is not None
@@ -226,7 +228,7 @@ def test_error_code_of_a_partition_reaches_the_caller(cluster: Cluster, code: in
     cluster.mock.push_partition_errors("t", 0, PRODUCE.key, code)
     for _ in range(2):
         cluster.send(1, "a")
-    answers = [only(cluster.wire.produce.receive([1], within(LATER_S))) for _ in range(2)]
+    answers = [only(cluster.network.produce.receive([1], within(LATER_S))) for _ in range(2)]
 
     assert [answer.error_code for answer in answers] == [code, 0]
 
@@ -234,43 +236,43 @@ def test_error_code_of_a_partition_reaches_the_caller(cluster: Cluster, code: in
 def test_broker_that_goes_down_fails_its_requests_once_and_no_others(cluster: Cluster) -> None:
     for node_id, partition in ((1, T0), (2, T1)):
         cluster.send(node_id, "a", partition=partition)
-        offsets(cluster.wire, 1, node_id)
+        offsets(cluster.network, 1, node_id)
     cluster.mock.set_rtt_ms(1, SLOW_MS)
     for number in range(IN_FLIGHT):
         cluster.send(1, str(number))
     cluster.send(2, "b", partition=T1)
     cluster.mock.broker_down(1)
 
-    assert offsets(cluster.wire, 1, node_id=2) == [1]
-    assert isinstance(failure(cluster.wire), ConnectError)
+    assert offsets(cluster.network, 1, node_id=2) == [1]
+    assert isinstance(failure(cluster.network), ConnectError)
     cluster.send(1, "refused")
-    assert str(failure(cluster.wire)) == f"cannot connect to {cluster.broker(1).address}: Connection refused"
+    assert str(failure(cluster.network)) == f"cannot connect to {cluster.broker(1).address}: Connection refused"
     cluster.mock.set_rtt_ms(1, 0)
     cluster.mock.broker_up(1)
     cluster.send(1, "again")
-    assert offsets(cluster.wire, 1)
+    assert offsets(cluster.network, 1)
 
 
 def test_slow_broker_times_out_once_at_the_first_deadline_and_others_are_unhurt(cluster: Cluster) -> None:
     for node_id, partition in ((1, T0), (2, T1)):
         cluster.send(node_id, "a", partition=partition)
-        offsets(cluster.wire, 1, node_id)
+        offsets(cluster.network, 1, node_id)
     cluster.mock.set_rtt_ms(1, SLOW_MS)
     cluster.send(1, "late", timeout_s=SOON_S)
     cluster.send(1, "behind it")
     cluster.send(2, "b", partition=T1)
 
-    assert offsets(cluster.wire, 1, node_id=2) == [1]
+    assert offsets(cluster.network, 1, node_id=2) == [1]
     began = time.monotonic()
-    assert isinstance(failure(cluster.wire), RequestTimeoutError)
+    assert isinstance(failure(cluster.network), RequestTimeoutError)
     assert time.monotonic() - began < SLOW_MS / 2000
 
 
 def test_producer_ids_are_given_by_any_broker(cluster: Cluster) -> None:
     answers = []
     for node_id in (1, 2):
-        cluster.wire.transactions.send(cluster.broker(node_id), ProducerIdRequest(), within(LATER_S))
-        answers.append(cluster.wire.transactions.receive([node_id], within(LATER_S)))
+        cluster.network.transactions.send(cluster.broker(node_id), ProducerIdRequest(), within(LATER_S))
+        answers.append(cluster.network.transactions.receive([node_id], within(LATER_S)))
 
     producers = [answer.producer for answer in answers if isinstance(answer, ProducerIdResponse)]
     assert [epoch for _, epoch in producers] == [0, 0]
@@ -279,13 +281,13 @@ def test_producer_ids_are_given_by_any_broker(cluster: Cluster) -> None:
 
 def test_metadata_that_arrives_interrupts_the_wait(cluster: Cluster) -> None:
     cluster.send(1, "a")
-    offsets(cluster.wire, 1)
+    offsets(cluster.network, 1)
     cluster.mock.set_rtt_ms(1, SLOW_MS)
     cluster.send(1, "b")
     began = time.monotonic()
-    cluster.wire.send_metadata(cluster.broker(2).address, ["t"], within(LATER_S))
-    while (answer := cluster.wire.receive_metadata(within(0))) is None:
-        assert cluster.wire.produce.receive([1], within(LATER_S)) is None
+    cluster.network.send_metadata(cluster.broker(2).address, ["t"], within(LATER_S))
+    while (answer := cluster.network.receive_metadata(within(0))) is None:
+        assert cluster.network.produce.receive([1], within(LATER_S)) is None
 
     assert answer.topics
     assert time.monotonic() - began < SLOW_MS / 2000
@@ -294,17 +296,17 @@ def test_metadata_that_arrives_interrupts_the_wait(cluster: Cluster) -> None:
 # --- full buffers -----------------------------------------------------------------------------------------------------
 
 
-def test_broker_that_reads_nothing_delays_nobody_and_times_out(wire: KafkaWire) -> None:
+def test_broker_that_reads_nothing_delays_nobody_and_times_out(network: KafkaNetwork) -> None:
     with scripted_broker(answer_versions_and_stop_reading) as deaf, scripted_broker(acknowledge) as healthy:
         for address, node_id in ((deaf, 1), (healthy, 2)):
-            wire.produce.send(Broker(node_id, address), request(records(0)), within(LATER_S))
-        assert offsets(wire, 1, node_id=2) == [0]
+            network.produce.send(Broker(node_id, address), request(records(0)), within(LATER_S))
+        assert offsets(network, 1, node_id=2) == [0]
         content, began = records(1, MEGABYTE), time.monotonic()
         for number in range(20):
-            send(wire, deaf, content, timeout_s=2)
-            send(wire, healthy, records(number), node_id=2)
+            send(network, deaf, content, timeout_s=2)
+            send(network, healthy, records(number), node_id=2)
         assert time.monotonic() - began < 1, "sending does not wait for the full buffer"
-        answers = [wire.produce.receive([1, 2], within(LATER_S)) for _ in range(21)]
+        answers = [network.produce.receive([1, 2], within(LATER_S)) for _ in range(21)]
         took_s = time.monotonic() - began
 
     assert [only(answer).base_offset for answer in answers[:20]] == list(range(20))
@@ -316,7 +318,7 @@ def test_broker_that_reads_nothing_delays_nobody_and_times_out(wire: KafkaWire) 
 
 @pytest.mark.parametrize("megabytes", [4, 8, 16])
 def test_time_that_the_caller_is_away_with_bytes_unsent_is_no_timeout(
-    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch, megabytes: int
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch, megabytes: int
 ) -> None:
     """As a task does, the caller looks for a response without waiting, and is away for longer than the timeout."""
     monotonic, away_s, may_read = time.monotonic, 0.0, threading.Event()
@@ -330,28 +332,28 @@ def test_time_that_the_caller_is_away_with_bytes_unsent_is_no_timeout(
 
     with scripted_broker(read_late) as address:
         monkeypatch.setattr(time, "monotonic", lambda: monotonic() + away_s)
-        send(wire, address, records(0, megabytes * MEGABYTE), timeout_s=5)
-        send(wire, address, records(1), timeout_s=5)
-        assert wire.produce.receive([1], within(SOON_S)) is None
+        send(network, address, records(0, megabytes * MEGABYTE), timeout_s=5)
+        send(network, address, records(1), timeout_s=5)
+        assert network.produce.receive([1], within(SOON_S)) is None
         for _ in range(3):
             away_s += 60
-            assert wire.produce.receive([1], time.monotonic()) is None
+            assert network.produce.receive([1], time.monotonic()) is None
         may_read.set()
-        assert offsets(wire, 2) == [0, 1]
+        assert offsets(network, 2) == [0, 1]
 
 
 def test_broker_that_reads_nothing_times_out_once_the_caller_waits(
-    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monotonic, away_s = time.monotonic, 0.0
     with scripted_broker(answer_versions_and_stop_reading) as address:
         monkeypatch.setattr(time, "monotonic", lambda: monotonic() + away_s)
-        send(wire, address, records(0, 16 * MEGABYTE), timeout_s=1)
-        assert wire.produce.receive([1], within(SOON_S)) is None
+        send(network, address, records(0, 16 * MEGABYTE), timeout_s=1)
+        assert network.produce.receive([1], within(SOON_S)) is None
         away_s += 60
-        assert wire.produce.receive([1], time.monotonic()) is None
+        assert network.produce.receive([1], time.monotonic()) is None
         began = time.monotonic()
-        assert isinstance(failure(wire), RequestTimeoutError)
+        assert isinstance(failure(network), RequestTimeoutError)
 
     assert time.monotonic() - began < 1 + 2 * SOON_S
 
@@ -374,18 +376,18 @@ def test_megabytes_in_flight_arrive_whole_and_in_order(protocol: str) -> None:
 
     behave = over_tls(AUTHORITY.issue("broker", ["127.0.0.1"]), read_late) if protocol == "SSL" else read_late
     options = TRUSTING if protocol == "SSL" else {}
-    with contextlib.closing(new_wire(**options)) as wire, scripted_broker(behave) as address:
+    with contextlib.closing(new_network(**options)) as network, scripted_broker(behave) as address:
         for number in range(IN_FLIGHT):
-            send(wire, address, records(number, MEGABYTE + number))
-        assert wire.produce.receive([1], within(SOON_S)) is None
+            send(network, address, records(number, MEGABYTE + number))
+        assert network.produce.receive([1], within(SOON_S)) is None
         may_read.set()
         # With TLS, all responses are in one record, so that the selector sees only the first.
-        assert offsets(wire, IN_FLIGHT) == list(range(IN_FLIGHT))
+        assert offsets(network, IN_FLIGHT) == list(range(IN_FLIGHT))
 
     assert [content for _, content in received] == [records(number, MEGABYTE + number) for number in range(IN_FLIGHT)]
 
 
-def test_latency_counts_from_the_last_byte_sent(wire: KafkaWire) -> None:
+def test_latency_counts_from_the_last_byte_sent(network: KafkaNetwork) -> None:
     may_read = threading.Event()
 
     def read_late(peer: socket.socket) -> None:
@@ -395,10 +397,10 @@ def test_latency_counts_from_the_last_byte_sent(wire: KafkaWire) -> None:
         peer.sendall(acknowledgement(correlation_id, 0))
 
     with scripted_broker(read_late) as address:
-        send(wire, address, records(0, 32 * MEGABYTE))
-        assert wire.produce.receive([1], within(2)) is None
+        send(network, address, records(0, 32 * MEGABYTE))
+        assert network.produce.receive([1], within(2)) is None
         may_read.set()
-        answer = wire.produce.receive([1], within(LATER_S))
+        answer = network.produce.receive([1], within(LATER_S))
 
     assert isinstance(answer, ProduceResponse)
     assert answer.latency_ms < 1_500
@@ -407,7 +409,7 @@ def test_latency_counts_from_the_last_byte_sent(wire: KafkaWire) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux closes a connection whose peer has a full buffer")
 def test_full_buffer_does_not_close_the_connection_as_a_dead_host_does(
-    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that waits for its followers reads no further requests of the connection."""
     monkeypatch.setitem(sockets.TCP_OPTIONS, socket.TCP_USER_TIMEOUT, 200)
@@ -420,16 +422,16 @@ def test_full_buffer_does_not_close_the_connection_as_a_dead_host_does(
         peer.sendall(acknowledgement(correlation_id, 0))
 
     with scripted_broker(read_late) as address:
-        send(wire, address, records(0, 32 * MEGABYTE))
-        assert wire.produce.receive([1], within(2)) is None
+        send(network, address, records(0, 32 * MEGABYTE))
+        assert network.produce.receive([1], within(2)) is None
         may_read.set()
-        assert offsets(wire, 1) == [0]
+        assert offsets(network, 1) == [0]
 
 
 # --- the order of requests --------------------------------------------------------------------------------------------
 
 
-def test_requests_wait_for_their_connection_in_order(wire: KafkaWire) -> None:
+def test_requests_wait_for_their_connection_in_order(network: KafkaNetwork) -> None:
     may_open, connections = threading.Event(), []
 
     def open_late(peer: socket.socket) -> None:
@@ -439,12 +441,12 @@ def test_requests_wait_for_their_connection_in_order(wire: KafkaWire) -> None:
 
     with scripted_broker(open_late) as address:
         for number in range(IN_FLIGHT):
-            send(wire, address, records(number))
-        assert wire.produce.receive([1], within(SOON_S)) is None
+            send(network, address, records(number))
+        assert network.produce.receive([1], within(SOON_S)) is None
         may_open.set()
-        assert offsets(wire, IN_FLIGHT) == list(range(IN_FLIGHT))
-        send(wire, address, records(IN_FLIGHT))
-        assert offsets(wire, 1) == [IN_FLIGHT]
+        assert offsets(network, IN_FLIGHT) == list(range(IN_FLIGHT))
+        send(network, address, records(IN_FLIGHT))
+        assert offsets(network, 1) == [IN_FLIGHT]
 
     assert len(connections) == 1
 
@@ -481,10 +483,10 @@ def test_session_is_renewed_only_when_nothing_is_in_flight(monkeypatch: pytest.M
         for correlation_id, content in waiting:
             peer.sendall(acknowledgement(correlation_id, content[0]))
 
-    with contextlib.closing(new_wire(**PLAIN)) as wire, scripted_broker(behave) as address:
+    with contextlib.closing(new_network(**PLAIN)) as network, scripted_broker(behave) as address:
         for number in range(3):
-            send(wire, address, records(number))
-        assert offsets(wire, 3) == [0, 1, 2]
+            send(network, address, records(number))
+        assert offsets(network, 3) == [0, 1, 2]
 
     assert was_silent == [True], "the second request waits for the login, which waits for the first response"
 
@@ -501,47 +503,51 @@ def test_refused_renewal_is_one_failure_of_the_requests_behind_it(monkeypatch: p
         agree_on_mechanism(peer)
         authenticate(peer, lambda _: None)
 
-    with contextlib.closing(new_wire(**PLAIN)) as wire, scripted_broker(behave) as address:
+    with contextlib.closing(new_network(**PLAIN)) as network, scripted_broker(behave) as address:
         for number in range(3):
-            send(wire, address, records(number))
-        assert offsets(wire, 1) == [0]
-        assert isinstance(failure(wire), AuthenticationError)
+            send(network, address, records(number))
+        assert offsets(network, 1) == [0]
+        assert isinstance(failure(network), AuthenticationError)
 
 
-def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_new_address(wire: KafkaWire) -> None:
+def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_new_address(
+    network: KafkaNetwork,
+) -> None:
     with scripted_broker(answer_versions) as old, scripted_broker(acknowledge) as new:
-        send(wire, old, records(0))
-        send(wire, new, records(1))
-        send(wire, new, records(2))
-        assert str(failure(wire)) == f"broker 1 moved from {old} to {new}"
-        send(wire, new, records(3))
-        assert offsets(wire, 1) == [3]
+        send(network, old, records(0))
+        send(network, new, records(1))
+        send(network, new, records(2))
+        assert str(failure(network)) == f"broker 1 moved from {old} to {new}"
+        send(network, new, records(3))
+        assert offsets(network, 1) == [3]
 
 
-def test_dropped_requests_are_never_answered(wire: KafkaWire) -> None:
+def test_dropped_requests_are_never_answered(network: KafkaNetwork) -> None:
     with scripted_broker(acknowledge) as address:
         for number in range(IN_FLIGHT):
-            send(wire, address, records(number))
-        wire.produce.drop(1)
-        assert wire.produce.receive([1], within(SOON_S)) is None
-        send(wire, address, records(9))
-        assert offsets(wire, 1) == [9]
+            send(network, address, records(number))
+        network.produce.drop(1)
+        assert network.produce.receive([1], within(SOON_S)) is None
+        send(network, address, records(9))
+        assert offsets(network, 1) == [9]
 
 
-def test_requests_whose_sender_was_cancelled_are_dropped(wire: KafkaWire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_whose_sender_was_cancelled_are_dropped(
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cancel(*_: object) -> None:
         raise KeyboardInterrupt
 
     with scripted_broker(acknowledge) as address:
-        send(wire, address, records(0))
-        assert offsets(wire, 1) == [0]
-        send(wire, address, records(1))
+        send(network, address, records(0))
+        assert offsets(network, 1) == [0]
+        send(network, address, records(1))
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(Connection, "send", cancel)
-            send(wire, address, records(2))
-        assert wire.produce.receive([1], within(SOON_S)) is None
-        send(wire, address, records(3))
-        assert offsets(wire, 1) == [3]
+            send(network, address, records(2))
+        assert network.produce.receive([1], within(SOON_S)) is None
+        send(network, address, records(3))
+        assert offsets(network, 1) == [3]
 
 
 # --- brokers that answer wrongly --------------------------------------------------------------------------------------
@@ -600,7 +606,7 @@ def name_another_partition(peer: socket.socket) -> None:
     ],
 )
 def test_wrong_answer_is_one_failure_of_the_requests_behind_it(
-    wire: KafkaWire, misbehave: Wrong, kind: type[KafkaMetaError], text: str
+    network: KafkaNetwork, misbehave: Wrong, kind: type[KafkaMetaError], text: str
 ) -> None:
     connections = []
 
@@ -614,16 +620,16 @@ def test_wrong_answer_is_one_failure_of_the_requests_behind_it(
 
     with scripted_broker(behave) as address:
         for number in range(IN_FLIGHT):
-            send(wire, address, records(number))
-        assert offsets(wire, 1) == [0]
-        error = failure(wire)
+            send(network, address, records(number))
+        assert offsets(network, 1) == [0]
+        error = failure(network)
         assert isinstance(error, kind)
         assert text in str(error)
-        send(wire, address, records(7))
-        assert offsets(wire, 1) == [7], "over a new connection"
+        send(network, address, records(7))
+        assert offsets(network, 1) == [7], "over a new connection"
 
 
-def test_answer_to_a_request_that_is_not_sent_yet_is_a_failure(wire: KafkaWire) -> None:
+def test_answer_to_a_request_that_is_not_sent_yet_is_a_failure(network: KafkaNetwork) -> None:
     has_failed = threading.Event()
 
     def answer_too_early(peer: socket.socket) -> None:
@@ -632,8 +638,8 @@ def test_answer_to_a_request_that_is_not_sent_yet_is_a_failure(wire: KafkaWire) 
         has_failed.wait(LATER_S)  # the broker reads nothing until then
 
     with scripted_broker(answer_too_early) as address:
-        send(wire, address, records(0, 32 * MEGABYTE))
-        error = failure(wire)
+        send(network, address, records(0, 32 * MEGABYTE))
+        error = failure(network)
         has_failed.set()
 
     assert isinstance(error, ProtocolError)
@@ -649,7 +655,7 @@ def test_extra_bytes_after_the_last_response_are_no_answer_to_the_next_request()
         peer.sendall(acknowledgement(correlation_id, content[0]) + acknowledgement(correlation_id + 1, 99))
 
     secured = over_tls(AUTHORITY.issue("broker", ["127.0.0.1"]), behave)
-    with contextlib.closing(new_wire(**TRUSTING)) as wire, scripted_broker(secured) as address:
+    with contextlib.closing(new_network(**TRUSTING)) as network, scripted_broker(secured) as address:
         for number in range(3):
-            send(wire, address, records(number))
-            assert offsets(wire, 1) == [number]
+            send(network, address, records(number))
+            assert offsets(network, 1) == [number]

@@ -35,7 +35,7 @@ from scramp import ScramMechanism
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError, TlsError
 from pyspark_kafka_meta.kafka.network import connection
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings, new_client
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
@@ -87,12 +87,12 @@ def security(options: dict[str, str]) -> SecurityOptions:
 
 def ask(address: Address, options: dict[str, str], times: int = 1, timeout_s: float = PATIENCE_S) -> None:
     """Request metadata over one connection."""
-    wire = KafkaWire(ConnectionSettings("test", 30_000, max_frame_bytes=1 << 20, security=security(options)))
+    network = KafkaNetwork(ConnectionSettings("test", 30_000, max_frame_bytes=1 << 20, security=security(options)))
     try:
         for _ in range(times):
-            wire.metadata(address, (), time.monotonic() + timeout_s)
+            network.metadata(address, (), time.monotonic() + timeout_s)
     finally:
-        wire.close()
+        network.close()
 
 
 def serve(peer: socket.socket) -> None:
@@ -522,12 +522,12 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
 
     settings = ConnectionSettings("test", connect_timeout_ms=1_000, max_frame_bytes=1 << 20, security=security(PLAIN))
     request = FetchRequest((FetchPartition(TopicPartition("t", 0), uuid4(), 0, 0, -1, 100),), 0, 1, 100, False)
-    wire, answers = KafkaWire(settings), []
+    network, answers = KafkaNetwork(settings), []
     with scripted_broker(behave) as address:
         for _ in range(2):
-            wire.fetch.send(Broker(1, address), request, time.monotonic() + 5)
-            answers.append(wire.fetch.receive([1], time.monotonic() + 5))
-    wire.close()
+            network.fetch.send(Broker(1, address), request, time.monotonic() + 5)
+            answers.append(network.fetch.receive([1], time.monotonic() + 5))
+    network.close()
 
     assert isinstance(answers[0], FetchResponse)
     assert isinstance(answers[1], RequestFailure) and isinstance(answers[1].error, AuthenticationError)

@@ -11,7 +11,7 @@ from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import MockCluster
 from tests.transaction_cases import write
@@ -65,8 +65,8 @@ def test_records_of_the_second_version_are_not_sent_to_brokers_that_lack_it(clie
     client.coordinators.fence(IDS[:1], TIMEOUT_MS, soon(client))
     broker = next(iter(client.cache.snapshot.brokers.values()))
     request = ProduceRequest((ProducePartition(PARTITION, None, b""),), -1, 1000, IDS[0], V2)
-    client.wire.produce.send(broker, request, soon(client))
-    failure = client.wire.produce.receive([broker.node_id], soon(client))
+    client.network.produce.send(broker, request, soon(client))
+    failure = client.network.produce.receive([broker.node_id], soon(client))
 
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, UnsupportedBrokerError)
@@ -76,5 +76,5 @@ def test_records_of_the_second_version_are_not_sent_to_brokers_that_lack_it(clie
 def test_idempotent_producers_need_no_coordinator(client: KafkaClient) -> None:
     first, second = (client.coordinators.producer_id(soon(client)) for _ in range(2))
 
-    assert isinstance(first, ProducerEpoch)
+    assert isinstance(first, ProducerIdAndEpoch)
     assert first != second

@@ -12,15 +12,15 @@ from functools import partial
 
 from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas, Throttles
 from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
-from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, MetadataWire
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, MetadataNetwork
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, backoff_s
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from pyspark_kafka_meta.kafka.protocol.requests import Wire
+from pyspark_kafka_meta.kafka.protocol.requests import Network
 from pyspark_kafka_meta.model import Address, MetadataResponse, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 
@@ -29,7 +29,7 @@ class ClientState:
     """The state of one client. Not thread-safe.
 
     Attributes:
-        wire: sends requests to brokers. `cache` says to which.
+        network: sends requests to brokers. `cache` says to which.
         events: takes what happens in the cache and at the leaders, and publishes it.
         throttles: brokers that throttle the client.
         replicas: preferred read replicas, by rack: queries with different racks share a client.
@@ -47,7 +47,7 @@ class ClientState:
         publisher: Publisher,
         topic_filter: Callable[[str], bool] | None = None,
         *,
-        wire: Wire | None = None,
+        network: Network | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
@@ -55,7 +55,7 @@ class ClientState:
         """
         Args:
             topic_filter: the cache has all topics for which it is true, and no others.
-            wire: sockets by default.
+            network: sockets by default.
         """
         self.options = options
         self.publisher = publisher
@@ -68,7 +68,7 @@ class ClientState:
         self.producer = ProducerState()
         self.offset_failures: Counter[int] = Counter()
         self.sink_drivers: dict[SinkOptions, object] = {}
-        self.wire: Wire = KafkaWire(ConnectionSettings.of(options)) if wire is None else wire
+        self.network: Network = KafkaNetwork(ConnectionSettings.of(options)) if network is None else network
         self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)
         self._settings = PolicySettings(
             metadata_max_age_ms=options.metadata_max_age_ms,
@@ -76,7 +76,7 @@ class ClientState:
             retry_backoff_max_ms=options.retry_backoff_max_ms,
         )
         self.cache = MetadataCache(
-            self.wire if topic_filter is None else TopicPatternWire(self.wire, topic_filter),
+            self.network if topic_filter is None else TopicPatternNetwork(self.network, topic_filter),
             options.bootstrap_servers,
             self._settings,
             self.events,
@@ -104,26 +104,26 @@ class ClientState:
     def close(self) -> None:
         self.cache.close()
         self.publisher.close()
-        self.wire.close()
+        self.network.close()
 
 
-class TopicPatternWire:
-    """The wire of a cache that discovers topics: requests Metadata of all topics, and passes on those whose names
+class TopicPatternNetwork:
+    """The network of a cache that discovers topics: requests Metadata of all topics, and passes on those whose names
     `matches` accepts. Follows Spark's `ConsumerStrategy`, which matches a part of a name, unlike Kafka's consumer."""
 
-    def __init__(self, wire: MetadataWire, matches: Callable[[str], bool]) -> None:
-        self._wire = wire
+    def __init__(self, network: MetadataNetwork, matches: Callable[[str], bool]) -> None:
+        self._network = network
         self._matches = matches
         self._topics: frozenset[str] = frozenset()  # of the in-flight request
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         """Request all topics."""
         self._topics = frozenset(topics or ())
-        self._wire.send_metadata(address, None, deadline)
+        self._network.send_metadata(address, None, deadline)
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
         """The matching topics. Requested topics that are missing are added as unknown, as in a request by name."""
-        response = self._wire.receive_metadata(deadline)
+        response = self._network.receive_metadata(deadline)
         if response is None:
             return None
         found = tuple(topic for topic in response.topics if not topic.is_internal and self._matches(topic.name))

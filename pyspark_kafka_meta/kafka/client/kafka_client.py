@@ -19,7 +19,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, Parti
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions, shortened
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.kafka.client.coordinators import Coordinators
+    from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
 
 COMPACT = "compact"
 """In the cleanup.policy of a topic."""
@@ -29,11 +29,12 @@ class KafkaClient(ClientState):
     """A client of one cluster. Not thread-safe."""
 
     @cached_property
-    def coordinators(self) -> Coordinators:
+    def coordinators(self) -> TransactionCoordinators:
         """Producer ids and transactions."""
-        from pyspark_kafka_meta.kafka.client.coordinators import Coordinators  # readers start sooner without it
+        # Readers start sooner without it.
+        from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
 
-        return Coordinators(self)
+        return TransactionCoordinators(self)
 
     def partitions(
         self, topics: Collection[str], deadline: float, expected: Collection[TopicPartition] = ()

@@ -43,7 +43,7 @@ class LeaderOffsets:
         self._cache = client.cache
         self._template = template
         self._deadline = deadline
-        self._requests: LeaderRequests[TopicPartition, OffsetsResponse] = LeaderRequests(client, client.wire.offsets)
+        self._requests: LeaderRequests[TopicPartition, OffsetsResponse] = LeaderRequests(client, client.network.offsets)
 
     def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
         """The offsets from one request to each leader, without partitions that failed.
@@ -90,7 +90,7 @@ class LeaderOffsets:
             request = replace(self._template, queries=tuple(members))
             # A throttling broker may respond later. Its leadership is checked no later: it may hang as well.
             sent_at = max(now, self._client.throttles.until(broker.node_id))
-            self._client.wire.offsets.send(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
+            self._client.network.offsets.send(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
             # A broker that failed to respond before is suspected sooner.
             overdue_ms = max(OVERDUE_MS / 2**failures, self._client.options.retry_backoff_ms)
             partitions = [query.partition for query in members]

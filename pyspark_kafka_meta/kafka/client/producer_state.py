@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, TopicPartition
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 
 NO_SEQUENCE = -1
 """Base sequence of a record batch without idempotence."""
@@ -23,7 +23,7 @@ _SEQUENCES = 2**31
 class PartitionSequence:
     """The producer of one partition's next record batch, and the number of its first record."""
 
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     next_sequence: int = 0
 
     def take(self, record_count: int) -> int:
@@ -39,7 +39,7 @@ class PartitionSequence:
         producer_id, epoch = self.producer
         if epoch == MAX_EPOCH:
             return False
-        self.producer, self.next_sequence = ProducerEpoch(producer_id, epoch + 1), 0
+        self.producer, self.next_sequence = ProducerIdAndEpoch(producer_id, epoch + 1), 0
         return True
 
 
@@ -47,14 +47,14 @@ class ProducerState:
     """The idempotent producer of one client. It has a producer id from the first write until a task fails."""
 
     def __init__(self) -> None:
-        self._producer: ProducerEpoch | None = None
+        self._producer: ProducerIdAndEpoch | None = None
         self._sequences: dict[TopicPartition, PartitionSequence] = {}
 
     @property
     def has_id(self) -> bool:
         return self._producer is not None
 
-    def start(self, producer: ProducerEpoch) -> None:
+    def start(self, producer: ProducerIdAndEpoch) -> None:
         """Use a new producer id."""
         self._producer, self._sequences = producer, {}
 

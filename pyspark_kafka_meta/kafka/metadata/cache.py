@@ -35,8 +35,8 @@ def failure_reason(error: KafkaMetaError) -> RefreshReason:
     return RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
 
 
-class MetadataWire(Protocol):
-    """The part of `kafka.protocol.requests.Wire` that a cache needs."""
+class MetadataNetwork(Protocol):
+    """The part of `kafka.protocol.requests.Network` that a cache needs."""
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None: ...
 
@@ -48,7 +48,7 @@ class MetadataCache:
 
     def __init__(
         self,
-        wire: MetadataWire,
+        network: MetadataNetwork,
         bootstrap: Sequence[Address],
         settings: PolicySettings,
         events: EventRecorder,
@@ -65,7 +65,7 @@ class MetadataCache:
             request_timeout_ms: limit of one attempt, so that a broker that hangs does not use up a whole deadline.
             clock: monotonic seconds; deadlines use this clock.
         """
-        self._wire = wire
+        self._network = network
         self._events = events
         self._request_timeout_ms = request_timeout_ms
         self._clock = clock
@@ -201,14 +201,14 @@ class MetadataCache:
     def _send(self, deadline: float) -> Attempt:
         attempt = self._state.begin(self._clock())
         timeout_ms = attempt_timeout_ms(attempt.slow_before, self._request_timeout_ms)
-        self._wire.send_metadata(attempt.address, attempt.topics, min(deadline, attempt.began + timeout_ms / 1000))
+        self._network.send_metadata(attempt.address, attempt.topics, min(deadline, attempt.began + timeout_ms / 1000))
         return attempt
 
     def _receive(self, attempt: Attempt, until: float) -> bool:
         """Whether the attempt refreshed the metadata."""
         self._attempt = None  # also if it ends with an unexpected exception
         try:
-            response = self._wire.receive_metadata(until)
+            response = self._network.receive_metadata(until)
         except KafkaMetaError as error:
             self._state.handle_failure(attempt, error, self._clock())
         else:

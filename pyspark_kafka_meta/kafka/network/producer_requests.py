@@ -1,4 +1,4 @@
-"""The kinds of requests that producers send, which a `KafkaWire` opens at their first use."""
+"""The kinds of requests that producers send, which a `KafkaNetwork` opens at their first use."""
 
 from __future__ import annotations
 

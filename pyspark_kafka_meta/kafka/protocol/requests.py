@@ -1,6 +1,6 @@
-"""`Wire`: the seam to the network. How requests of each kind are sent, and their responses received.
+"""`Network`: the seam to brokers. How requests of each kind are sent, and their responses received.
 
-`kafka.network.kafka_wire.KafkaWire` implements the seam with Kafka, tests implement it with a fake.
+`kafka.network.kafka_network.KafkaNetwork` implements the seam with Kafka, tests implement it with a fake.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Requests(Protocol[RequestT, ResponseT]):
 
     def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
         """The first response, or failure, of the requests in flight to `node_ids`. None if no response began by
-        `deadline`, or once `Wire.receive_metadata` has something to return. A response that has begun is read to its
+        `deadline`, or once `Network.receive_metadata` has something to return. A response that has begun is read to its
         end, for at most as long as it had to begin."""
 
     def drop(self, node_id: int) -> None:
@@ -67,7 +67,7 @@ class PipelinedRequests(Protocol[RequestT, ResponseT]):
         """Forget all requests in flight to this broker, and close its connection."""
 
 
-class Wire(Protocol):
+class Network(Protocol):
     """Requests to brokers. Deadlines are in seconds of `time.monotonic`.
 
     ConnectError, RequestTimeoutError and ProtocolError are retriable; UnsupportedBrokerError, TlsError,

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     Exchange,
 )
 from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, grouped, ms, unique
-from pyspark_kafka_meta.model import NO_PRODUCER, Broker, ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import NO_PRODUCER, Broker, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 # --- transactions -----------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class ProducerIdResponse:
 
     node_id: int
     error_code: int
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     throttle_ms: int = 0
 
 
@@ -78,7 +78,7 @@ class AddPartitionsRequest:
     """AddPartitionsToTxn: before the first Produce to a partition, under `TransactionVersion.V1` alone."""
 
     transactional_id: str
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     partitions: tuple[TopicPartition, ...]
 
 
@@ -102,7 +102,7 @@ class EndTransactionRequest:
     markers in the partitions follow."""
 
     transactional_id: str
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     committed: bool
     version: TransactionVersion
 
@@ -113,7 +113,7 @@ class EndTransactionResponse:
 
     node_id: int
     error_code: int
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     throttle_ms: int = 0
 
 
@@ -155,7 +155,7 @@ class DescribedTransaction:
 
     transactional_id: str
     state: str
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     timeout_ms: int
     started_ms: int | None
     partitions: tuple[TopicPartition, ...]
@@ -282,8 +282,8 @@ def _producer_id_response(exchange: Exchange, request: ProducerIdRequest, node_i
     return ProducerIdResponse(node_id, code, _producer(message, code), ms(message.throttle_time))
 
 
-def _producer(message: Any, code: int) -> ProducerEpoch:
-    return NO_PRODUCER if code else ProducerEpoch(int(message.producer_id), int(message.producer_epoch))
+def _producer(message: Any, code: int) -> ProducerIdAndEpoch:
+    return NO_PRODUCER if code else ProducerIdAndEpoch(int(message.producer_id), int(message.producer_epoch))
 
 
 def _add_partitions_request(version: int, request: AddPartitionsRequest) -> Any:

@@ -31,7 +31,7 @@ from crc32c import crc32c
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.kafka.records.compression import Codec
-from pyspark_kafka_meta.model import NO_EPOCH, ProducerEpoch
+from pyspark_kafka_meta.model import NO_EPOCH, ProducerIdAndEpoch
 
 HEADER_BYTES = 61
 TRANSACTIONAL = 0x10
@@ -165,7 +165,7 @@ def write_batch(
     attributes: int,
     base_timestamp: int,
     max_timestamp: int,
-    producer: ProducerEpoch,
+    producer: ProducerIdAndEpoch,
     base_sequence: int,
     record_count: int,
 ) -> bytes:

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.fields import Ints, Longs
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN
 from pyspark_kafka_meta.kafka.records.varints import varint_bytes, varints
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, TopicPartition
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 
 MAX_CHUNK_BYTES = 2**31 - 1
 """Limit for the records of one call of `encode`: offsets of Arrow's binary type are int32."""
@@ -84,7 +84,7 @@ class EncodedBatch:
         """With the header."""
         return HEADER_BYTES + len(self.payload)
 
-    def to_bytes(self, producer: ProducerEpoch, base_sequence: int, is_transactional: bool = False) -> bytes:
+    def to_bytes(self, producer: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool = False) -> bytes:
         """The batch as it is sent. The base sequence of `NO_PRODUCER` is -1."""
         return write_batch(
             self.payload,

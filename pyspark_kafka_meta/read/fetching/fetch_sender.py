@@ -49,7 +49,7 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
     """The Fetches of one task."""
 
     def __init__(self, client: ClientState, options: FetchOptions) -> None:
-        super().__init__(client, client.wire.fetch)
+        super().__init__(client, client.network.fetch)
         self._options = options
         self._replicas = client.replicas[options.client_rack]
 
@@ -80,7 +80,7 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
         """Fetch from each broker without an in-flight Fetch; the cursors of other brokers wait for the response."""
         timeout_ms = self._options.fetch_max_wait_ms + self._client.options.request_timeout_ms
         for broker, members in self._by_broker(leaders, now).items():
-            self._client.wire.fetch.send(broker, self._request(members), now + timeout_ms / 1000)
+            self._client.network.fetch.send(broker, self._request(members), now + timeout_ms / 1000)
             cursors = [cursor for cursor, _ in members]
             self.add(broker, cursors, generation, now, self._options.fetch_max_wait_ms + OVERDUE_MS)
 

@@ -28,7 +28,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import NO_SEQUENCE
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     CORRUPT_MESSAGE,
     NOT_ENOUGH_REPLICAS,
@@ -41,7 +41,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
 )
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Wire
+from pyspark_kafka_meta.kafka.protocol.requests import Network, RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers, write_batch
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.model import (
@@ -106,11 +106,11 @@ def topic_findings(
     for _, members in groupby(rows, lambda row: row.topic):
         yield from judge_topic(list(members), "Read" if must_read else "Write")
     live = {broker.node_id: broker for broker in brokers}
-    with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
+    with closing(KafkaNetwork(ConnectionSettings.of(options))) as network:
         for row in partition_of_each_leader(rows):
             if row.leader_id in live:
                 deadline = options.api_deadline(time.monotonic())
-                yield _fetch_finding(wire, live[row.leader_id], _request(row, fetch), deadline, must_read)
+                yield _fetch_finding(network, live[row.leader_id], _request(row, fetch), deadline, must_read)
 
 
 def judge_topic(rows: Sequence[PartitionRow], operation: str = "Read") -> Iterator[Finding]:
@@ -181,11 +181,13 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float, must
     return ok(check, f"{fetched.partition} {what} in {latency_ms:.1f} ms")
 
 
-def _fetch_finding(wire: Wire, leader: Broker, request: FetchRequest, deadline: float, must_read: bool) -> Finding:
+def _fetch_finding(
+    network: Network, leader: Broker, request: FetchRequest, deadline: float, must_read: bool
+) -> Finding:
     topic = request.partitions[0].partition.topic
     check = f"fetch {topic} from broker {leader.node_id}"
-    wire.fetch.send(leader, request, deadline)
-    match wire.fetch.receive([leader.node_id], deadline):
+    network.fetch.send(leader, request, deadline)
+    match network.fetch.receive([leader.node_id], deadline):
         case FetchResponse(partitions=(fetched,), latency_ms=latency_ms):
             return judge_fetched(check, fetched, latency_ms, must_read)
         case FetchResponse(error_code=code):
@@ -303,8 +305,8 @@ def _by_leader(snapshot: MetadataSnapshot, topic: str) -> Iterable[tuple[Broker,
 
 def _probe(client: KafkaClient, topic: str, leader: Broker, request: ProduceRequest) -> Iterator[Finding]:
     check = f"write {topic} to broker {leader.node_id}"
-    client.wire.produce.send(leader, request, client.api_deadline())
-    match client.wire.produce.receive([leader.node_id], math.inf):  # the request has its own deadline
+    client.network.produce.send(leader, request, client.api_deadline())
+    match client.network.produce.receive([leader.node_id], math.inf):  # the request has its own deadline
         case ProduceResponse() as response:
             yield from judge_refusals(check, topic, response)
         case RequestFailure(error=reason):

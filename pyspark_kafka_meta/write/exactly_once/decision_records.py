@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, WrittenOffsets
 from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision
 
 FORMAT, PARTS_FORMAT = 1, 2
@@ -101,7 +101,9 @@ def joined(key: RecordKey, values: Mapping[RecordKey, bytes]) -> Decision | None
             f"{PARTS_FORMAT}: use the release that wrote it, or a newer one"
         )
     transactions = tuple(
-        OpenTransaction(transactional_id, ProducerEpoch(*producer), tuple(WrittenOffsets(*each) for each in written))
+        OpenTransaction(
+            transactional_id, ProducerIdAndEpoch(*producer), tuple(WrittenOffsets(*each) for each in written)
+        )
         for transactional_id, producer, written in fields["transactions"]
     )
     batch = BatchId(key.series, fields["owner"], fields["version"])

@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_coordinators import ONGOING
-from tests.unit.histories.commit_wire import CommitWire, LateCoordinators
+from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
 from tests.unit.histories.faults import LONG_S, Faults
 from tests.unit.histories.processes import Process, ProcessClock
 
@@ -47,9 +47,9 @@ COORDINATOR_CODES = (
 class CommitFaults:
     """Adds its faults to those of `faults`."""
 
-    def __init__(self, faults: Faults, wire: CommitWire, clock: ProcessClock, rng: random.Random) -> None:
+    def __init__(self, faults: Faults, network: CommitNetwork, clock: ProcessClock, rng: random.Random) -> None:
         self._faults = faults
-        self._wire = wire
+        self._network = network
         self._clock = clock
         self._rng = rng
         faults.kinds |= {
@@ -65,14 +65,14 @@ class CommitFaults:
 
     @property
     def _coordinators(self) -> LateCoordinators:
-        coordinators = self._wire.cluster.coordinators
+        coordinators = self._network.cluster.coordinators
         assert isinstance(coordinators, LateCoordinators)
         return coordinators
 
     def heal(self) -> None:
         """End the faults that have no end of their own."""
-        self._wire.transaction_errors.clear()
-        self._wire.stale_ends.clear()
+        self._network.transaction_errors.clear()
+        self._network.stale_ends.clear()
 
     def processes(self, kind: str = "") -> list[Process]:
         """Those alive whose name begins with `kind`."""
@@ -123,15 +123,15 @@ class CommitFaults:
 
     def _coordinator_codes(self) -> str:
         api, codes = self._rng.choice(APIS), self._rng.choices(COORDINATOR_CODES, k=self._rng.randint(1, 3))
-        self._wire.transaction_errors[api] = deque(map(int, codes))
+        self._network.transaction_errors[api] = deque(map(int, codes))
         return f"{api} {[code.name for code in codes]}"
 
     def _stale_end(self) -> str:
         partition, count = self._rng.choice([DECISIONS, self._faults.partition()]), self._rng.randint(1, 6)
-        self._wire.stale_ends[partition] = count
+        self._network.stale_ends[partition] = count
         return f"{partition}, {count} times"
 
     def _small_messages(self) -> str:
-        limits = self._wire.cluster.max_message_bytes
+        limits = self._network.cluster.max_message_bytes
         limits["t"] = SMALL_BATCH_BYTES
         return self._faults.for_a_while(LONG_S, lambda: limits.pop("t", None))

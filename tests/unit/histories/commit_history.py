@@ -48,7 +48,7 @@ from pyspark_kafka_meta.write.transactional_producer import TransactionalProduce
 from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.commit_faults import RESTART_S, CommitFaults
-from tests.unit.histories.commit_wire import CommitWire, LateCoordinators
+from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
 from tests.unit.histories.faults import Faults
 from tests.unit.histories.processes import Process, ProcessClock
 from tests.unit.scene import RecordingPublisher
@@ -124,8 +124,8 @@ class CommitHistory:
         self.coordinators.version = self.rng.choice(list(TransactionVersion))
         self.cluster.coordinators = self.coordinators
         self.cluster.create_topic("t", self.rng.choice([1, 2, 3]))
-        self.wire = CommitWire(self.cluster, self.clock, self._rng())
-        self.wire.lists_transactions = self.coordinators.version > 1 or self.rng.random() < 0.7
+        self.network = CommitNetwork(self.cluster, self.clock, self._rng())
+        self.network.lists_transactions = self.coordinators.version > 1 or self.rng.random() < 0.7
         self.given = {
             "kafka.bootstrap.servers": "broker-1:9092",
             "topic": "t",
@@ -145,9 +145,9 @@ class CommitHistory:
         self._repeats_stage = self.rng.choice([0.0, 0.2])
         self._interrupts_commits = self.rng.choice([0.0, 0.2, 0.5])
         self._paces_s = self.rng.choice([(0.0,), (0.0, 0.1), (0.1, 1.0)])
-        self.faults = Faults(self.wire, self._rng(), CODES)
+        self.faults = Faults(self.network, self._rng(), CODES)
         self.violations = self.faults.violations
-        self._more_faults = CommitFaults(self.faults, self.wire, self.clock, self._rng())
+        self._more_faults = CommitFaults(self.faults, self.network, self.clock, self._rng())
         self.faults.kinds |= {"kill_driver": self._kill_driver, "settle": self._settle, "zombie": self._zombie}
         if self.is_stream:  # of overlapping batch writes the last to be decided is the last in order
             self.faults.kinds["second_driver"] = self._second_driver
@@ -183,7 +183,7 @@ class CommitHistory:
                 self.clock.run()
                 self.clock.start("last recovery", lambda: self._driver().recover())
                 self.clock.run()
-                if not self.wire.lists_transactions:  # what nobody knows of stays open until its timeout
+                if not self.network.lists_transactions:  # what nobody knows of stays open until its timeout
                     self.coordinators.time_out_all()
                     self.clock.run()
             finally:
@@ -281,7 +281,7 @@ class CommitHistory:
         return KafkaClient(
             self.options.client,
             RecordingPublisher([]),
-            wire=self.wire.another(),
+            network=self.network.another(),
             clock=self.clock.look,
             sleep=self.clock.sleep,
             rng=self._rng(),

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.unit.histories.late_wire import TickingClock
+from tests.unit.histories.late_network import TickingClock
 
 
 class Killed(BaseException):

@@ -92,7 +92,7 @@ def _false_alarms(history: ReadingHistory) -> Iterator[str]:
 
 
 def _requests(history: ReadingHistory) -> Iterator[str]:
-    for client in history.wire.clients:
+    for client in history.network.clients:
         for name, times, bound in (
             ("Metadata requests", client.metadata_sent, METADATA_REQUESTS),
             ("Fetches without records", client.empty_fetches, EMPTY_FETCHES),

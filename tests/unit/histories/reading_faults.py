@@ -27,7 +27,7 @@ from dataclasses import replace
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_cluster import FakeCluster, StoredBatch
 from tests.unit.histories.faults import LONG_S, SHORT_S, Faults
-from tests.unit.histories.late_wire import LateWire
+from tests.unit.histories.late_network import LateNetwork
 from tests.unit.histories.stored_records import StoredRecords, epoch_of
 
 MAX_PARTITIONS = 4
@@ -70,7 +70,7 @@ class ReadingFaults:
     def __init__(
         self,
         faults: Faults,
-        wire: LateWire,
+        network: LateNetwork,
         cluster: EmptiableCluster,
         append: Callable[[TopicPartition, int], object],
         stored: StoredRecords,
@@ -81,7 +81,7 @@ class ReadingFaults:
             append: a batch to a log, in this leader epoch.
         """
         self.lost: list[tuple[str, TopicPartition]] = []
-        self._faults, self._cluster, self._wire, self._rng = faults, cluster, wire, rng
+        self._faults, self._cluster, self._network, self._rng = faults, cluster, network, rng
         self._append, self._stored = append, stored
         faults.kinds |= {
             "follower_lags": self._follower_lags,
@@ -100,7 +100,7 @@ class ReadingFaults:
         }
 
     def _follower_lags(self) -> str:
-        partition, node_id, ends = self._faults.partition(), self._faults.node(), self._wire.replica_ends
+        partition, node_id, ends = self._faults.partition(), self._faults.node(), self._network.replica_ends
         if self._cluster.partition(partition).leader_id == node_id:
             return "nowhere"
         ends[node_id, partition] = self._rng.randint(*self._cluster.bounds(partition))
@@ -108,9 +108,9 @@ class ReadingFaults:
         return f"{node_id}, {partition} {span}"
 
     def _prefer(self) -> str:
-        partition, preferred = self._faults.partition(), self._wire.preferred_replicas
+        partition, preferred = self._faults.partition(), self._network.preferred_replicas
         preferred[partition] = self._faults.node()
-        self._wire.clock.at(self._rng.choice(LONG_S), lambda: preferred.pop(partition, None))
+        self._network.clock.at(self._rng.choice(LONG_S), lambda: preferred.pop(partition, None))
         return f"{preferred[partition]} for {partition}"
 
     def _add_partition(self) -> str:
@@ -186,10 +186,10 @@ class ReadingFaults:
 
     def _forget(self, topic: str) -> None:
         """End what befell the partitions of a topic."""
-        wire = self._wire
+        network = self._network
         for partition in [partition for partition in self._faults.partitions() if partition.topic == topic]:
             self.lost.append(("recreate", partition))
-            wire.error_codes.pop(partition, None)
-            wire.preferred_replicas.pop(partition, None)
+            network.error_codes.pop(partition, None)
+            network.preferred_replicas.pop(partition, None)
             for node_id in self._cluster.brokers:
-                wire.replica_ends.pop((node_id, partition), None)
+                network.replica_ends.pop((node_id, partition), None)

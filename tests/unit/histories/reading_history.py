@@ -42,7 +42,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, Sourc
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
 from tests.checkpoints import restored, text
 from tests.unit.histories.faults import Faults
-from tests.unit.histories.late_wire import LateWire, TickingClock
+from tests.unit.histories.late_network import LateNetwork, TickingClock
 from tests.unit.histories.reading_faults import EmptiableCluster, ReadingFaults
 from tests.unit.histories.stored_records import Record, StoredRecords, read_records
 from tests.unit.logs import sparse_batch
@@ -85,15 +85,15 @@ class ReadingHistory:
         self.rng = random.Random(seed)
         self.clock = TickingClock(self._rng())
         self.cluster = EmptiableCluster(self.rng.choice([1, 2, 3, 3, 3, 5]))
-        self.wire = LateWire(self.cluster, self.clock, self._rng())
-        self.wire.by_name = self.rng.random() < (0.4 if losses else 0.2)
+        self.network = LateNetwork(self.cluster, self.clock, self._rng())
+        self.network.by_name = self.rng.random() < (0.4 if losses else 0.2)
         for topic in "tu"[: self.rng.choice([1, 1, 2])]:
             self.cluster.create_topic(topic, self.rng.randint(1, 3))
         self.given = self._draw_options(losses)
         self.options = SourceOptions.parse(self.given)
-        self.faults = Faults(self.wire, self._rng(), CODES)
+        self.faults = Faults(self.network, self._rng(), CODES)
         self.stored = StoredRecords(self.cluster)
-        self.of_logs = ReadingFaults(self.faults, self.wire, self.cluster, self._append, self.stored, self._rng())
+        self.of_logs = ReadingFaults(self.faults, self.network, self.cluster, self._append, self.stored, self._rng())
         self.events: list[RefreshEvent] = []
         self.tasks: list[list[Record]] = []
         self.failures: list[KafkaMetaError] = []
@@ -161,7 +161,7 @@ class ReadingHistory:
             options,
             RecordingPublisher(self.events),
             self.options.topic_filter,
-            wire=self.wire.another(),
+            network=self.network.another(),
             clock=self.clock.look,
             sleep=self.clock.sleep,
             rng=self._rng(),
@@ -267,7 +267,7 @@ class ReadingHistory:
 
     def __str__(self) -> str:
         notes = "\n".join(f"{at:10.3f} {text}" for at, text in self.faults.notes[-100:])
-        return f"{self.given}, by {'name' if self.wire.by_name else 'id'}\n{notes}"
+        return f"{self.given}, by {'name' if self.network.by_name else 'id'}\n{notes}"
 
 
 def spans(offset: SourceOffset) -> str:

@@ -66,6 +66,6 @@ def _unordered(partition: TopicPartition, log: list[bytes], is_idempotent: bool)
 
 
 def _requests(history: WritingHistory) -> Iterator[str]:
-    most = most_within(WINDOW_S, history.wire.metadata_sent)
+    most = most_within(WINDOW_S, history.network.metadata_sent)
     if most > METADATA_REQUESTS:
         yield f"the client sent {most} Metadata requests in {WINDOW_S} s"

@@ -41,7 +41,7 @@ from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.faults import Faults
-from tests.unit.histories.late_wire import LateWire, TickingClock
+from tests.unit.histories.late_network import LateNetwork, TickingClock
 from tests.unit.scene import RecordingPublisher
 from tests.unit.write.writer_scene import rows as rows_of
 
@@ -80,13 +80,13 @@ class WritingHistory:
         self.clock = TickingClock(self._rng())
         self.cluster = FakeCluster(self.rng.choice([1, 2, 3, 3, 3, 5]))
         self.cluster.create_topic("t", self.rng.choice([1, 3, 9]))
-        self.wire = LateWire(self.cluster, self.clock, self._rng())
+        self.network = LateNetwork(self.cluster, self.clock, self._rng())
         self.given = self._draw_options()
         self.options = SinkOptions.parse(self.given)
         self.chunk_bytes = self.rng.choice([1, 400, 2000])
         self.placement = self.rng.choice(["partition", "partition", "key", "any"])
         self.paces_s = self.rng.choice([(0.0, 0.1), (0.1, 0.3), (0.0, 0.5), (0.5, 3.0, 6.0)])
-        self.faults = Faults(self.wire, self._rng(), CODES)
+        self.faults = Faults(self.network, self._rng(), CODES)
         self.rows: list[WrittenRow] = []
         self.events: list[RefreshEvent] = []
         self.violations = self.faults.violations
@@ -116,7 +116,7 @@ class WritingHistory:
         client = KafkaClient(
             self.options.client,
             RecordingPublisher(self.events),
-            wire=self.wire,
+            network=self.network,
             clock=self.clock.look,
             sleep=self.clock.sleep,
             rng=self._rng(),

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.spark import client_pool
 from pyspark_kafka_meta.spark.client_pool import MAX_CLIENTS, ClientPool
-from tests.unit.fake_wire import FakeClock
+from tests.unit.fake_network import FakeClock
 
 READER = Origin(role=Role.READER)
 MAX_AGE_S = 300

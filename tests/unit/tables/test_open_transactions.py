@@ -11,23 +11,26 @@ import pytest
 
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.tables.open_transactions import open_transactions, transaction_rows
 from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow, arrow_schema, to_batches
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision
 
 NOW_MS = 1_700_000_060_000
-PRODUCER = ProducerEpoch(7, 3)
+PRODUCER = ProducerIdAndEpoch(7, 3)
 
 
 def described(
-    transactional_id: str, state: str = "Ongoing", producer: ProducerEpoch = PRODUCER, started_ms: int | None = None
+    transactional_id: str,
+    state: str = "Ongoing",
+    producer: ProducerIdAndEpoch = PRODUCER,
+    started_ms: int | None = None,
 ) -> DescribedTransaction:
     partitions = (TopicPartition("t", 1), TopicPartition("t", 0))
     return DescribedTransaction(transactional_id, state, producer, 900_000, started_ms or NOW_MS - 5_000, partitions)
 
 
-def written(transactional_id: str, producer: ProducerEpoch = PRODUCER) -> OpenTransaction:
+def written(transactional_id: str, producer: ProducerIdAndEpoch = PRODUCER) -> OpenTransaction:
     return OpenTransaction(
         transactional_id, producer, (WrittenOffsets("t", 0, 5, 9, 4), WrittenOffsets("t", 0, 9, 10, 1))
     )
@@ -80,7 +83,7 @@ def test_decided_batch_write_has_a_version_and_no_query() -> None:
 @pytest.mark.parametrize("state", ["CompleteAbort", "Empty", None])
 def test_decided_transaction_stays_until_its_batch_is_settled(state: str | None) -> None:
     """Else nobody would see that records still have to become visible."""
-    known = [] if state is None else [described("orders/0/0", state, ProducerEpoch(7, 4))]
+    known = [] if state is None else [described("orders/0/0", state, ProducerIdAndEpoch(7, 4))]
     (row,) = rows(*known, orders=decided(written("orders/0/0")))
 
     assert (row.sink, row.state, row.is_decided) == ("orders", state, True)
@@ -89,7 +92,7 @@ def test_decided_transaction_stays_until_its_batch_is_settled(state: str | None)
 
 
 def test_next_transaction_of_an_id_is_not_taken_for_the_decided_one() -> None:
-    later = described("orders/0/0", producer=ProducerEpoch(7, 5))
+    later = described("orders/0/0", producer=ProducerIdAndEpoch(7, 5))
     found = rows(later, orders=decided(written("orders/0/0")))
     assert [(row.producer_epoch, row.is_decided, row.state) for row in found] == [
         (5, False, "Ongoing"),

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.encoder import encode, record_sizes
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, RefreshReason
 from pyspark_kafka_meta.write.partition_queue import (
     MAX_IN_FLIGHT,
     PartitionQueue,
@@ -36,7 +36,7 @@ from tests.partitions import T0
 from tests.unit.write.batches import encoded_batch, records
 
 TOPIC_ID = uuid4()
-PRODUCER = ProducerEpoch(7, 0)
+PRODUCER = ProducerIdAndEpoch(7, 0)
 NODE = 2
 
 
@@ -46,7 +46,7 @@ class Queue(PartitionQueue):
     def __init__(
         self,
         *counts: int,
-        producer: ProducerEpoch = PRODUCER,
+        producer: ProducerIdAndEpoch = PRODUCER,
         next_sequence: int = 0,
         max_in_flight: int = MAX_IN_FLIGHT,
         transactional_id: str | None = None,
@@ -328,7 +328,7 @@ def test_forgotten_producer_goes_on_even_after_acknowledged_records() -> None:
 
 
 def test_no_epoch_is_used_twice() -> None:
-    queue = Queue(1, producer=ProducerEpoch(7, MAX_EPOCH))
+    queue = Queue(1, producer=ProducerIdAndEpoch(7, MAX_EPOCH))
     (queued,) = queue.send_all()
 
     assert isinstance(error_of(queue.respond(queued, ErrorCode.unknown_producer_id)), BrokerError)

@@ -26,7 +26,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition
 from pyspark_kafka_meta.write.partition_queue import WrittenRange
 from tests.partitions import T0, T1, T2, T3, U0
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.write.writer_scene import SMALL_BATCHES, WriterScene, in_turn, numbered, rows
 
 COUNT = 300
@@ -150,19 +150,19 @@ def test_leaders_alone_get_produce_requests(scene: WriterScene) -> None:
     scene.write_task(numbered(COUNT))
 
     leaders = {partition: scene.cluster.partition(partition).leader_id for partition in (T0, T1, T2)}
-    for node_id, request in scene.wire.produces:
+    for node_id, request in scene.network.produces:
         assert {leaders[entry.partition] for entry in request.partitions} == {node_id}
 
 
 def test_at_most_five_requests_are_in_flight_and_buffered_bytes_are_bounded(scene: WriterScene) -> None:
     in_flight = []
-    send = scene.wire.produce.send
+    send = scene.network.produce.send
 
     def counting(*args: object) -> None:
         send(*args)  # type: ignore[arg-type]
-        in_flight.append(max(map(len, scene.wire.produce.in_flight.values()), default=0))
+        in_flight.append(max(map(len, scene.network.produce.in_flight.values()), default=0))
 
-    scene.monkeypatch.setattr(scene.wire.produce, "send", counting)
+    scene.monkeypatch.setattr(scene.network.produce, "send", counting)
     scene.write_task(*(numbered(100, start=start) for start in range(0, 1_000, 100)), **SMALL_BATCHES)
 
     assert scene.numbers() == in_turn(1_000)
@@ -193,7 +193,7 @@ def test_stuck_partition_keeps_no_chunk_in_memory(scene: WriterScene) -> None:
             yield chunk
         held_bytes = arrow_and_numpy_bytes() - before
         tracemalloc.stop()
-        scene.wire.error_codes.clear()
+        scene.network.error_codes.clear()
 
     scene.write_from(chunks(), ["value", "partition"], **{"kafka.buffer.memory": str(chunk_bytes)})
 
@@ -220,14 +220,14 @@ def test_no_partition_waits_for_later_rows_of_another_one(scene: WriterScene) ->
     one_at_a_time = {"kafka.buffer.memory": "3000", "kafka.max.request.size": "250"}
     scene.write_from(chunks(), ["value", "partition"], **SMALL_BATCHES, **one_at_a_time)
 
-    sent = [entry.partition for _, request in scene.wire.produces for entry in request.partitions]
+    sent = [entry.partition for _, request in scene.network.produces for entry in request.partitions]
     lead = [sent[:n].count(T0) - sent[:n].count(T1) for n in range(len(sent))]
     assert max(map(abs, lead)) <= 5
 
 
 def test_no_rows_write_nothing(scene: WriterScene) -> None:
     assert scene.write_task(numbered(0)) == {}
-    assert scene.wire.requests == []
+    assert scene.network.requests == []
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
@@ -244,7 +244,7 @@ def test_writing_without_idempotence_needs_no_producer_id(scene: WriterScene) ->
     assert scene.numbers() == in_turn(COUNT)
     assert scene.sent("InitProducerId") == []
     assert {(header.producer_id, header.base_sequence) for header in scene.batch_headers(T0)} == {(-1, -1)}
-    assert {request.acks for _, request in scene.wire.produces} == {1}
+    assert {request.acks for _, request in scene.network.produces} == {1}
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_batch_acknowledged_late_is_not_written_twice_when_later_responses_are_l
     """A broker recognises the last five batches of a producer, and no older batch."""
     scene.write_task(numbered(30))
     scene.script(T1, ErrorCode.request_timed_out)
-    scene.clock.at(0.05, lambda: scene.wire.lost_responses.update({2: 5, 3: 5}))
+    scene.clock.at(0.05, lambda: scene.network.lost_responses.update({2: 5, 3: 5}))
 
     scene.write_task(numbered(COUNT, start=30), **SMALL_BATCHES)
 
@@ -310,7 +310,7 @@ def test_time_spent_waiting_for_rows_counts_to_no_deadline(scene: WriterScene) -
 def test_lost_responses_are_no_reason_to_write_twice(scene: WriterScene, handled: int) -> None:
     """The connection breaks after the broker appended some of the requests in flight."""
     if handled:
-        scene.wire.lost_responses = {2: handled, 3: handled}
+        scene.network.lost_responses = {2: handled, 3: handled}
     else:
         scene.fail(2, ConnectError("broken"))
 
@@ -331,7 +331,7 @@ def test_leader_that_moves_is_followed_by_its_hint(scene: WriterScene) -> None:
 
 def test_killed_leader_is_left_for_the_new_one(scene: WriterScene) -> None:
     scene.write_task(numbered(30))
-    scene.wire.down.add(2)
+    scene.network.down.add(2)
     scene.clock.at(5.0, lambda: scene.cluster.move_leader(T0, 3))
     scene.clock.at(5.0, lambda: scene.cluster.move_leader(T1, 3))
     scene.clock.at(5.0, lambda: scene.cluster.move_leader(T2, 3))
@@ -344,7 +344,7 @@ def test_killed_leader_is_left_for_the_new_one(scene: WriterScene) -> None:
 def test_hung_leader_is_left_as_soon_as_another_one_is_known(scene: WriterScene) -> None:
     scene.write_task(numbered(30))
     hung = scene.cluster.partition(T1).leader_id
-    scene.wire.hung.add(hung)
+    scene.network.hung.add(hung)
     for partition in (T0, T1, T2):
         if scene.cluster.partition(partition).leader_id == hung:
             scene.clock.at(9.0, partial(scene.cluster.move_leader, partition, hung % 3 + 1))
@@ -368,7 +368,7 @@ def test_partition_without_a_leader_is_waited_for(scene: WriterScene) -> None:
 
 
 def test_throttling_broker_gets_no_request_meanwhile(scene: WriterScene) -> None:
-    scene.wire.throttles = {node_id: deque([3_000]) for node_id in (1, 2, 3)}
+    scene.network.throttles = {node_id: deque([3_000]) for node_id in (1, 2, 3)}
     began = scene.clock()
 
     scene.write_task(*(numbered(100, start=start) for start in (0, 100, 200)), **SMALL_BATCHES)
@@ -386,7 +386,7 @@ def test_batch_that_is_too_large_for_the_topic_is_split_until_it_fits(scene: Wri
 
 
 def lose_the_response(scene: WriterScene) -> None:
-    scene.wire.lost_responses[scene.cluster.partition(T0).leader_id] = 1
+    scene.network.lost_responses[scene.cluster.partition(T0).leader_id] = 1
 
 
 APPENDED: dict[str, Callable[[WriterScene], None]] = {
@@ -483,7 +483,7 @@ def test_row_that_cannot_be_written_is_named(scene: WriterScene, case: str) -> N
 
 
 def test_topic_that_may_not_be_written_fails_at_once(scene: WriterScene) -> None:
-    scene.wire.metadata_errors["t"] = ErrorCode.topic_authorization_failed
+    scene.network.metadata_errors["t"] = ErrorCode.topic_authorization_failed
     began = scene.clock()
 
     with pytest.raises(AuthorizationError, match=r"topic t cannot be written: .* allow it WRITE"):
@@ -523,7 +523,7 @@ def test_records_that_are_not_acknowledged_in_time_fail_the_task(scene: WriterSc
 
 
 def test_unreachable_cluster_fails_within_max_block_ms(scene: WriterScene) -> None:
-    scene.wire.down |= {1, 2, 3}
+    scene.network.down |= {1, 2, 3}
     began = scene.clock()
 
     with pytest.raises(ConnectError):
@@ -563,7 +563,7 @@ def test_topic_that_is_recreated_during_a_task_fails_it(scene: WriterScene) -> N
 
 
 def test_broker_that_lags_behind_a_recreated_topic_fails_no_task(scene: WriterScene) -> None:
-    scene.wire.cut_off(3)
+    scene.network.cut_off(3)
     scene.cluster.create_topic("t", 3)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -580,14 +580,14 @@ def test_broker_that_lags_behind_a_recreated_topic_fails_no_task(scene: WriterSc
 
 @pytest.mark.parametrize("code", [ErrorCode.cluster_authorization_failed, ErrorCode.invalid_request])
 def test_refused_producer_fails_at_once(scene: WriterScene, code: ErrorCode) -> None:
-    scene.wire.transaction_errors["InitProducerId"].append(code)
+    scene.network.transaction_errors["InitProducerId"].append(code)
 
     with pytest.raises(BrokerError, match=code.name.upper()):
         scene.write_task(numbered(3))
 
 
 def test_coordinator_that_loads_is_asked_again(scene: WriterScene) -> None:
-    scene.wire.transaction_errors["InitProducerId"].extend(
+    scene.network.transaction_errors["InitProducerId"].extend(
         [ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available]
     )
 

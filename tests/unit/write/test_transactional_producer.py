@@ -15,7 +15,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRespons
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
     OpenTransaction,
-    ProducerEpoch,
+    ProducerIdAndEpoch,
     TopicPartition,
     TransactionVersion,
     WrittenOffsets,
@@ -65,25 +65,31 @@ class FakeClient:
             error, self.error = self.error, None
             raise error
 
-    def fence(self, transactional_ids: Collection[str], timeout_ms: int, deadline: float) -> dict[str, ProducerEpoch]:
+    def fence(
+        self, transactional_ids: Collection[str], timeout_ms: int, deadline: float
+    ) -> dict[str, ProducerIdAndEpoch]:
         (transactional_id,) = transactional_ids
         self._respond("InitProducerId", transactional_id, timeout_ms, deadline - self.now)
         self.epoch += 1
-        return {transactional_id: ProducerEpoch(7, self.epoch)}
+        return {transactional_id: ProducerIdAndEpoch(7, self.epoch)}
 
     def add_partitions(
-        self, transactional_id: str, producer: ProducerEpoch, partitions: Collection[TopicPartition], deadline: float
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        deadline: float,
     ) -> None:
         self._respond("AddPartitionsToTxn", transactional_id, producer, partitions, deadline - self.now)
 
     def end_transactions(
-        self, producers: Mapping[str, ProducerEpoch], committed: bool, version: TransactionVersion, deadline: float
+        self, producers: Mapping[str, ProducerIdAndEpoch], committed: bool, version: TransactionVersion, deadline: float
     ) -> dict[str, EndTransactionResponse]:
         self._respond("EndTxn", dict(producers), committed, version, deadline - self.now)
         producer = NO_PRODUCER
         if version is V2 and self.end_code == 0:
             self.epoch += 1
-            producer = ProducerEpoch(7, self.epoch)
+            producer = ProducerIdAndEpoch(7, self.epoch)
         return {name: EndTransactionResponse(1, self.end_code, producer) for name in producers}
 
     def names(self) -> list[str]:
@@ -114,7 +120,7 @@ def test_first_rows_begin_the_transaction_that_the_driver_gets(client: FakeClien
 
     assert client.requests == [("InitProducerId", ID, 60_000, 9.0)]
     assert client.begun == 1
-    assert made.opened(WRITTEN) == OpenTransaction(ID, ProducerEpoch(7, 0), SPANS)
+    assert made.opened(WRITTEN) == OpenTransaction(ID, ProducerIdAndEpoch(7, 0), SPANS)
 
 
 def test_version_1_adds_each_partition_once_and_several_in_one_request(client: FakeClient) -> None:
@@ -124,8 +130,8 @@ def test_version_1_adds_each_partition_once_and_several_in_one_request(client: F
     made.add({T0, T2})
 
     assert client.requests[1:] == [
-        ("AddPartitionsToTxn", ID, ProducerEpoch(7, 0), [T0, T1], 9.0),
-        ("AddPartitionsToTxn", ID, ProducerEpoch(7, 0), [T2], 9.0),
+        ("AddPartitionsToTxn", ID, ProducerIdAndEpoch(7, 0), [T0, T1], 9.0),
+        ("AddPartitionsToTxn", ID, ProducerIdAndEpoch(7, 0), [T2], 9.0),
     ]
 
 
@@ -146,12 +152,14 @@ def test_sequences_start_at_0_for_each_partition(client: FakeClient) -> None:
     made.add({T0, T1})
 
     assert [made.sequence(T0).take(5), made.sequence(T0).take(1), made.sequence(T1).take(2)] == [0, 5, 0]
-    assert made.sequence(T0).producer == ProducerEpoch(7, 0)
+    assert made.sequence(T0).producer == ProducerIdAndEpoch(7, 0)
 
 
-@pytest.mark.parametrize(("version", "expected"), [(V1, (ProducerEpoch(7, 0), 5)), (V2, (ProducerEpoch(7, 1), 0))])
+@pytest.mark.parametrize(
+    ("version", "expected"), [(V1, (ProducerIdAndEpoch(7, 0), 5)), (V2, (ProducerIdAndEpoch(7, 1), 0))]
+)
 def test_next_transaction_continues_the_sequences_of_its_epoch(
-    client: FakeClient, version: TransactionVersion, expected: tuple[ProducerEpoch, int]
+    client: FakeClient, version: TransactionVersion, expected: tuple[ProducerIdAndEpoch, int]
 ) -> None:
     """Brokers take a batch with the number of an earlier batch of the same epoch for its repetition."""
     made = transaction(client, version)
@@ -165,7 +173,7 @@ def test_next_transaction_continues_the_sequences_of_its_epoch(
     assert (made.sequence(T0).producer, made.sequence(T0).next_sequence) == expected
     added = ["AddPartitionsToTxn"] if version is V1 else []
     assert client.names() == ["InitProducerId", *added, "EndTxn", *added]
-    assert ("EndTxn", {ID: ProducerEpoch(7, 0)}, True, version, 30.0) in client.requests
+    assert ("EndTxn", {ID: ProducerIdAndEpoch(7, 0)}, True, version, 30.0) in client.requests
 
 
 def test_fenced_driver_commits_nothing(client: FakeClient) -> None:
@@ -192,7 +200,7 @@ def test_failed_task_aborts_soon(client: FakeClient) -> None:
 
     made.abort()
 
-    assert client.requests[-1] == ("EndTxn", {ID: ProducerEpoch(7, 0)}, False, V2, 5.0)
+    assert client.requests[-1] == ("EndTxn", {ID: ProducerIdAndEpoch(7, 0)}, False, V2, 5.0)
     assert client.reported == [(EventKind.TRANSACTIONS_ABORTED, ID, 1, 0.0)]
 
 

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.kafka.protocol.transactions import AddPartitionsRequest, EndTransactionRequest
-from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka_meta.write.partition_queue import WrittenRange
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer
 from tests.partitions import T0, T1, T2
@@ -70,9 +70,9 @@ def test_all_rows_are_in_one_open_transaction(
     assert opened is not None
     assert opened.producer == scene.cluster.coordinators.transactions[ID].producer
     headers = [header for partition in (T0, T1, T2) for header in scene.batch_headers(partition)]
-    assert {ProducerEpoch(header.producer_id, header.producer_epoch) for header in headers} == {opened.producer}
+    assert {ProducerIdAndEpoch(header.producer_id, header.producer_epoch) for header in headers} == {opened.producer}
     assert all(header.is_transactional for header in headers)
-    requests = [request for _, request in scene.wire.produces]
+    requests = [request for _, request in scene.network.produces]
     assert {(request.transactional_id, request.transaction_version) for request in requests} == {(ID, version)}
 
 
@@ -82,7 +82,7 @@ def test_version_1_adds_each_partition_once(
     scene.write_in(transaction, rows(value=[b"1"], partition=[1]))
     scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
 
-    requests = [request for _, request in scene.wire.transactions_sent]
+    requests = [request for _, request in scene.network.transactions_sent]
     added = [request.partitions for request in requests if isinstance(request, AddPartitionsRequest)]
     assert added == ([(T1,), (T0, T2)] if version is V1 else [])
 
@@ -90,7 +90,7 @@ def test_version_1_adds_each_partition_once(
 def test_no_rows_need_no_transaction(scene: WriterScene, transaction: TransactionalProducer) -> None:
     assert scene.write_in(transaction, numbered(0)) == {}
     assert transaction.opened({}) is None
-    assert scene.wire.requests == []
+    assert scene.network.requests == []
 
 
 def test_tasks_of_a_worker_have_separate_producers(
@@ -173,7 +173,7 @@ def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
 def test_lost_responses_are_no_reason_to_write_twice(
     scene: WriterScene, transaction: TransactionalProducer, handled: int
 ) -> None:
-    scene.wire.lost_responses = {2: handled, 3: handled}
+    scene.network.lost_responses = {2: handled, 3: handled}
 
     scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
 
@@ -184,7 +184,7 @@ def test_lost_responses_are_no_reason_to_write_twice(
 def test_lost_responses_of_the_coordinator_are_repeated(
     scene: WriterScene, transaction: TransactionalProducer, api: str
 ) -> None:
-    scene.wire.lost_transactions[api] = 2
+    scene.network.lost_transactions[api] = 2
 
     scene.write_in(transaction, numbered(COUNT))
 
@@ -213,9 +213,9 @@ def test_what_a_failed_task_has_sent_is_not_appended_after_its_abort(
     with pytest.raises(InvalidRowError):
         scene.write_from(failing_rows(), ["value", "partition"], transaction, **{"kafka.buffer.memory": "1"})
 
-    coordinators, (_, late) = scene.cluster.coordinators, scene.wire.produces[0]
+    coordinators, (_, late) = scene.cluster.coordinators, scene.network.produces[0]
     sent = late.partitions[0].records
-    producer = ProducerEpoch(int.from_bytes(sent[43:51], "big"), int.from_bytes(sent[51:53], "big"))
+    producer = ProducerIdAndEpoch(int.from_bytes(sent[43:51], "big"), int.from_bytes(sent[51:53], "big"))
     assert coordinators.append(ID, producer, T0, version, scene.clock()) == ErrorCode.invalid_producer_epoch
 
 
@@ -224,7 +224,7 @@ def test_abort_that_gets_no_response_delays_the_error_a_few_seconds(
 ) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield numbered(30)
-        scene.wire.hung |= {1, 2, 3}
+        scene.network.hung |= {1, 2, 3}
         yield rows(value=[b"1"], partition=[-1])
 
     began = scene.clock()
@@ -328,19 +328,19 @@ def test_rows_that_are_not_acknowledged_in_time_abort_the_transaction(
 
 
 def test_transactional_id_that_may_not_be_used_is_named(scene: WriterScene, transaction: TransactionalProducer) -> None:
-    scene.wire.transaction_errors["InitProducerId"].append(ErrorCode.transactional_id_authorization_failed)
+    scene.network.transaction_errors["InitProducerId"].append(ErrorCode.transactional_id_authorization_failed)
 
     with pytest.raises(BrokerError, match="allow this user WRITE on all transactional ids"):
         scene.write_in(transaction, numbered(30))
 
-    assert scene.wire.produces == []
-    assert not any(isinstance(request, EndTransactionRequest) for _, request in scene.wire.transactions_sent)
+    assert scene.network.produces == []
+    assert not any(isinstance(request, EndTransactionRequest) for _, request in scene.network.transactions_sent)
 
 
 def test_unreachable_coordinator_fails_the_task(scene: WriterScene, version: TransactionVersion) -> None:
     worker = scene.worker(scene.sink_options())
     transaction = TransactionalProducer(worker, ID, TIMEOUT_MS, version, max_block_ms=5_000)
-    scene.wire.transaction_errors["FindCoordinator"].extend([ErrorCode.coordinator_not_available] * 1_000)
+    scene.network.transaction_errors["FindCoordinator"].extend([ErrorCode.coordinator_not_available] * 1_000)
     began = scene.clock()
 
     with pytest.raises(ConnectError, match="COORDINATOR_NOT_AVAILABLE"):

@@ -28,17 +28,17 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> WriterScene:
 
 def take_time(scene: WriterScene, seconds: float, node_ids: tuple[int, ...] = (1, 2, 3)) -> None:
     """These brokers respond to a Produce after this time; they append the records when the request arrives."""
-    produce = scene.wire.produce
+    produce = scene.network.produce
     ends_at, send, handle = produce._ends_at, produce.send, produce._handle
     handled: dict[int, object] = {}
 
     def send_and_handle(broker: Broker, request: ProduceRequest, deadline: float) -> None:
         send(broker, request, deadline)
-        if broker.node_id not in scene.wire.hung:
+        if broker.node_id not in scene.network.hung:
             handled[id(request)] = handle(broker.node_id, request)
 
     def slow_end(node_id: int) -> float:
-        is_slow = node_id in node_ids and node_id not in scene.wire.down
+        is_slow = node_id in node_ids and node_id not in scene.network.down
         return produce.in_flight[node_id][0].sent_at + seconds if is_slow else ends_at(node_id)
 
     scene.monkeypatch.setattr(produce, "_ends_at", slow_end)
@@ -54,7 +54,7 @@ def chunk_for_each_batch(scene: WriterScene) -> None:
 
 
 def throttling(scene: WriterScene) -> None:
-    scene.wire.throttles = {node_id: deque([20] * COUNT) for node_id in (1, 2, 3)}
+    scene.network.throttles = {node_id: deque([20] * COUNT) for node_id in (1, 2, 3)}
 
 
 def lacking_replicas(scene: WriterScene) -> None:
@@ -89,7 +89,7 @@ def test_batch_is_sent_as_soon_as_its_pause_ends(
 
 
 def break_connection(scene: WriterScene) -> None:
-    scene.wire.lost_responses = {2: 1}
+    scene.network.lost_responses = {2: 1}
 
 
 def move(scene: WriterScene) -> None:
@@ -99,12 +99,12 @@ def move(scene: WriterScene) -> None:
 
 
 def shut_down(scene: WriterScene) -> None:
-    scene.wire.down.add(2)
+    scene.network.down.add(2)
     move(scene)
 
 
 def hang(scene: WriterScene) -> None:
-    scene.wire.hung.add(2)
+    scene.network.hung.add(2)
     scene.clock.at(3.0, partial(move, scene))
 
 
@@ -156,7 +156,7 @@ def test_slow_rows_do_not_make_healthy_brokers_overdue(scene: WriterScene) -> No
 def test_broker_that_hangs_is_left_although_rows_are_slow(scene: WriterScene) -> None:
     scene.write_task(numbered(3))
     chunk_for_each_batch(scene)
-    scene.wire.hung.add(2)
+    scene.network.hung.add(2)
     scene.clock.at(4.0, partial(scene.cluster.move_leader, T1, 3))
     began = scene.clock()
 
@@ -186,5 +186,5 @@ def test_batch_acknowledged_before_its_leader_moved_is_not_sent_again(
 
     scene.write_from(batches(), ["value", "partition"], **options)
 
-    sent = [entry.partition for _, request in scene.wire.produces for entry in request.partitions]
+    sent = [entry.partition for _, request in scene.network.produces for entry in request.partitions]
     assert (scene.numbers(), sent.count(T1)) == (in_turn(6), 2)

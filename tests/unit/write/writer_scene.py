@@ -59,7 +59,7 @@ class WriterScene(Scene):
             self._worker = KafkaClient(
                 options.client,
                 RecordingPublisher(self.events),
-                wire=self.wire,
+                network=self.network,
                 clock=self.clock,
                 sleep=self.clock.sleep,
                 rng=random.Random(0),

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, Sourc
 from pyspark_kafka_meta.spark import stream_reader
 from pyspark_kafka_meta.spark.stream_reader import COMMIT_AGAIN_S, COMMIT_BACKOFF_S, KafkaMetaStreamReader
 from tests.partitions import T0
-from tests.unit.fake_wire import FakeClock
+from tests.unit.fake_network import FakeClock
 
 OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "b:9092"})
 OF_A_GROUP = SourceOptions.parse(

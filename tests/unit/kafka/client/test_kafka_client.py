@@ -1,4 +1,4 @@
-"""Questions to the cluster that need both the wire and the cache: partitions of topics, offsets from their leaders."""
+"""Questions to the cluster that need the network and the cache: partitions of topics, offsets from their leaders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 )
 from pyspark_kafka_meta.model import NO_LEADER, Broker, RefreshReason, TopicPartition
 from tests.partitions import T0, T1, T2
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.scene import Fault, Scene
 
 DEADLINE_S = 60
@@ -122,8 +122,8 @@ def test_topic_exists_until_a_broker_has_denied_it(scene: Scene) -> None:
     """A driver reads in a topic of its tasks, which its client sees for the first time, while no broker responds."""
     client, partition = scene.warm_client(), TopicPartition("new", 0)
     scene.cluster.create_topic("new")
-    scene.wire.down = {1, 2, 3}
-    scene.clock.at(2 * UNKNOWN_GRACE_MS / 1000, scene.wire.down.clear)
+    scene.network.down = {1, 2, 3}
+    scene.clock.at(2 * UNKNOWN_GRACE_MS / 1000, scene.network.down.clear)
 
     found = client.list_offsets({partition: LATEST_TIMESTAMP}, scene.clock() + 60)
     assert found[partition].offset == 0
@@ -149,7 +149,7 @@ def test_unknown_topic_is_named_with_the_cluster_that_was_asked(
 
 
 def test_topic_that_may_not_be_seen_fails_at_once(scene: Scene) -> None:
-    scene.wire.metadata_errors["t"] = 29
+    scene.network.metadata_errors["t"] = 29
     began = scene.clock()
     with pytest.raises(BrokerError, match=r"topic t cannot be read: TOPIC_AUTHORIZATION_FAILED \(error 29\)") as raised:
         scene.client().partitions(["t"], began + DEADLINE_S)
@@ -158,7 +158,7 @@ def test_topic_that_may_not_be_seen_fails_at_once(scene: Scene) -> None:
 
 
 def test_no_broker_at_all_ends_at_the_deadline(scene: Scene) -> None:
-    scene.wire.down.update({1, 2, 3})
+    scene.network.down.update({1, 2, 3})
     began = scene.clock()
     with pytest.raises(ConnectError, match=r"broker-1:9092: Connection refused.*check kafka\.bootstrap\.servers"):
         scene.client().partitions(["t"], began + DEADLINE_S)
@@ -167,7 +167,7 @@ def test_no_broker_at_all_ends_at_the_deadline(scene: Scene) -> None:
 
 
 def test_known_topics_outlive_brokers_that_do_not_answer(scene: Scene, client: KafkaClient) -> None:
-    scene.wire.down.update({1, 2, 3})
+    scene.network.down.update({1, 2, 3})
     scene.clock.sleep(300)
 
     assert client.partitions(["t"], scene.clock() + DEADLINE_S) == [T0, T1, T2]
@@ -189,8 +189,8 @@ def test_offsets_come_from_each_leader_by_one_request(scene: Scene) -> None:
 
 RETRIED: dict[str, tuple[Fault, float]] = {
     "leader moved": ([lambda scene: scene.cluster.move_leader(T0, 2)], 1),
-    "leader died": ([lambda scene: scene.wire.down.add(1), lambda scene: scene.cluster.move_leader(T0, 3)], 1),
-    "leader hangs": ([lambda scene: scene.wire.hung.add(1), lambda scene: scene.cluster.move_leader(T0, 3)], 31),
+    "leader died": ([lambda scene: scene.network.down.add(1), lambda scene: scene.cluster.move_leader(T0, 3)], 1),
+    "leader hangs": ([lambda scene: scene.network.hung.add(1), lambda scene: scene.cluster.move_leader(T0, 3)], 31),
     "no leader for a while": (
         [
             lambda scene: scene.cluster.move_leader(T0, NO_LEADER),
@@ -200,8 +200,8 @@ RETRIED: dict[str, tuple[Fault, float]] = {
     ),
     "every broker down for a while": (
         [
-            lambda scene: scene.wire.down.update({1, 2, 3}),
-            lambda scene: scene.clock.at(9, scene.wire.down.clear),
+            lambda scene: scene.network.down.update({1, 2, 3}),
+            lambda scene: scene.clock.at(9, scene.network.down.clear),
         ],
         11,
     ),
@@ -220,13 +220,13 @@ def test_offsets_are_asked_for_until_every_leader_has_answered(
     assert latest(scene, client, T0, T1, T2) == {T0: 12, T1: 12, T2: 12}
     assert scene.clock() - began <= within_s
     assert scene.sent("ListOffsets").count(2) + scene.sent("ListOffsets").count(3) >= 2
-    assert len(scene.wire.requests) < 20 * max(within_s, 2)
+    assert len(scene.network.requests) < 20 * max(within_s, 2)
 
 
 @pytest.mark.parametrize("after_s", [3.5, 9.5, 22])
 def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client: KafkaClient, after_s: float) -> None:
     """However long its answer may take by then, at the second, third or fourth attempt."""
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.clock.at(after_s, lambda: scene.cluster.move_leader(T0, 2))
     began = scene.clock()
 
@@ -239,10 +239,10 @@ def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client
 def test_leader_that_becomes_overdue_while_another_response_is_handled_is_left_at_once(
     scene: Scene, client: KafkaClient
 ) -> None:
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.cluster.move_leader(T0, 2)
     scene.clock.tick_s = 1e-3
-    just_before_s, offsets = OVERDUE_MS / 1000 - 1e-4, scene.wire.offsets
+    just_before_s, offsets = OVERDUE_MS / 1000 - 1e-4, scene.network.offsets
     scene.monkeypatch.setattr(
         offsets, "_ends_at", lambda node_id: offsets.in_flight[node_id][0].sent_at + just_before_s
     )
@@ -255,7 +255,7 @@ def test_leader_that_becomes_overdue_while_another_response_is_handled_is_left_a
 def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
     scene: Scene, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, receive, allowed_s = scene.wire.offsets.send, scene.wire.offsets.receive, []
+    send, receive, allowed_s = scene.network.offsets.send, scene.network.offsets.receive, []
 
     def noting(broker: Broker, request: OffsetsRequest, deadline: float) -> None:
         allowed_s.append(deadline - scene.clock())
@@ -266,8 +266,8 @@ def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
         assert isinstance(answer, OffsetsResponse)
         return replace(answer, throttle_ms=10_000)
 
-    monkeypatch.setattr(scene.wire.offsets, "send", noting)
-    monkeypatch.setattr(scene.wire.offsets, "receive", throttling)
+    monkeypatch.setattr(scene.network.offsets, "send", noting)
+    monkeypatch.setattr(scene.network.offsets, "receive", throttling)
     for _ in range(2):
         latest(scene, client, T0)
 
@@ -275,10 +275,10 @@ def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
 
 
 def test_leader_that_was_left_may_be_asked_again(scene: Scene, client: KafkaClient) -> None:
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.cluster.move_leader(T0, 2)
     latest(scene, client, T0)
-    scene.wire.hung.clear()
+    scene.network.hung.clear()
     scene.cluster.move_leader(T0, 1)
     scene.clock.sleep(300)
     client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
@@ -287,24 +287,24 @@ def test_leader_that_was_left_may_be_asked_again(scene: Scene, client: KafkaClie
 
 
 def test_offsets_that_could_not_be_waited_for_may_be_asked_for_again(scene: Scene, client: KafkaClient) -> None:
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     for node_id in (2, 3):
         scene.fail(node_id, AuthenticationError("the password was changed"))
     with pytest.raises(AuthenticationError):
         latest(scene, client, T0)
-    scene.wire.hung.clear()
+    scene.network.hung.clear()
 
     assert latest(scene, client, T0) == {T0: 12}
 
 
 def test_leader_that_answered_again_is_not_suspected_so_soon(scene: Scene, client: KafkaClient) -> None:
-    scene.wire.hung.add(1)
-    scene.clock.at(4, scene.wire.hung.clear)
+    scene.network.hung.add(1)
+    scene.clock.at(4, scene.network.hung.clear)
     latest(scene, client, T0)
     client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
-    scene.wire.requests.clear()
-    scene.wire.hung.add(1)
-    scene.clock.at(1.5, scene.wire.hung.clear)
+    scene.network.requests.clear()
+    scene.network.hung.add(1)
+    scene.clock.at(1.5, scene.network.hung.clear)
 
     assert latest(scene, client, T0) == {T0: 12}
     assert scene.sent("Metadata") == []
@@ -328,30 +328,30 @@ def test_trouble_of_a_leader_is_the_reason_of_the_refresh(scene: Scene, client: 
 
 def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, PartitionOffset]], Any]) -> None:
     """Of every answer to ListOffsets."""
-    receive = scene.wire.offsets.receive
+    receive = scene.network.offsets.receive
 
     def changed(node_ids: Any, deadline: float) -> Any:
         received = receive(node_ids, deadline)
         return replace(received, offsets=how(received.offsets)) if isinstance(received, OffsetsResponse) else received
 
-    scene.monkeypatch.setattr(scene.wire.offsets, "receive", changed)
+    scene.monkeypatch.setattr(scene.network.offsets, "receive", changed)
 
 
 def outlive_deadlines(scene: Scene, node_id: int) -> None:
     """A broker that hangs, and has as much time again for its answer when the connection is there."""
-    scene.wire.hung.add(node_id)
-    send = scene.wire.offsets.send
+    scene.network.hung.add(node_id)
+    send = scene.network.offsets.send
 
     def sent(broker: Any, request: Any, deadline: float) -> None:
         send(broker, request, deadline + DEADLINE_S * (broker.node_id == node_id))
 
-    scene.monkeypatch.setattr(scene.wire.offsets, "send", sent)
+    scene.monkeypatch.setattr(scene.network.offsets, "send", sent)
 
 
 UNANSWERED: dict[str, tuple[Callable[[Scene], object], str]] = {
     "no leader": (lambda scene: scene.cluster.move_leader(T1, NO_LEADER), "it has no leader"),
-    "leader down": (lambda scene: scene.wire.down.add(2), "cannot connect to broker-2:9092: Connection refused"),
-    "leader hangs": (lambda scene: scene.wire.hung.add(2), "broker 2 did not answer ListOffsets in time"),
+    "leader down": (lambda scene: scene.network.down.add(2), "cannot connect to broker-2:9092: Connection refused"),
+    "leader hangs": (lambda scene: scene.network.hung.add(2), "broker 2 did not answer ListOffsets in time"),
     "error for ever": (lambda scene: scene.script(T1, *[78] * 1000), r"OFFSET_NOT_AVAILABLE \(error 78\)"),
     "left out": (
         lambda scene: change_offsets(
@@ -376,11 +376,11 @@ def test_partition_without_an_answer_ends_at_the_deadline_and_is_named(
         latest(scene, client, T0, T1, T2)
 
     assert scene.clock() - began == about_s(DEADLINE_S)
-    assert len(scene.wire.requests) < 4 * DEADLINE_S
+    assert len(scene.network.requests) < 4 * DEADLINE_S
 
 
 def test_pauses_grow_to_a_second_while_every_broker_is_down(scene: Scene, client: KafkaClient) -> None:
-    scene.wire.down.update({1, 2, 3})
+    scene.network.down.update({1, 2, 3})
     with pytest.raises(NoLeaderError):
         latest(scene, client, T0)
 
@@ -418,10 +418,10 @@ def test_connections_are_made_as_the_options_say(scene: Scene) -> None:
 
 def test_plan_does_not_trust_an_answer_that_waited_since_the_plan_before(scene: Scene) -> None:
     client = scene.warm_client()
-    scene.wire.hung_metadata |= {1, 2, 3}
+    scene.network.hung_metadata |= {1, 2, 3}
     client.cache.request_update(RefreshReason.NOT_LEADER, client.cache.snapshot.generation, T0, 6)
     client.cache.refresh_if_due(scene.clock() + 60, until=scene.clock())
-    scene.wire.hung_metadata.clear()
+    scene.network.hung_metadata.clear()
     scene.clock.sleep(600)
     asked = len(scene.sent("Metadata"))
     client.partitions(["t"], scene.clock() + 60)

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.kafka.client.next_request import Refresh, RetryPause
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.scene import Scene
 
 NOT_LEADER = Refresh(RefreshReason.NOT_LEADER, 6)
@@ -47,7 +47,7 @@ def test_partition_waits_for_metadata_that_is_requested(
     reason: RefreshReason,
 ) -> None:
     requests, partition, generation = (
-        Requests(client, client.wire.fetch),
+        Requests(client, client.network.fetch),
         RetryPause(T0),
         client.cache.snapshot.generation,
     )
@@ -62,7 +62,7 @@ def test_partition_waits_for_metadata_that_is_requested(
 
 def test_metadata_that_is_newer_than_the_request_is_not_requested_again(scene: Scene, client: KafkaClient) -> None:
     partition, generation = RetryPause(T0), client.cache.snapshot.generation
-    Requests(client, client.wire.fetch).refresh(partition, NOT_LEADER, sent(client, generation - 1), None)
+    Requests(client, client.network.fetch).refresh(partition, NOT_LEADER, sent(client, generation - 1), None)
 
     assert partition.is_ready(generation, scene.clock())
     assert client.cache.time_to_next_update_ms() > 0
@@ -70,7 +70,7 @@ def test_metadata_that_is_newer_than_the_request_is_not_requested_again(scene: S
 
 def test_named_leader_is_used_without_a_wait(scene: Scene, client: KafkaClient) -> None:
     partition, generation = RetryPause(T0), client.cache.snapshot.generation
-    Requests(client, client.wire.fetch).refresh(partition, NOT_LEADER, sent(client), LeaderHint(3, 1, None))
+    Requests(client, client.network.fetch).refresh(partition, NOT_LEADER, sent(client), LeaderHint(3, 1, None))
 
     assert partition.is_ready(generation, scene.clock())
     leader = client.cache.leader(T0)
@@ -78,7 +78,7 @@ def test_named_leader_is_used_without_a_wait(scene: Scene, client: KafkaClient) 
 
 
 def test_backoffs_of_errors_in_a_row_grow_and_are_counted(scene: Scene, client: KafkaClient) -> None:
-    requests, partition, pauses = Requests(client, client.wire.fetch), RetryPause(T0), []
+    requests, partition, pauses = Requests(client, client.network.fetch), RetryPause(T0), []
     for _ in range(3):
         requests.back_off(partition)
         pauses.append(partition.not_before - scene.clock())
@@ -93,7 +93,7 @@ def test_backoffs_of_errors_in_a_row_grow_and_are_counted(scene: Scene, client: 
 def test_throttled_partition_looks_its_leader_up_every_second(
     scene: Scene, client: KafkaClient, throttle_ms: int, waits_s: float | None
 ) -> None:
-    requests, partition, now = Requests(client, client.wire.fetch), RetryPause(T0), scene.clock()
+    requests, partition, now = Requests(client, client.network.fetch), RetryPause(T0), scene.clock()
     client.take_throttle(1, throttle_ms)
 
     assert requests.is_throttled(partition, 1, now) == (waits_s is not None)

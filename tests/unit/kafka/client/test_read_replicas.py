@@ -11,7 +11,7 @@ from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.model import RefreshReason
 from tests.partitions import T0, T1
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.reader_scene import FIVE, MAX_AGE_S, ReaderScene, ten_records
 
 
@@ -19,12 +19,12 @@ def a_scene(monkeypatch: pytest.MonkeyPatch, replica: int = 3, **options: str) -
     """Ten records in t-0, and its leader, broker 1, prefers this replica. No test takes 100 Fetches."""
 
     def counted(answer: FetchResponse) -> FetchResponse:
-        assert len(scene.wire.fetches) < 100, "Fetches follow each other without a pause"
+        assert len(scene.network.fetches) < 100, "Fetches follow each other without a pause"
         return answer
 
     scene = ten_records(monkeypatch, **options)
-    scene.wire.preferred_replicas[T0] = replica
-    scene.wire.change = counted
+    scene.network.preferred_replicas[T0] = replica
+    scene.network.change = counted
     return scene
 
 
@@ -32,7 +32,7 @@ def test_preferred_replica_is_followed_and_remembered_by_the_worker(monkeypatch:
     scene = a_scene(monkeypatch)
 
     assert scene.read(T0) == list(range(10))
-    assert {request.rack for _, request in scene.wire.fetches} == {"here"}
+    assert {request.rack for _, request in scene.network.fetches} == {"here"}
     assert scene.fetched_from() == [1, 3]
     assert scene.read(T0) == list(range(10))
     assert scene.fetched_from() == [3], "the next task asks it at once"
@@ -50,7 +50,7 @@ def test_leader_is_asked_for_its_preference_again_after_the_max_age(monkeypatch:
     scene = a_scene(monkeypatch)
     scene.read(T0)
     scene.fetched_from()
-    scene.wire.preferred_replicas[T0] = 2
+    scene.network.preferred_replicas[T0] = 2
     scene.clock.sleep(MAX_AGE_S)
     scene.read(T0)
 
@@ -80,13 +80,13 @@ def test_replica_that_leaves_the_cluster_is_left(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("code", [-1, 1, 3, 6, 9, 29, 56, 74, 75, 78, 100])
 def test_any_error_of_a_replica_leads_back_to_the_leader(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     scene = a_scene(monkeypatch)
-    scene.wire.replica_errors[3, T0] = code
+    scene.network.replica_errors[3, T0] = code
 
     assert scene.read(T0) == list(range(10))
     assert scene.fetched_from() == [1, 3, 1]
     assert scene.read(T0) == list(range(10))
     assert scene.fetched_from() == [1], "which is not told the rack, lest it names the same replica"
-    assert [api for api, _ in scene.wire.requests].count("ListOffsets") == 0
+    assert [api for api, _ in scene.network.requests].count("ListOffsets") == 0
     assert len(scene.events) == 1, "the cache was right"
 
 
@@ -94,7 +94,7 @@ def test_what_leader_and_replica_call_out_of_range_is_lost(monkeypatch: pytest.M
     scene = a_scene(monkeypatch)
     scene.read(T0)
     scene.fetched_from()
-    scene.wire.replica_errors[3, T0] = 1
+    scene.network.replica_errors[3, T0] = 1
     del scene.cluster.logs[T0][0]
 
     with pytest.raises(DataLossError, match="offsets 0 to 4 of t-0"):
@@ -107,7 +107,7 @@ def test_replica_that_is_gone_costs_no_wait_for_metadata(monkeypatch: pytest.Mon
     scene = a_scene(monkeypatch, 3, **{"kafka.request.timeout.ms": "3000"})
     scene.read(T0)
     scene.fetched_from()
-    getattr(scene.wire, fault).add(3)
+    getattr(scene.network, fault).add(3)
 
     assert scene.read(T0) == list(range(10))
     assert scene.fetched_from()[-1] == 1
@@ -116,7 +116,7 @@ def test_replica_that_is_gone_costs_no_wait_for_metadata(monkeypatch: pytest.Mon
 
 def test_replica_that_lags_behind_is_left_after_three_empty_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
-    scene.wire.replica_ends[3, T0] = 5
+    scene.network.replica_ends[3, T0] = 5
     began = scene.clock()
 
     assert scene.read(T0, start=5) == list(range(5, 10))
@@ -132,7 +132,7 @@ def serve_nothing(scene: ReaderScene, *node_ids: int) -> None:
             return answer
         return replace(answer, partitions=tuple(replace(fetched, records=b"") for fetched in answer.partitions))
 
-    scene.wire.change = emptied
+    scene.network.change = emptied
 
 
 def test_replica_that_has_all_and_sends_nothing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_replica_that_has_all_and_sends_nothing_loses_nothing(monkeypatch: pytes
 def test_empty_answers_of_a_replica_are_not_counted_against_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
     serve_nothing(scene, 1, 3)
-    scene.clock.at(0.15, lambda: scene.wire.replica_errors.update({(3, T0): 6}))
+    scene.clock.at(0.15, lambda: scene.network.replica_errors.update({(3, T0): 6}))
     scene.clock.at(0.35, lambda: serve_nothing(scene))
 
     assert scene.read(T0) == list(range(10))
@@ -157,7 +157,7 @@ def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pyte
     """A broker fills its answer in the order of the request: the partition at the end of the line waits its turn."""
     scene = a_scene(monkeypatch, 3, **{"kafka.max.partition.fetch.bytes": "1"})
     scene.cluster.move_leader(T1, 1)
-    scene.wire.preferred_replicas[T1] = 3
+    scene.network.preferred_replicas[T1] = 3
     for _ in range(10):
         scene.append(T1)
     left = iter(range(5))
@@ -170,7 +170,7 @@ def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pyte
         )
         return replace(answer, partitions=parts)
 
-    scene.wire.change = starved
+    scene.network.change = starved
 
     assert sorted(scene.read(T0, T1)) == sorted([*range(10), *range(50)])
     assert set(scene.fetched_from()[2:]) == {3}
@@ -178,8 +178,8 @@ def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pyte
 
 def test_replica_that_catches_up_in_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
-    scene.wire.replica_ends[3, T0] = 5
-    scene.clock.at(0.9, scene.wire.replica_ends.clear)
+    scene.network.replica_ends[3, T0] = 5
+    scene.clock.at(0.9, scene.network.replica_ends.clear)
 
     assert scene.read(T0, start=5) == list(range(5, 10))
     assert set(scene.fetched_from()[1:]) == {3}
@@ -191,8 +191,8 @@ def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pa
 ) -> None:
     scene = ten_records(monkeypatch)
     insists = {1: replica}
-    monkeypatch.setattr(scene.wire.fetch, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))
-    scene.wire.down.add(3)
+    monkeypatch.setattr(scene.network.fetch, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))
+    scene.network.down.add(3)
     scene.clock.at(5, insists.clear)
 
     assert scene.read(T0) == list(range(10))
@@ -206,7 +206,8 @@ def test_partitions_of_one_leader_are_each_read_from_their_own_replica(monkeypat
 
     assert sorted(scene.read(T0, T1)) == sorted([*range(10), *FIVE])
     by_broker = [
-        (node_id, [requested.partition for requested in request.partitions]) for node_id, request in scene.wire.fetches
+        (node_id, [requested.partition for requested in request.partitions])
+        for node_id, request in scene.network.fetches
     ]
     assert by_broker[0] == (1, [T0, T1])
     assert (3, [T0]) in by_broker
@@ -224,7 +225,7 @@ def test_preferred_replica_is_used_however_short_the_max_age_is(
 
 def test_max_age_of_zero_sends_few_fetches_while_a_replica_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, 3, **{"kafka.metadata.max.age.ms": "0"})
-    scene.wire.throttles[3] = deque([5_000])
+    scene.network.throttles[3] = deque([5_000])
     began = scene.clock()
 
     assert scene.read(T0) == list(range(10))
@@ -246,9 +247,9 @@ def test_rack_of_one_query_steers_no_other_query_of_the_worker(monkeypatch: pyte
 
 def test_replica_that_failed_one_query_is_left_by_the_queries_of_its_rack_only(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
-    scene.wire.replica_errors[3, T0] = 6
+    scene.network.replica_errors[3, T0] = 6
     scene.read(T0)
-    scene.wire.replica_errors.clear()
+    scene.network.replica_errors.clear()
     scene.fetched_from()
     elsewhere = scene.options(**{"kafka.client.rack": "elsewhere"})
 

@@ -1,4 +1,4 @@
-"""Coordinators that are never available, and brokers whose certificate is unusable."""
+"""TransactionCoordinators that are never available, and brokers whose certificate is unusable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, TlsError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
 from tests.partitions import T0
 from tests.transaction_cases import write
 from tests.unit.scene import Scene
@@ -30,7 +30,7 @@ def expired(node_id: int) -> TlsError:
 def failure(scene: Scene, brokers: int, codes: Sequence[int]) -> str:
     """The error of a transactional id whose coordinator is looked up in vain."""
     scene.cluster.brokers = {node_id: scene.cluster.brokers[node_id] for node_id in range(1, brokers + 1)}
-    scene.wire.transaction_errors["FindCoordinator"].extend(codes)
+    scene.network.transaction_errors["FindCoordinator"].extend(codes)
     with pytest.raises(ConnectError, match=r"COORDINATOR_\w+ \(error 1[45]\)") as caught:
         scene.warm_client().coordinators.fence([ID], TIMEOUT_MS, scene.clock() + 60)
     return str(caught.value)
@@ -60,7 +60,7 @@ def test_a_broker_with_an_unusable_certificate_is_passed_over_with_one_warning(
     scene.fail(refusing, *[expired(refusing)] * 100)
     producers = [coordinators.producer_id(scene.clock() + 60) for _ in range(20)]
 
-    assert producers == [ProducerEpoch(1000 + number, 0) for number in range(20)]
+    assert producers == [ProducerIdAndEpoch(1000 + number, 0) for number in range(20)]
     assert caplog.messages.count(f"{expired(refusing)}. Asking other brokers") <= 1
 
 
@@ -117,7 +117,7 @@ def test_list_that_needs_no_broker_passes_over_a_refusal_to_list(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinators = client_of_open_transactions(scene).coordinators
-    scene.wire.transaction_errors["ListTransactions"].append(ErrorCode.cluster_authorization_failed)
+    scene.network.transaction_errors["ListTransactions"].append(ErrorCode.cluster_authorization_failed)
 
     assert len(coordinators.list_transactions(scene.clock() + 60, of_all_brokers=False)) == 2
     (warning,) = caplog.messages
@@ -134,7 +134,7 @@ def test_list_of_all_brokers_fails_at_an_unusable_certificate(scene: Scene) -> N
 @pytest.mark.parametrize("away", [(), (3,)])
 def test_list_of_no_broker_at_all_is_an_error(scene: Scene, away: tuple[int, ...]) -> None:
     coordinators = client_of_open_transactions(scene).coordinators
-    scene.wire.down.update(away)
+    scene.network.down.update(away)
     refuse_to_list(scene, *{1, 2, 3}.difference(away))
     with pytest.raises(TlsError, match="has expired"):
         coordinators.list_transactions(scene.clock() + 5, of_all_brokers=False)

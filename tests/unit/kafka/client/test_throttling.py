@@ -12,7 +12,7 @@ from pyspark_kafka_meta.kafka.client.next_request import MAX_THROTTLE_MS, Thrott
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.model import RefreshReason
 from tests.partitions import T0, T1
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.reader_scene import FIVE, ten_records
 
 
@@ -27,7 +27,7 @@ def test_longest_throttle_of_a_broker_holds_and_none_is_believed_without_end() -
 
 def test_throttling_broker_is_left_alone_for_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ten_records(monkeypatch)
-    scene.wire.throttles[1] = deque([4_000, 1_500])
+    scene.network.throttles[1] = deque([4_000, 1_500])
     began = scene.clock()
 
     assert scene.read(T0) == list(range(10))
@@ -38,7 +38,7 @@ def test_throttling_broker_is_left_alone_for_as_long_as_it_says(monkeypatch: pyt
 def test_other_brokers_are_read_while_one_throttles(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ten_records(monkeypatch)
     scene.append(T1)
-    scene.wire.throttles[1] = deque([4_000])
+    scene.network.throttles[1] = deque([4_000])
 
     assert scene.read(T0, T1) == [*FIVE, *range(10)]
 
@@ -54,7 +54,7 @@ def test_next_task_leaves_a_throttling_broker_alone_too(monkeypatch: pytest.Monk
 
 def test_throttling_is_no_stall_and_is_told_by_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ten_records(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
-    scene.wire.throttles[1] = deque([900, 5_000, 5_000])
+    scene.network.throttles[1] = deque([900, 5_000, 5_000])
 
     assert scene.read(T0) == list(range(10))
     scene.worker.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 10)
@@ -64,7 +64,7 @@ def test_throttling_is_no_stall_and_is_told_by_the_next_event(monkeypatch: pytes
 
 def test_throttle_of_a_month_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ten_records(monkeypatch)
-    scene.wire.throttles[1] = deque([2**31 - 1])
+    scene.network.throttles[1] = deque([2**31 - 1])
     began = scene.clock()
 
     assert scene.read(T0) == list(range(10))
@@ -73,7 +73,7 @@ def test_throttle_of_a_month_is_not_believed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_throttles_without_end_and_without_records_are_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ten_records(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
-    scene.wire.throttles[1] = deque([5_000] * 100)
+    scene.network.throttles[1] = deque([5_000] * 100)
     began = scene.clock()
 
     with pytest.raises(ReadTimeoutError):
@@ -83,7 +83,7 @@ def test_throttles_without_end_and_without_records_are_a_stall(monkeypatch: pyte
 
 def test_silence_after_a_throttle_is_a_stall_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ten_records(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
-    scene.wire.throttles[1] = deque([5_000])
+    scene.network.throttles[1] = deque([5_000])
     end = scene.cluster.bounds(T0)[1]
     began = scene.clock()
     planned = [replace(partition, until_offset=end + 1) for partition in [scene.range(T0)]]

@@ -10,7 +10,7 @@ from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
 from tests.partitions import T0
-from tests.unit.fake_wire import FakeClock, FakeWire
+from tests.unit.fake_network import FakeClock, FakeNetwork
 
 REQUEST_TIMEOUT_S = 5
 WALL_S = 1_700_000_000.25
@@ -50,13 +50,13 @@ class Scene:
         settings: PolicySettings = PolicySettings(),  # noqa: B008 (frozen)
     ) -> None:
         self.clock = LimitedClock()
-        self.wire = FakeWire(clock=self.clock)
-        self.cluster = self.wire.cluster
+        self.network = FakeNetwork(clock=self.clock)
+        self.cluster = self.network.cluster
         self.cluster.create_topic("t", partitions=2)
         self.events: list[Any] = []  # RefreshEvent, with the details of its kind
         self.recorder = EventRecorder("c0ffee", self.events.append, self.clock, lambda: WALL_S)
         self.cache = MetadataCache(
-            self.wire,
+            self.network,
             bootstrap or (BROKER_1,),
             settings,
             self.recorder,
@@ -76,7 +76,7 @@ class Scene:
         self.cache.refresh(RefreshReason.BOOTSTRAP, self.deadline())
         self.clock.sleep(10)
         self.events.clear()
-        self.wire.requests.clear()
+        self.network.requests.clear()
         return self
 
     def report(self, reason: RefreshReason = RefreshReason.NOT_LEADER, node_id: int = 1) -> None:

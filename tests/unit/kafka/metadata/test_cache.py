@@ -15,7 +15,7 @@ from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.model import NO_LEADER, Address, LeaderHint, MetadataResponse, RefreshReason, TopicPartition
 from tests.partitions import T0, T1
-from tests.unit.fake_wire import about_ms
+from tests.unit.fake_network import about_ms
 from tests.unit.kafka.metadata.cache_scene import BROKER_1, Scene
 
 
@@ -51,7 +51,7 @@ def test_first_event_needs_no_request() -> None:
     )
     assert (scene.first_event.outcome, scene.first_event.generation_after) == (Outcome.UNCHANGED, 0)
     assert (scene.first_event.details, scene.first_event.idle_ms) == (None, None)
-    assert scene.wire.requests == []
+    assert scene.network.requests == []
 
 
 def test_last_event_has_the_idle_time() -> None:
@@ -125,7 +125,7 @@ def test_lost_records_are_an_event_without_a_request() -> None:
     assert (event.cause_topic, event.cause_partition) == ("t", 1)
     assert (event.details.lost_from_offset, event.details.lost_until_offset) == (3, 12)
     assert (event.generation_before, event.generation_after, event.to_dict()["attempt"]) == (1, 1, 0)
-    assert scene.wire.requests == []
+    assert scene.network.requests == []
 
 
 def test_ended_transactions_are_an_event_without_a_request() -> None:
@@ -140,7 +140,7 @@ def test_ended_transactions_are_an_event_without_a_request() -> None:
     assert (row["latency_ms"], row["attempt"], row["outcome"]) == (None, 0, Outcome.UNCHANGED), (
         "of Metadata requests alone"
     )
-    assert scene.wire.requests == []
+    assert scene.network.requests == []
 
 
 def test_begun_transactions_are_counted_until_the_next_event() -> None:
@@ -161,7 +161,7 @@ def test_many_lookups_need_no_request_and_are_counted() -> None:
     scene.report()
     event = scene.refresh_when_due()
 
-    assert len(scene.wire.requests) == 1
+    assert len(scene.network.requests) == 1
     assert event.lookups == 500
     assert scene.refresh_when_due().lookups == 0
 
@@ -219,12 +219,12 @@ def test_second_report_of_the_same_generation_adds_no_request() -> None:
     scene.refresh_when_due()
 
     assert not scene.cache.refresh_if_due(scene.deadline())
-    assert len(scene.wire.requests) == len(scene.events) == 1
+    assert len(scene.network.requests) == len(scene.events) == 1
 
 
 def test_backoff_grows_while_responses_are_stale() -> None:
     scene = Scene().bootstrapped()
-    scene.wire.down.add(1)
+    scene.network.down.add(1)
     times = []
     for _ in range(9):
         scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
@@ -241,7 +241,7 @@ def test_backoff_grows_while_responses_are_stale() -> None:
 
 def test_stale_broker_is_not_the_only_one_used() -> None:
     scene = Scene().bootstrapped()
-    scene.wire.cut_off(1)
+    scene.network.cut_off(1)
     scene.cluster.move_leader(T0, 3)
     scene.report()
     first = scene.refresh_when_due()
@@ -255,11 +255,11 @@ def test_stale_broker_is_not_the_only_one_used() -> None:
 
 def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
     scene = Scene().bootstrapped()
-    scene.wire.cut_off(1)
+    scene.network.cut_off(1)
     scene.cluster.move_leader(T0, 3)
     scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
     assert scene.refresh_when_due().details.broker_id != 1
-    scene.wire.down |= {2, 3}
+    scene.network.down |= {2, 3}
     scene.report()
     while scene.refresh_when_due().outcome is Outcome.FAILED:
         pass
@@ -304,13 +304,13 @@ def test_missing_topic_leaves_the_requests_after_its_last_lookup() -> None:
     scene.cache.track(["yesterday"])
     scene.bootstrapped()
     del scene.cluster.topics["yesterday"]
-    real, requested = scene.wire.metadata, []
+    real, requested = scene.network.metadata, []
 
     def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
         requested.append(sorted(topics or ()))
         return real(address, topics, deadline)
 
-    scene.wire.metadata = metadata  # type: ignore[method-assign]
+    scene.network.metadata = metadata  # type: ignore[method-assign]
     for wanted in (True, True, False, False):
         scene.clock.sleep(200)
         if wanted:
@@ -322,14 +322,14 @@ def test_missing_topic_leaves_the_requests_after_its_last_lookup() -> None:
 
 def test_topic_without_a_response_stays_in_requests() -> None:
     scene = Scene()
-    real, back_at = scene.wire.metadata, scene.clock() + 400
+    real, back_at = scene.network.metadata, scene.clock() + 400
 
     def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
         if scene.clock() < back_at:
             raise ConnectError("down")
         return real(address, topics, deadline)
 
-    scene.wire.metadata = metadata  # type: ignore[method-assign]
+    scene.network.metadata = metadata  # type: ignore[method-assign]
 
     assert list(scene.cache.refresh(RefreshReason.BOOTSTRAP, back_at + 100).topics) == ["t"]
 
@@ -337,7 +337,7 @@ def test_topic_without_a_response_stays_in_requests() -> None:
 @pytest.mark.parametrize("code", [3, 29])
 def test_topic_error_is_no_failed_refresh(code: int) -> None:
     scene = Scene()
-    scene.wire.metadata_errors["t"] = code
+    scene.network.metadata_errors["t"] = code
     snapshot = scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
 
     assert snapshot.topic_errors.get("t") == code
@@ -366,11 +366,11 @@ def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
         scene = Scene(settings=settings).bootstrapped()
         scene.cluster.move_leader(T0, 3)
         scene.report()
-        scene.wire.down |= {1, 2, 3}
+        scene.network.down |= {1, 2, 3}
         began = scene.clock()
         while scene.clock() < began + 20.5:
             scene.refresh_when_due()
-        scene.wire.down.clear()
+        scene.network.down.clear()
         healed.append(scene.refresh_when_due())
     eager, patient = healed
 
@@ -383,8 +383,8 @@ def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
 def test_every_request_is_one_event_and_no_event_is_missing() -> None:
     scene = Scene(BROKER_1, Address("dead", 1))
     for step in range(60):
-        scene.wire.down = {step % 4}
-        scene.wire.hung = {(step + 1) % 5} - scene.wire.down
+        scene.network.down = {step % 4}
+        scene.network.hung = {(step + 1) % 5} - scene.network.down
         if step % 3 == 0:
             scene.cluster.move_leader(T0, 1 + step % 3)
         scene.report()
@@ -392,7 +392,7 @@ def test_every_request_is_one_event_and_no_event_is_missing() -> None:
     scene.cache.take_hint(T0, LeaderHint(2, 1_000, None), scene.cache.snapshot.generation)
     refreshes = [event for event in scene.events if event.kind is EventKind.REFRESH]
 
-    assert len(refreshes) == len(scene.wire.requests) == 60
+    assert len(refreshes) == len(scene.network.requests) == 60
     assert [event.sequence for event in (scene.first_event, *scene.events)] == list(range(1, 63))
     assert {event.cache_id for event in scene.events} == {scene.recorder.cache_id}
     assert {event.outcome for event in refreshes} == set(Outcome)
@@ -401,14 +401,14 @@ def test_every_request_is_one_event_and_no_event_is_missing() -> None:
 def test_topic_whose_name_is_refused_is_requested_once_for_each_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene().bootstrapped()
     requested: list[Collection[str]] = []
-    send = scene.wire.send_metadata
+    send = scene.network.send_metadata
 
     def record(address: Address, topics: Collection[str] | None, deadline: float) -> None:
         requested.append(sorted(topics or ()))
         send(address, topics, deadline)
 
-    monkeypatch.setattr(scene.wire, "send_metadata", record)
-    scene.wire.metadata_errors["refused"] = INVALID_TOPIC_EXCEPTION
+    monkeypatch.setattr(scene.network, "send_metadata", record)
+    scene.network.metadata_errors["refused"] = INVALID_TOPIC_EXCEPTION
     for _ in range(2):
         assert scene.cache.track(["refused"]) == {"refused"}
         scene.cache.refresh(RefreshReason.NEW_TOPIC, scene.deadline())

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEve
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
-from tests.unit.fake_wire import about_ms, about_s
+from tests.unit.fake_network import about_ms, about_s
 from tests.unit.kafka.metadata.cache_scene import BROKER_1, REQUEST_TIMEOUT_S, Scene
 
 BROKER_2 = Address("broker-2", 9092)
@@ -32,11 +32,11 @@ EXPIRED = TlsError("broker-2:9092: its certificate has expired")
 def test_bootstrap_failover_has_events_of_both_addresses() -> None:
     dead, hung = Address("dead", 1), Address("broker-2", 9092)
     scene = Scene(dead, hung, BROKER_1)
-    scene.wire.hung.add(2)
+    scene.network.hung.add(2)
     scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
     refused, silent, answered = scene.events
 
-    assert scene.wire.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
+    assert scene.network.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
     assert (refused.details.attempt, refused.details.broker_host, refused.details.latency_ms) == (
         1,
         "dead",
@@ -59,7 +59,7 @@ def test_bootstrap_failover_has_events_of_both_addresses() -> None:
 
 def test_error_without_a_response_names_every_address() -> None:
     scene = Scene(Address("dead", 1), Address("gone", 2), BROKER_1)
-    scene.wire.failures[1] = deque(ProtocolError("unreadable response") for _ in range(100))
+    scene.network.failures[1] = deque(ProtocolError("unreadable response") for _ in range(100))
     with pytest.raises(ConnectError) as caught:
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline(3))
 
@@ -68,7 +68,7 @@ def test_error_without_a_response_names_every_address() -> None:
     assert "cannot connect to gone:2: Connection refused" in text
     assert "broker-1:9092: unreadable response" in text
     assert "check kafka.bootstrap.servers" in text
-    assert len(scene.events) == len(scene.wire.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
+    assert len(scene.events) == len(scene.network.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
     assert scene.clock() <= 1_003
 
 
@@ -77,7 +77,7 @@ NOT_KNOWN = UnknownHostError("cannot connect to broker-1:9092: Name or service n
 
 def test_unknown_host_names_fail_a_new_query_within_seconds() -> None:
     scene = Scene()
-    scene.wire.failures[1] = deque([NOT_KNOWN] * 100)
+    scene.network.failures[1] = deque([NOT_KNOWN] * 100)
     began = scene.clock()
     with pytest.raises(ConnectError, match=r"Name or service not known.*check kafka\.bootstrap\.servers"):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
@@ -87,7 +87,7 @@ def test_unknown_host_names_fail_a_new_query_within_seconds() -> None:
 
 def test_one_host_name_that_resolves_later_suffices() -> None:
     scene = Scene()
-    scene.wire.failures[1] = deque([NOT_KNOWN] * 4)
+    scene.network.failures[1] = deque([NOT_KNOWN] * 4)
 
     assert scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline()).generation == 1
 
@@ -101,7 +101,7 @@ def test_one_host_name_that_resolves_later_suffices() -> None:
 )
 def test_unknown_host_name_is_retried_if_it_may_be_right(bootstrap: list[Address], reason: RefreshReason) -> None:
     scene = Scene(*bootstrap)
-    scene.wire.failures[1] = deque([NOT_KNOWN] * 15)
+    scene.network.failures[1] = deque([NOT_KNOWN] * 15)
     began = scene.clock()
     scene.cache.refresh(reason, scene.deadline())
 
@@ -110,7 +110,7 @@ def test_unknown_host_name_is_retried_if_it_may_be_right(bootstrap: list[Address
 
 def test_error_omits_failures_before_the_last_refresh() -> None:
     scene = Scene(Address("dead", 1), BROKER_1).bootstrapped()
-    scene.wire.hung |= {1, 2, 3}
+    scene.network.hung |= {1, 2, 3}
     with pytest.raises(ConnectError) as caught:
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(4))
 
@@ -120,7 +120,7 @@ def test_error_omits_failures_before_the_last_refresh() -> None:
 
 def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
     scene = Scene().bootstrapped()
-    scene.wire.hung.add(2)
+    scene.network.hung.add(2)
     started = scene.clock()
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(60))
 
@@ -131,7 +131,7 @@ def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
 
 def test_refreshes_on_demand_use_different_brokers() -> None:
     scene = Scene().bootstrapped()
-    scene.wire.down.add(2)
+    scene.network.down.add(2)
     answered = [1]
     for _ in range(4):
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
@@ -142,7 +142,7 @@ def test_refreshes_on_demand_use_different_brokers() -> None:
 
 def test_refreshes_on_demand_use_the_only_broker() -> None:
     scene = Scene().bootstrapped()
-    scene.wire.down |= {2, 3}
+    scene.network.down |= {2, 3}
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert scene.events[-1].details.broker_id == 1
@@ -150,7 +150,7 @@ def test_refreshes_on_demand_use_the_only_broker() -> None:
 
 def test_attempt_ends_at_the_callers_deadline() -> None:
     scene = Scene()
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.cache.refresh_if_due(scene.deadline(1))
 
     assert scene.events[-1].details.latency_ms == about_ms(1_000)
@@ -162,13 +162,13 @@ def test_no_request_after_the_deadline() -> None:
     assert not scene.cache.refresh_if_due(scene.clock())
     with pytest.raises(ConnectError, match="no time was left"):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.clock())
-    assert scene.wire.requests == []
+    assert scene.network.requests == []
 
 
 def test_failed_refresh_keeps_the_metadata() -> None:
     scene = Scene().bootstrapped()
     before = scene.cache.snapshot
-    scene.wire.down |= {1, 2, 3}
+    scene.network.down |= {1, 2, 3}
     scene.report()
 
     assert not scene.cache.refresh_if_due(scene.deadline())
@@ -185,10 +185,10 @@ def test_failed_refresh_keeps_the_metadata() -> None:
 def test_cache_rebootstraps_if_every_known_broker_failed() -> None:
     service_name = Address("kafka", 9092)
     scene = Scene(service_name)
-    scene.wire.aliases[service_name] = 1
+    scene.network.aliases[service_name] = 1
     scene.bootstrapped()
     scene.cluster.brokers = {n: Broker(n, Address(f"new-{n}", 9092)) for n in (7, 8, 9)}
-    scene.wire.aliases[service_name] = 7
+    scene.network.aliases[service_name] = 7
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert sorted(scene.cache.snapshot.brokers) == [7, 8, 9]
@@ -201,10 +201,10 @@ def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
     """KIP-1102, although other brokers are known and respond."""
     service_name = Address("kafka", 9092)
     scene = Scene(service_name)
-    scene.wire.aliases[service_name] = 3
+    scene.network.aliases[service_name] = 3
     scene.bootstrapped()
     scene.report()
-    scene.wire.metadata_refusals = {node_id: deque([129]) for node_id in (1, 2)}
+    scene.network.metadata_refusals = {node_id: deque([129]) for node_id in (1, 2)}
     refused, answered, after = (scene.refresh_when_due() for _ in range(3))
 
     assert (refused.details.broker_host, refused.outcome) == ("broker-1", Outcome.FAILED)
@@ -218,7 +218,7 @@ def test_refused_metadata_request_goes_to_another_broker() -> None:
     scene = Scene().bootstrapped()
     before = scene.cache.snapshot
     scene.report()
-    scene.wire.metadata_refusals[1] = deque([31])
+    scene.network.metadata_refusals[1] = deque([31])
     refused, answered = scene.refresh_when_due(), scene.refresh_when_due()
 
     assert refused.details.error == "broker-1:9092 refused a Metadata request: CLUSTER_AUTHORIZATION_FAILED (error 31)"
@@ -230,7 +230,7 @@ def test_response_without_brokers_is_a_failure() -> None:
     scene = Scene().bootstrapped()
     before = scene.cache.snapshot
     brokers, scene.cluster.brokers = scene.cluster.brokers, {}
-    scene.wire.cut_off(1)
+    scene.network.cut_off(1)
     scene.cluster.brokers = brokers
     scene.report()
     event = scene.refresh_when_due()
@@ -241,7 +241,7 @@ def test_response_without_brokers_is_a_failure() -> None:
 
 def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    scene.wire.failures[1] = deque([TOO_OLD])
+    scene.network.failures[1] = deque([TOO_OLD])
 
     with pytest.raises(UnsupportedBrokerError):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
@@ -251,7 +251,7 @@ def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCa
 
 def test_a_broker_that_fails_for_good_is_passed_over_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(BROKER_2, BROKER_1)
-    scene.wire.failures[2] = deque([EXPIRED] * 10)
+    scene.network.failures[2] = deque([EXPIRED] * 10)
     for _ in range(3):
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
@@ -263,21 +263,21 @@ def test_a_broker_that_fails_for_good_is_passed_over_with_one_warning(caplog: py
 @pytest.mark.parametrize("other", [TOO_OLD, ConnectError("cannot connect to broker-1:9092: Connection refused")])
 def test_error_that_is_not_retriable_ends_a_refresh_once_all_addresses_failed(other: KafkaMetaError) -> None:
     scene = Scene(BROKER_2, BROKER_1)
-    scene.wire.failures = {2: deque([EXPIRED]), 1: deque([other])}
+    scene.network.failures = {2: deque([EXPIRED]), 1: deque([other])}
 
     with pytest.raises((TlsError, UnsupportedBrokerError)):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
-    assert len(scene.wire.requests) == 2
+    assert len(scene.network.requests) == 2
 
 
 def test_a_refused_login_is_not_tried_at_another_broker() -> None:
     scene = Scene(BROKER_2, BROKER_1)
     refused = AuthenticationError("wrong password")
-    scene.wire.failures = {2: deque([refused]), 1: deque([refused])}
+    scene.network.failures = {2: deque([refused]), 1: deque([refused])}
 
     with pytest.raises(AuthenticationError):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
-    assert len(scene.wire.requests) == 1
+    assert len(scene.network.requests) == 1
 
 
 def test_failing_publisher_does_not_fail_a_refresh(caplog: pytest.LogCaptureFixture) -> None:
@@ -287,7 +287,7 @@ def test_failing_publisher_does_not_fail_a_refresh(caplog: pytest.LogCaptureFixt
     scene = Scene()
     recorder = EventRecorder("c0ffee", publish, scene.clock, scene.clock)
     cache = MetadataCache(
-        scene.wire, [BROKER_1], PolicySettings(), recorder, request_timeout_ms=1000, clock=scene.clock
+        scene.network, [BROKER_1], PolicySettings(), recorder, request_timeout_ms=1000, clock=scene.clock
     )
     cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
 
@@ -299,9 +299,9 @@ def test_failing_publisher_does_not_fail_a_refresh(caplog: pytest.LogCaptureFixt
 def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int) -> None:
     alias = Address("kafka", 9092)
     scene = Scene(alias, request_timeout_s=request_timeout_s)
-    scene.wire.aliases[alias] = 3
+    scene.network.aliases[alias] = 3
     scene.bootstrapped()
-    scene.wire.hung |= {1, 2, 3}
+    scene.network.hung |= {1, 2, 3}
     began = scene.clock()
     scene.report()
     events = [scene.refresh_when_due() for _ in range(3)]
@@ -315,9 +315,9 @@ def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int
 def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
     scene = Scene().bootstrapped()
     scene.clock.sleep(300)
-    scene.wire.down |= {1, 2, 3}
+    scene.network.down |= {1, 2, 3}
     scene.refresh_when_due()
-    scene.wire.down.clear()
+    scene.network.down.clear()
     scene.cluster.move_leader(T0, 3)
     scene.clock.sleep(5)
     assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
@@ -333,11 +333,11 @@ def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
 def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene().bootstrapped()
     for _ in range(2):
-        scene.wire.down.update({1, 2, 3})
+        scene.network.down.update({1, 2, 3})
         scene.report()
         for _ in range(12):
             scene.refresh_when_due()
-        scene.wire.down.clear()
+        scene.network.down.clear()
         assert scene.refresh_when_due().outcome is not Outcome.FAILED
 
     first, second = (record.message for record in caplog.records)

@@ -8,7 +8,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
-from tests.unit.fake_wire import about_ms
+from tests.unit.fake_network import about_ms
 from tests.unit.kafka.metadata.cache_scene import Scene
 
 
@@ -18,7 +18,7 @@ def test_hint_moves_the_leader_and_a_refresh_confirms_it() -> None:
 
     assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1, error_code=6, node_id=1)
     assert scene.leader_id() == 3
-    assert scene.wire.requests == []
+    assert scene.network.requests == []
     [hint] = scene.events
     assert (hint.cause_error_code, hint.cause_partition, hint.cause_node_id, hint.details.recovery_ms) == (6, 0, 1, 0.0)
     assert (hint.kind, hint.outcome) == (EventKind.HINT, Outcome.CHANGED)

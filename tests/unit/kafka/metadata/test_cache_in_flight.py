@@ -10,14 +10,14 @@ import pytest
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.model import LeaderHint, RefreshReason
 from tests.partitions import T0
-from tests.unit.fake_wire import about_ms, about_s
+from tests.unit.fake_network import about_ms, about_s
 from tests.unit.kafka.metadata.cache_scene import Scene
 
 
 def asking() -> Scene:
     """A cache with a request in flight."""
     scene = Scene().bootstrapped()
-    scene.wire.hung_metadata |= {1, 2, 3}
+    scene.network.hung_metadata |= {1, 2, 3}
     scene.report()
     look(scene)
     assert scene.cache.has_request_in_flight
@@ -38,14 +38,14 @@ def test_lookups_work_while_a_request_is_in_flight() -> None:
 
     assert scene.leader_id() == 1
     assert scene.cache.time_to_next_update_ms() == math.inf
-    assert (len(scene.wire.requests), scene.events, scene.clock()) == (1, [], about_s(began))
+    assert (len(scene.network.requests), scene.events, scene.clock()) == (1, [], about_s(began))
 
 
 def test_response_is_merged_when_it_arrives() -> None:
     scene = asking()
     scene.cluster.move_leader(T0, 2)
     scene.clock.sleep(1)
-    scene.wire.hung_metadata.clear()
+    scene.network.hung_metadata.clear()
 
     assert look(scene)
     assert scene.leader_id() == 2
@@ -64,7 +64,7 @@ def test_timeout_leads_to_another_broker() -> None:
     assert not look(scene)
     [event] = scene.events
     assert "did not answer in time" in str(event.details.error)
-    scene.wire.hung_metadata.clear()
+    scene.network.hung_metadata.clear()
 
     assert look(scene)
     assert [event.details.attempt for event in scene.events] == [1, 2]
@@ -74,7 +74,7 @@ def test_timeout_leads_to_another_broker() -> None:
 def test_age_of_metadata_starts_at_the_request() -> None:
     scene = asking()
     scene.clock.sleep(200)
-    scene.wire.hung_metadata.clear()
+    scene.network.hung_metadata.clear()
     assert look(scene)
 
     assert scene.cache.time_to_next_update_ms() == about_ms(100_000)
@@ -83,7 +83,7 @@ def test_age_of_metadata_starts_at_the_request() -> None:
 
 def test_refresh_sends_its_own_request() -> None:
     scene = asking()
-    scene.wire.hung_metadata.clear()
+    scene.network.hung_metadata.clear()
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert [event.reason for event in scene.events] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
@@ -94,7 +94,7 @@ def test_topic_added_during_a_request_needs_another_request() -> None:
     scene = asking()
     scene.cluster.create_topic("u")
     scene.cache.track(["u"])
-    scene.wire.hung_metadata.clear()
+    scene.network.hung_metadata.clear()
     assert look(scene)
     assert not scene.cache.snapshot.partitions("u")
 
@@ -105,7 +105,7 @@ def test_topic_added_during_a_request_needs_another_request() -> None:
 def test_hint_during_a_request_needs_another_request() -> None:
     scene = asking()
     assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
-    scene.wire.hung_metadata.clear()
+    scene.network.hung_metadata.clear()
     assert look(scene)
 
     assert scene.leader_id() == 3
@@ -128,9 +128,9 @@ def test_request_in_flight_at_close_has_an_event() -> None:
 
 def test_unexpected_exception_leaves_no_request_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = asking()
-    scene.wire.hung_metadata.clear()
+    scene.network.hung_metadata.clear()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(scene.wire, "receive_metadata", interrupted)
+        patched.setattr(scene.network, "receive_metadata", interrupted)
         look(scene)
 
     assert scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline()).generation == 2

@@ -17,13 +17,13 @@ ALL = [BROKER_1, BROKER_2, BROKER_3]
 
 def reuse(scene: Scene, monkeypatch: pytest.MonkeyPatch, *addresses: Address, cluster_id: str | None = "other") -> None:
     """Give addresses to brokers of another cluster."""
-    respond = scene.wire.metadata
+    respond = scene.network.metadata
 
     def metadata(address: Address, topics: frozenset[str] | None, deadline: float) -> MetadataResponse:
         response = respond(address, topics, deadline)
         return replace(response, cluster_id=cluster_id) if address in addresses else response
 
-    monkeypatch.setattr(scene.wire, "metadata", metadata)
+    monkeypatch.setattr(scene.network, "metadata", metadata)
 
 
 def test_a_broker_of_another_cluster_is_passed_over_with_one_warning(

@@ -40,11 +40,11 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     TransactionRequest,
     TransactionVersionRequest,
 )
-from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 T_ID, U_ID = UUID(int=7), UUID(int=8)
 CORRELATION_ID = 77
-PRODUCER = ProducerEpoch(2**40, 3)
+PRODUCER = ProducerIdAndEpoch(2**40, 3)
 TRANSACTION_REQUESTS: dict[Api, TransactionRequest] = {
     INIT_PRODUCER_ID: ProducerIdRequest("orders/1/0", 60_000),
     FIND_COORDINATOR: FindCoordinatorRequest(("orders/1/0", "orders/2/0")),

@@ -35,7 +35,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     transaction_request,
     transaction_response,
 )
-from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker, ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker, ProducerIdAndEpoch, TransactionVersion
 from tests.partitions import T0, T1, U0
 from tests.unit.kafka.protocol.answers import (
     PRODUCER,
@@ -142,7 +142,7 @@ ANSWERS: dict[Api, TransactionResponse] = {
     INIT_PRODUCER_ID: ProducerIdResponse(3, 0, PRODUCER, 1003),
     FIND_COORDINATOR: CoordinatorResponse(3, {"orders/1/0": COORDINATOR, "orders/2/0": COORDINATOR}, 1003),
     ADD_PARTITIONS_TO_TXN: AddPartitionsResponse(3, {}, 1003),
-    END_TXN: EndTransactionResponse(3, 0, ProducerEpoch(2**40, 4), 1003),
+    END_TXN: EndTransactionResponse(3, 0, ProducerIdAndEpoch(2**40, 4), 1003),
     LIST_TRANSACTIONS: ListTransactionsResponse(3, 0, ("orders/1/0", "orders/2/0"), 1003),
     DESCRIBE_TRANSACTIONS: DescribeTransactionsResponse(3, 0, DESCRIBED, 1003),
     FEATURES: TransactionVersionResponse(3, 0, TransactionVersion.V2, 1003),

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.kafka.records.encoder import (
     split,
 )
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, records_arrow_schema
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch
 from tests.unit.kafka.records.handmade import BASE_MS, Row, batch, fetched, from_kio, nullable, rows_of, varint
 
 HEADERS_TYPE = records_arrow_schema([HEADERS_COLUMN]).field(0).type
@@ -137,7 +137,7 @@ def test_batches_are_as_large_as_the_limit_allows(rows: list[Row], data: st.Data
 def test_bytes_equal_those_of_a_plain_writer(rows: list[Row]) -> None:
     (encoded,) = encode_rows(rows)
 
-    assert encoded.to_bytes(ProducerEpoch(2**40, 7), 123) == batch(
+    assert encoded.to_bytes(ProducerIdAndEpoch(2**40, 7), 123) == batch(
         rows, leader_epoch=-1, producer_id=2**40, producer_epoch=7, base_sequence=123
     )
 
@@ -158,7 +158,7 @@ def test_kio_reads_the_rows(rows: list[Row]) -> None:
 def test_header_of_a_batch(codec: Codec) -> None:
     (encoded,) = encode_rows(MIXED, codec)
 
-    data = encoded.to_bytes(ProducerEpoch(77, 3), 2**31 - 1)
+    data = encoded.to_bytes(ProducerIdAndEpoch(77, 3), 2**31 - 1)
     (header,) = read_batch_headers(data)
 
     assert len(data) == encoded.size_bytes == header.end
@@ -172,7 +172,9 @@ def test_header_of_a_batch(codec: Codec) -> None:
 @settings(max_examples=50, deadline=None)
 def test_batch_of_a_transaction_differs_in_its_attributes_alone(rows: list[Row], codec: Codec) -> None:
     (encoded,) = encode_rows(rows, codec)
-    plain, transactional = (encoded.to_bytes(ProducerEpoch(77, 3), 5, is_transactional=each) for each in (False, True))
+    plain, transactional = (
+        encoded.to_bytes(ProducerIdAndEpoch(77, 3), 5, is_transactional=each) for each in (False, True)
+    )
     (plain_header,), (header,) = read_batch_headers(plain), read_batch_headers(transactional)
 
     assert (header.is_transactional, plain_header.is_transactional) == (True, False)

@@ -23,7 +23,7 @@ def with_partitions(**fields: object) -> Callable[[FetchResponse], FetchResponse
 
 
 def change(scene: Scene, how: Callable[[FetchResponse], FetchResponse]) -> None:
-    scene.wire.change = how
+    scene.network.change = how
 
 
 def failing(code: int) -> Callable[[FetchResponse], FetchResponse]:

@@ -79,7 +79,7 @@ def test_batch_that_was_corrupt_on_its_way_is_read_the_second_time(
             scene.cluster.logs[T1][index] = good
         return answer
 
-    scene.wire.change = heal
+    scene.network.change = heal
     assert by_partition(rows(reader.read(scene.ranges()))) == written()
 
 
@@ -98,7 +98,7 @@ def test_corrupt_batch_fails_with_topic_partition_and_offset_after_two_fetches_o
     assert (raised.value.topic, raised.value.partition, raised.value.from_offset) == ("t", 1, at)
     asked = [
         requested.fetch_offset
-        for _, request in scene.wire.fetches
+        for _, request in scene.network.fetches
         for requested in request.partitions
         if requested.partition == T1
     ]
@@ -159,17 +159,17 @@ def test_batch_that_its_broker_calls_corrupt_fails_the_task_when_it_does_so_twic
     scene: Scene, options: dict[str, str]
 ) -> None:
     scene.fill()
-    scene.wire.error_codes[T1] = deque([CORRUPT_MESSAGE])
+    scene.network.error_codes[T1] = deque([CORRUPT_MESSAGE])
     assert by_partition(rows(scene.reader(**options).read(scene.ranges()))) == written()
 
-    scene.wire.error_codes[T1] = deque([CORRUPT_MESSAGE] * 2)
+    scene.network.error_codes[T1] = deque([CORRUPT_MESSAGE] * 2)
     with pytest.raises(CorruptBatchError, match=r"^t-1 at offset 0: .*CORRUPT_MESSAGE.*twice.* start behind it"):
         rows(scene.reader(**options).read(scene.ranges()))
 
 
 def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> None:
     scene.fill()
-    scene.wire.preferred_replicas[T1] = 3
+    scene.network.preferred_replicas[T1] = 3
     asked: list[int] = []
 
     def damage_of_follower(answer: FetchResponse) -> FetchResponse:
@@ -181,7 +181,7 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
         ]
         return replace(answer, partitions=tuple(corrupt)) if answer.node_id == 3 else answer
 
-    scene.wire.change = damage_of_follower
+    scene.network.change = damage_of_follower
     read = rows(scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)]))
     assert by_partition(read) == {T1: written()[T1]}
     assert asked == [3, 2, 2, 2, 2]
@@ -196,7 +196,7 @@ def test_batch_that_decompresses_to_more_than_the_option_allows_is_neither_skipp
     scene.cluster.logs[T1][0] = replace(scene.cluster.logs[T1][0], data=bomb)
     with pytest.raises(BatchTooLargeError, match=r"^t-1 at offset 0: .* 2000 bytes; set .* maxDecompressedBatchBytes"):
         rows(scene.reader(maxDecompressedBatchBytes="2000", **options).read([scene.range(T1)]))
-    asked = [requested.fetch_offset for _, request in scene.wire.fetches for requested in request.partitions]
+    asked = [requested.fetch_offset for _, request in scene.network.fetches for requested in request.partitions]
     assert asked.count(0) == 1
     assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
     assert len(rows(scene.reader(maxDecompressedBatchBytes="4000").read([scene.range(T1)]))) == 12

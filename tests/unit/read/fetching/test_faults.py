@@ -38,7 +38,7 @@ def test_leader_named_by_the_old_one_is_asked_without_a_metadata_request(scene: 
 
     assert by_partition(read) == {T0: written()[T0]}
     assert scene.sent("Fetch") == [1, 3]
-    assert [api for api, _ in scene.wire.requests][:2] == ["Fetch", "Fetch"]
+    assert [api for api, _ in scene.network.requests][:2] == ["Fetch", "Fetch"]
     event = scene.events[0]
     assert (event.kind, event.reason, event.cause_partition) == (EventKind.HINT, RefreshReason.LEADER_HINT, 0)
 
@@ -46,7 +46,7 @@ def test_leader_named_by_the_old_one_is_asked_without_a_metadata_request(scene: 
 def test_brokers_that_keep_silent_about_metadata_delay_no_partition_whose_leader_a_hint_named(scene: Scene) -> None:
     scene.fill()
     reader = scene.reader()
-    scene.wire.hung_metadata |= {1, 2, 3}
+    scene.network.hung_metadata |= {1, 2, 3}
     scene.cluster.move_leader(T0, 3)
     began = scene.clock()
     read = rows(reader.read(scene.ranges()))
@@ -59,9 +59,9 @@ def test_brokers_that_keep_silent_about_metadata_delay_no_partition_whose_leader
 def test_partition_without_a_leader_waits_for_metadata_while_others_are_read(scene: Scene) -> None:
     scene.fill()
     reader = scene.reader()
-    scene.wire.hung_metadata |= {1, 2, 3}
-    scene.wire.change = with_partitions(leader_hint=None)
-    scene.clock.at(4, scene.wire.hung_metadata.clear)
+    scene.network.hung_metadata |= {1, 2, 3}
+    scene.network.change = with_partitions(leader_hint=None)
+    scene.clock.at(4, scene.network.hung_metadata.clear)
     scene.cluster.move_leader(T0, 3)
     began, came_after_s, read = scene.clock(), {T0: 0.0, T1: 0.0, T2: 0.0}, []
     for row in (row for arrow_batch in reader.read(scene.ranges()) for row in rows(iter([arrow_batch]))):
@@ -76,13 +76,13 @@ def test_partition_without_a_leader_waits_for_metadata_while_others_are_read(sce
 
 def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
     scene.fill()
-    scene.wire.change = with_partitions(leader_hint=None)
+    scene.network.change = with_partitions(leader_hint=None)
     reader = scene.reader()
     scene.cluster.move_leader(T0, 3)
     read = rows(reader.read([scene.range(T0)]))
 
     assert by_partition(read) == {T0: written()[T0]}
-    assert [api for api, _ in scene.wire.requests] == ["Fetch", "Metadata", "Fetch"]
+    assert [api for api, _ in scene.network.requests] == ["Fetch", "Metadata", "Fetch"]
     [event] = scene.events
     assert (event.reason, event.cause_error_code, event.cause_node_id) == (RefreshReason.FENCED_EPOCH, 74, 1)
     assert (event.retries, [(fetch.broker_id, fetch.requests) for fetch in event.fetches]) == (1, [(1, 1)])
@@ -92,7 +92,7 @@ def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
 def test_lost_connection_is_answered_by_asking_another_broker(scene: Scene) -> None:
     scene.fill()
     reader = scene.reader()
-    scene.wire.down.add(1)
+    scene.network.down.add(1)
     scene.cluster.move_leader(T0, 2)
     read = rows(reader.read([scene.range(T0)]))
 
@@ -125,10 +125,10 @@ FAULTS: dict[str, Fault] = {
         lambda scene: scene.cluster.move_leader(T1, 3),
         lambda scene: scene.cluster.move_leader(T2, 1),
     ],
-    "leader dies": [lambda scene: scene.wire.down.add(1), lambda scene: scene.cluster.move_leader(T0, 3)],
-    "leader hangs": [lambda scene: scene.wire.hung.add(1), lambda scene: scene.cluster.move_leader(T0, 3)],
+    "leader dies": [lambda scene: scene.network.down.add(1), lambda scene: scene.cluster.move_leader(T0, 3)],
+    "leader hangs": [lambda scene: scene.network.hung.add(1), lambda scene: scene.cluster.move_leader(T0, 3)],
     "leader dies and nobody leads for a while": [
-        lambda scene: scene.wire.down.add(1),
+        lambda scene: scene.network.down.add(1),
         lambda scene: scene.cluster.move_leader(T0, NO_LEADER),
         lambda scene: scene.clock.at(9, lambda: scene.cluster.move_leader(T0, 2)),
     ],
@@ -138,11 +138,11 @@ FAULTS: dict[str, Fault] = {
         )
     ],
     "every broker dies for a while": [
-        lambda scene: scene.wire.down.update({1, 2, 3}),
-        lambda scene: scene.clock.at(15, scene.wire.down.clear),
+        lambda scene: scene.network.down.update({1, 2, 3}),
+        lambda scene: scene.clock.at(15, scene.network.down.clear),
     ],
     "a broker that lags behind answers": [
-        lambda scene: scene.wire.cut_off(1),
+        lambda scene: scene.network.cut_off(1),
         lambda scene: scene.cluster.move_leader(T0, 3),
     ],
     "not the leader, it says": [lambda scene: scene.script(T0, 6)],
@@ -161,7 +161,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(scene: Scene, fault: Fault, aft
 
     assert by_partition(rows(iter([*before, *reading]))) == written()
     assert scene.clock() - began < 60
-    assert len(scene.wire.requests) < 80
+    assert len(scene.network.requests) < 80
 
 
 def test_abandoned_read_drops_its_fetch_and_the_next_task_starts_clean(scene: Scene) -> None:
@@ -178,7 +178,7 @@ def test_abandoned_read_drops_its_fetch_and_the_next_task_starts_clean(scene: Sc
 def test_throttled_answer_without_records_is_not_the_end_of_the_log(scene: Scene) -> None:
     scene.fill()
     answers = iter([True] * 10)
-    scene.wire.change = lambda answer: (
+    scene.network.change = lambda answer: (
         replace(with_partitions(records=b"")(answer), throttle_ms=50) if next(answers, False) else answer
     )
 
@@ -187,11 +187,11 @@ def test_throttled_answer_without_records_is_not_the_end_of_the_log(scene: Scene
 
 def test_throttled_follower_is_waited_for(scene: Scene) -> None:
     scene.fill()
-    scene.wire.preferred_replicas[T1] = 3
+    scene.network.preferred_replicas[T1] = 3
     reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
     read = [next(reading)]
-    scene.wire.throttles[3] = deque([700])
-    scene.wire.requests.clear()
+    scene.network.throttles[3] = deque([700])
+    scene.network.requests.clear()
 
     assert by_partition(rows(iter([*read, *reading]))) == {T1: written()[T1]}
     assert set(scene.sent("Fetch")) == {3}
@@ -209,11 +209,11 @@ def test_partition_of_a_follower_that_fails_for_good_is_read_from_the_leader(
     error: KafkaMetaError, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.fill()
-    scene.wire.preferred_replicas[T1] = 3
+    scene.network.preferred_replicas[T1] = 3
     reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
     read = [next(reading)]
     scene.fail(3, *[error] * 100)
-    scene.wire.requests.clear()
+    scene.network.requests.clear()
 
     assert by_partition(rows(iter([*read, *reading]))) == {T1: written()[T1]}
     assert scene.sent("Fetch").count(3) == 1
@@ -222,7 +222,7 @@ def test_partition_of_a_follower_that_fails_for_good_is_read_from_the_leader(
 
 def test_follower_that_fails_for_good_and_leads_another_partition_fails_the_task(scene: Scene) -> None:
     scene.fill()
-    scene.wire.preferred_replicas[T1] = 3
+    scene.network.preferred_replicas[T1] = 3
     reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1), scene.range(T2)])
     next(reading)
     scene.fail(3, *[REFUSALS[0]] * 100)
@@ -233,7 +233,7 @@ def test_follower_that_fails_for_good_and_leads_another_partition_fails_the_task
 
 def test_leader_that_fails_for_good_after_its_follower_fails_the_task(scene: Scene) -> None:
     scene.fill()
-    scene.wire.preferred_replicas[T1] = 3
+    scene.network.preferred_replicas[T1] = 3
     reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
     next(reading)
     scene.fail(3, *[REFUSALS[0]] * 100)
@@ -246,7 +246,7 @@ def test_leader_that_fails_for_good_after_its_follower_fails_the_task(scene: Sce
 def test_partition_that_leaves_a_throttled_broker_is_read_from_the_next(scene: Scene) -> None:
     scene.fill()
     client = scene.warm_client()
-    scene.wire.throttles[1] = deque([60_000])
+    scene.network.throttles[1] = deque([60_000])
     scene.clock.at(1, lambda: scene.cluster.move_leader(T0, 2))
     scene.clock.at(1.5, lambda: client.cache.request_update(RefreshReason.ON_DEMAND, client.cache.snapshot.generation))
     began = scene.clock()
@@ -258,7 +258,7 @@ def test_partition_that_leaves_a_throttled_broker_is_read_from_the_next(scene: S
 def test_error_of_the_whole_answer_is_paused_for_and_asked_again(scene: Scene) -> None:
     scene.fill()
     codes = iter([70, 7, -1])
-    scene.wire.change = lambda answer: (
+    scene.network.change = lambda answer: (
         replace(answer, partitions=(), error_code=code) if (code := next(codes, 0)) else answer
     )
     with pytest.raises(BrokerError, match=r"t-0 cannot be read: FETCH_SESSION_ID_NOT_FOUND \(error 70\)"):
@@ -271,12 +271,12 @@ def test_error_of_the_whole_answer_is_paused_for_and_asked_again(scene: Scene) -
 
 def test_partition_that_the_answer_leaves_out_is_asked_for_again_after_a_pause(scene: Scene) -> None:
     scene.fill()
-    scene.wire.change = lambda answer: replace(answer, partitions=())
+    scene.network.change = lambda answer: replace(answer, partitions=())
     reader = scene.reader()
     with pytest.raises(ReadTimeoutError, match="t-0 at offset 0"):
         rows(reader.read([scene.range(T0)]))
 
-    assert len(scene.wire.fetches) <= POLL_TIMEOUT_S / 0.8 + 5
+    assert len(scene.network.fetches) <= POLL_TIMEOUT_S / 0.8 + 5
 
 
 @pytest.mark.parametrize("code", [-1, 7, 78, 89])
@@ -288,7 +288,7 @@ def test_pauses_after_an_error_double_up_to_the_longest_and_begin_anew_after_rec
         asked.append(scene.clock())
         return answer if len(asked) == 8 else with_partitions(records=b"", error_code=code)(answer)
 
-    scene.wire.change = fail_at_times
+    scene.network.change = fail_at_times
     with pytest.raises(ReadTimeoutError):
         rows(scene.reader(**ONE_BATCH).read([scene.range(T0)]))
 
@@ -312,10 +312,10 @@ def test_no_settings_lead_to_a_loop_without_pauses(scene: Scene) -> None:
     scene.fill()
 
     def refuse(answer: FetchResponse) -> FetchResponse:
-        assert len(scene.wire.requests) <= 2 * 100 + 10, "in a second, while time may stand still"
+        assert len(scene.network.requests) <= 2 * 100 + 10, "in a second, while time may stand still"
         return with_partitions(records=b"", error_code=6)(answer)
 
-    scene.wire.change = refuse
+    scene.network.change = refuse
     eager = {"kafka_retry_backoff_ms": "0", "kafka_retry_backoff_max_ms": "0", "kafka_metadata_max_age_ms": "0"}
     with pytest.raises(ReadTimeoutError):
         rows(scene.reader(**eager, kafkaConsumer_pollTimeoutMs="1000").read([scene.range(T0)]))
@@ -341,7 +341,7 @@ def test_compacted_end_of_a_range_is_believed_after_the_time_of_grace_and_record
 
     assert rows(reader.read([scene.range(T0)])) == [(T0, 0, "a"), (T0, 1, "b")]
     assert 0 <= scene.clock() - began - LOSS_GRACE_MS / 1000 <= 3
-    assert len(scene.wire.fetches) <= 16
+    assert len(scene.network.fetches) <= 16
     [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "offsets 2 to 10 of t-0 hold no records any more" in warning
     [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
@@ -363,7 +363,7 @@ def test_empty_responses_from_a_topic_that_is_not_compacted_are_waited_through(
 
 def test_leader_that_sends_nothing_of_what_it_has_for_a_moment_loses_nothing(scene: Scene) -> None:
     scene.fill()
-    scene.wire.change = with_partitions(records=b"")
+    scene.network.change = with_partitions(records=b"")
     scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
 
     assert by_partition(rows(scene.reader(scene.client()).read(scene.ranges()))) == written()
@@ -382,7 +382,7 @@ def test_broker_that_no_later_time_heals_ends_the_read_at_once(scene: Scene, err
 
 def test_topic_that_may_not_be_read_fails_at_once(scene: Scene) -> None:
     ranges = scene.ranges()
-    scene.wire.metadata_errors["t"] = 29
+    scene.network.metadata_errors["t"] = 29
     began = scene.clock()
     with pytest.raises(BrokerError, match=r"t-0 cannot be read: TOPIC_AUTHORIZATION_FAILED \(error 29\)") as raised:
         rows(scene.reader(scene.client()).read([replace(planned, until_offset=5) for planned in ranges]))
@@ -404,8 +404,8 @@ def test_refresh_at_the_end_of_a_task_fails_no_task_whose_rows_were_read(
             raise UnsupportedBrokerError("too old")
         return None
 
-    monkeypatch.setattr(scene.wire, "receive_metadata", too_old_at_the_end)
-    scene.wire.hung_metadata |= {1, 2, 3}
+    monkeypatch.setattr(scene.network, "receive_metadata", too_old_at_the_end)
+    scene.network.hung_metadata |= {1, 2, 3}
     client.cache.request_update(RefreshReason.NOT_LEADER, client.cache.snapshot.generation, T0, 6)
     read += rows(reading)
 

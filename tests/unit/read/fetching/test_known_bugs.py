@@ -24,13 +24,13 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> ReaderScene:
     assert scene.read(T0) == FIVE
     scene.clock.sleep(10)
     scene.events.clear()
-    scene.wire.requests.clear()
-    scene.wire.fetches.clear()
+    scene.network.requests.clear()
+    scene.network.fetches.clear()
     return scene
 
 
 def epochs_sent(scene: ReaderScene) -> list[int]:
-    return [entry.leader_epoch for _, request in scene.wire.fetches for entry in request.partitions]
+    return [entry.leader_epoch for _, request in scene.network.fetches for entry in request.partitions]
 
 
 def pauses_s(scene: ReaderScene) -> list[float]:
@@ -53,9 +53,9 @@ def test_epoch_that_really_went_back_strands_no_reader(scene: ReaderScene) -> No
 def test_one_broker_that_tells_a_lower_epoch_rewinds_nothing(scene: ReaderScene) -> None:
     """franz-go #119, the other side: what one stale broker repeats must not be taken for a rewind."""
     scene.set_leader(T0, 3, epoch=4)
-    scene.wire.cut_off(2)
+    scene.network.cut_off(2)
     scene.set_leader(T0, 1, epoch=5)
-    scene.wire.down |= {1, 3}
+    scene.network.down |= {1, 3}
     for _ in range(40):
         scene.report(T0)
         scene.refresh_when_due()
@@ -74,13 +74,13 @@ def refresh(scene: ReaderScene) -> None:
 def test_window_without_a_leader_does_not_lower_the_epoch(scene: ReaderScene) -> None:
     """franz-go #1331, #1332: epoch -1 was taken for a rewind, which put fencing and truncation checks off."""
     scene.set_leader(T0, 3, epoch=4)
-    scene.wire.cut_off(2)
+    scene.network.cut_off(2)
     scene.set_leader(T0, NO_LEADER, epoch=NO_EPOCH)
     for silent in ({2}, {1, 3}):
-        scene.wire.down = silent
+        scene.network.down = silent
         refresh(scene)
     assert scene.events[-1].details.changes.stale_ignored == 1
-    scene.wire.down.clear()
+    scene.network.down.clear()
     scene.clock.at(3, lambda: scene.set_leader(T0, 3, epoch=6))
 
     assert scene.read(T0) == FIVE
@@ -90,7 +90,7 @@ def test_window_without_a_leader_does_not_lower_the_epoch(scene: ReaderScene) ->
 def test_partition_that_had_no_leader_gets_the_next_one(scene: ReaderScene) -> None:
     """librdkafka #5430: an answer without a leader was skipped, and the partition stayed with the one that was gone."""
     scene.set_leader(T0, NO_LEADER, epoch=6)
-    scene.wire.down.add(1)
+    scene.network.down.add(1)
     scene.clock.at(5, lambda: scene.set_leader(T0, 2, epoch=7))
     began = scene.clock()
 
@@ -102,14 +102,14 @@ def test_partition_that_had_no_leader_gets_the_next_one(scene: ReaderScene) -> N
 @pytest.mark.parametrize("epoch", [5, 4], ids=["same", "older"])
 def test_hint_that_is_not_newer_is_refused_and_the_cache_refreshed(scene: ReaderScene, epoch: int) -> None:
     """franz-go #1413: a hint of the same or an older epoch was obeyed, 475 Fetches in 5 s and not one refresh."""
-    scene.wire.error_codes[T0] = deque([6] * 10_000)
-    scene.clock.at(5, scene.wire.error_codes.clear)
+    scene.network.error_codes[T0] = deque([6] * 10_000)
+    scene.clock.at(5, scene.network.error_codes.clear)
     if epoch < 5:
         scene.set_leader(T0, 2, epoch)
         scene.clock.at(4.9, lambda: scene.set_leader(T0, 1, 5))
 
     assert scene.read(T0) == FIVE
-    assert len(scene.wire.fetches) < 20
+    assert len(scene.network.fetches) < 20
     assert len(scene.events) >= 5
     assert not any(event.kind is EventKind.HINT for event in scene.events)
 
@@ -127,8 +127,8 @@ def test_wrong_hint_lasts_no_longer_than_a_backoff(scene: ReaderScene) -> None:
 
 def test_refreshes_that_change_nothing_come_at_growing_intervals(scene: ReaderScene) -> None:
     """librdkafka #4577, #4685: refreshes followed each other without a pause while the leader stayed the same."""
-    scene.wire.error_codes[T0] = deque([6] * 10_000)
-    scene.clock.at(20, scene.wire.error_codes.clear)
+    scene.network.error_codes[T0] = deque([6] * 10_000)
+    scene.clock.at(20, scene.network.error_codes.clear)
 
     assert scene.read(T0) == FIVE
     assert len(scene.events) <= 30
@@ -138,7 +138,7 @@ def test_refreshes_that_change_nothing_come_at_growing_intervals(scene: ReaderSc
 
 def test_passing_error_of_a_topic_does_not_clear_the_cache(scene: ReaderScene) -> None:
     """librdkafka #4577, #4685: the cache was cleared by an error, which made the next refresh due at once."""
-    scene.wire.metadata_errors["t"] = 5
+    scene.network.metadata_errors["t"] = 5
     scene.report(T0)
     scene.refresh_when_due()
 
@@ -148,11 +148,11 @@ def test_passing_error_of_a_topic_does_not_clear_the_cache(scene: ReaderScene) -
 
 def test_stale_metadata_does_not_migrate_a_partition_back(scene: ReaderScene) -> None:
     """librdkafka #4687, #5593, #4976, #3399: a lagging broker led the client back to the old leader."""
-    scene.wire.cut_off(2)
+    scene.network.cut_off(2)
     scene.set_leader(T0, 3, epoch=6)
-    scene.wire.down = {2}
+    scene.network.down = {2}
     refresh(scene)
-    scene.wire.down = {1, 3}
+    scene.network.down = {1, 3}
     for _ in range(20):
         scene.report(T0)
         scene.refresh_when_due()
@@ -174,7 +174,7 @@ def test_hint_of_another_leader_in_the_same_epoch_is_no_news(scene: ReaderScene)
 def test_fetch_after_a_fence_is_built_anew(scene: ReaderScene, monkeypatch: pytest.MonkeyPatch, hints: bool) -> None:
     """librdkafka #4620, KAFKA-9535: the request in the buffer was sent again with the epoch that had been fenced."""
     if not hints:
-        monkeypatch.setattr(scene.wire.fetch, "_hint", lambda partition: None)
+        monkeypatch.setattr(scene.network.fetch, "_hint", lambda partition: None)
     scene.set_leader(T0, 1, epoch=6)
 
     assert scene.read(T0) == FIVE
@@ -183,7 +183,7 @@ def test_fetch_after_a_fence_is_built_anew(scene: ReaderScene, monkeypatch: pyte
 
 def test_broker_that_hangs_does_not_keep_others_from_being_asked(scene: ReaderScene) -> None:
     """librdkafka before 2.10: the refresh was tried again and again at one unreachable broker."""
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.set_leader(T0, 2, epoch=6)
     began = scene.clock()
 
@@ -196,7 +196,7 @@ def test_leader_that_is_no_known_broker_is_asked_for_again(scene: ReaderScene) -
     """KAFKA-9261, KAFKA-20673, franz-go #746: a leader id that is not in the list of brokers was an exception, or hung
     the client until its time was up."""
     newcomer = Broker(4, Address("broker-4", 9092))
-    scene.wire.down.add(1)
+    scene.network.down.add(1)
     scene.set_leader(T0, 4, epoch=6)
     scene.clock.at(2, lambda: scene.cluster.brokers.update({4: newcomer}))
     began = scene.clock()
@@ -242,11 +242,11 @@ def test_no_row_of_a_recreated_topic_is_read_under_old_offsets(scene: ReaderScen
 
 def test_inconsistent_topic_id_does_not_spin(scene: ReaderScene) -> None:
     """franz-go #1426, redpanda #30671: INCONSISTENT_TOPIC_ID was answered by the same request, without a pause."""
-    scene.wire.error_codes[T0] = deque([103] * 10_000)
+    scene.network.error_codes[T0] = deque([103] * 10_000)
 
     with pytest.raises(ReadTimeoutError, match="INCONSISTENT_TOPIC_ID"):
         scene.read(T0)
-    assert len(scene.wire.fetches) <= 150, "in the 120 s of the poll time-out"
+    assert len(scene.network.fetches) <= 150, "in the 120 s of the poll time-out"
 
 
 def test_client_whose_brokers_were_all_replaced_starts_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,19 +254,19 @@ def test_client_whose_brokers_were_all_replaced_starts_over_once(monkeypatch: py
     back over and over again."""
     service = Address("kafka", 9092)
     scene = ReaderScene(monkeypatch, **{"kafka.bootstrap.servers": str(service)})
-    scene.wire.aliases[service] = 1
+    scene.network.aliases[service] = 1
     scene.append(T0)
     scene.read(T0)
     scene.events.clear()
-    scene.wire.requests.clear()
+    scene.network.requests.clear()
     scene.cluster.brokers = {node_id: Broker(node_id, Address(f"new-{node_id}", 9092)) for node_id in (7, 8, 9)}
-    scene.wire.aliases[service] = 7
+    scene.network.aliases[service] = 7
     scene.set_leader(T0, 8, epoch=6)
 
     assert scene.read(T0) == FIVE
     assert sorted(scene.worker.cache.snapshot.brokers) == [7, 8, 9]
     assert [event.reason for event in scene.events].count(RefreshReason.REBOOTSTRAP) == 1
-    assert len(scene.wire.requests) < 10
+    assert len(scene.network.requests) < 10
 
 
 @pytest.mark.parametrize("fault", ["down", "hung", "out of range", "not a replica"])
@@ -274,17 +274,17 @@ def test_fetch_from_a_follower_does_not_get_stuck(monkeypatch: pytest.MonkeyPatc
     """KAFKA-14379, KAFKA-14372, franz-go #885: the preferred replica was asked for ever, whatever it answered."""
     scene = ReaderScene(monkeypatch, **{"kafka.request.timeout.ms": "3000"})
     scene.append(T0)
-    scene.wire.preferred_replicas[T0] = 3
+    scene.network.preferred_replicas[T0] = 3
     scene.read(T0)
     match fault:
         case "down":
-            scene.wire.down.add(3)
+            scene.network.down.add(3)
         case "hung":
-            scene.wire.hung.add(3)
+            scene.network.hung.add(3)
         case "out of range":
-            scene.wire.replica_errors[3, T0] = 1
+            scene.network.replica_errors[3, T0] = 1
         case _:
-            scene.wire.replica_errors[3, T0] = 6
+            scene.network.replica_errors[3, T0] = 6
     began = scene.clock()
 
     assert scene.read(T0) == FIVE
@@ -295,7 +295,7 @@ def test_fetch_from_a_follower_does_not_get_stuck(monkeypatch: pytest.MonkeyPatc
 def test_reader_survives_the_death_of_a_leader(scene: ReaderScene) -> None:
     """aiokafka #1018, kafka-go #1221, confluent-kafka-python #594, DataDog integrations-core #14341: NOT_LEADER, or a
     dead leader's host name, was never got over. Brokers name a dead leader for some 9 s, until its session ends."""
-    scene.wire.down.add(1)
+    scene.network.down.add(1)
     scene.clock.at(9, lambda: scene.set_leader(T0, 2, epoch=6))
     began = scene.clock()
 

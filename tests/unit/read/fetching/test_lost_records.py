@@ -126,7 +126,7 @@ def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.fill()
-    planned, send = scene.range(T0, 5), scene.wire.offsets.send
+    planned, send = scene.range(T0, 5), scene.network.offsets.send
     scene.script(T0, 1)
 
     def just_too_late(*requested: Any) -> None:
@@ -134,7 +134,7 @@ def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(
             scene.cluster.create_topic("t", 3)
         send(*requested)
 
-    monkeypatch.setattr(scene.wire.offsets, "send", just_too_late)
+    monkeypatch.setattr(scene.network.offsets, "send", just_too_late)
 
     assert rows(scene.reader(onTopicRecreated="earliest").read([planned])) == []
     [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
@@ -204,8 +204,8 @@ def lag_behind_in_fetches(scene: Scene) -> None:
     """The same to a Fetch: broker 2 has all records, and for seven seconds gives out none of those behind offset 3."""
     grow(scene)
     scene.cluster.move_leader(T0, 2)
-    scene.wire.replica_ends[2, T0] = 3
-    scene.clock.at(7, scene.wire.replica_ends.clear)
+    scene.network.replica_ends[2, T0] = 3
+    scene.clock.at(7, scene.network.replica_ends.clear)
 
 
 SHORT_FOR_A_WHILE: dict[str, Fault] = {
@@ -238,7 +238,7 @@ def test_range_that_begins_behind_the_log_is_waited_for_as_long(scene: Scene, gr
     else:
         with pytest.raises(DataLossError, match="offsets 4 to 5 of t-0 cannot be read: the log ends at offset 3 now"):
             rows(reading)
-    assert len(scene.wire.requests) < 150, "ten times a second it is asked at most"
+    assert len(scene.network.requests) < 150, "ten times a second it is asked at most"
 
 
 def test_log_that_ends_before_the_range_is_asked_about_now_and_then_after_new_metadata(scene: Scene) -> None:
@@ -303,14 +303,14 @@ def test_cache_that_still_has_the_topic_before_it_was_recreated_loses_nothing(
 
 def fetch_by_name(scene: Scene) -> None:
     """As brokers up to Kafka 3.0."""
-    send = scene.wire.fetch.send
+    send = scene.network.fetch.send
 
     def send_by_name(broker: Broker, request: FetchRequest, deadline: float) -> None:
         named = tuple(replace(requested, topic_id=None) for requested in request.partitions)
         send(broker, replace(request, partitions=named), deadline)
 
-    scene.monkeypatch.setattr(scene.wire.fetch, "send", send_by_name)
-    scene.wire.change = lambda answer: replace(answer, by_id=False)
+    scene.monkeypatch.setattr(scene.network.fetch, "send", send_by_name)
+    scene.network.change = lambda answer: replace(answer, by_id=False)
 
 
 LAGGING = [(), (2, 3), (1, 2), (1, 3)]
@@ -327,8 +327,8 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
     planned, client = scene.ranges(), scene.warm_client()
     leader = next(broker for broker in (1, 2, 3) if broker not in lagging)
     for broker in lagging:
-        scene.wire.cut_off(broker)
-    scene.clock.at(20, scene.wire.catch_up)
+        scene.network.cut_off(broker)
+    scene.clock.at(20, scene.network.catch_up)
     scene.cluster.create_topic("t", 3)
     scene.fill()
     scene.clock.sleep(MAX_REPORT_AGE_S)
@@ -340,7 +340,7 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
     else:
         with pytest.raises(DataLossError, match="recreated under its name"):
             list(reading)
-    assert len(scene.wire.requests) < 20 * 15, "in 20 seconds"
+    assert len(scene.network.requests) < 20 * 15, "in 20 seconds"
 
 
 def test_broker_that_fetches_by_name_is_asked_for_the_topic_itself(scene: Scene) -> None:
@@ -372,7 +372,7 @@ def test_records_by_name_wait_until_their_broker_reports_the_topic(scene: Scene,
     scene.fill()
     client = scene.warm_client()
     fetch_by_name(scene)
-    real, address = scene.wire.metadata, scene.cluster.brokers[1].address
+    real, address = scene.network.metadata, scene.cluster.brokers[1].address
     until = scene.clock() + 3
 
     def metadata(to: Address, *arguments: Any) -> MetadataResponse:
@@ -382,12 +382,12 @@ def test_records_by_name_wait_until_their_broker_reports_the_topic(scene: Scene,
             raise ConnectError("broker-1 refuses Metadata alone")
         return replace(real(to, *arguments), topics=(TopicMetadata("t", None, (), 3),))
 
-    scene.monkeypatch.setattr(scene.wire, "metadata", metadata)
+    scene.monkeypatch.setattr(scene.network, "metadata", metadata)
     began = scene.clock()
 
     assert by_partition(rows(scene.reader(client).read([scene.range(T0)]))) == {T0: written()[T0]}
     assert 3 <= scene.clock() - began < 5
-    assert len(scene.wire.requests) < 60
+    assert len(scene.network.requests) < 60
 
 
 def test_time_for_the_topic_of_one_broker_does_not_count_as_a_stall_of_others(scene: Scene) -> None:
@@ -396,9 +396,9 @@ def test_time_for_the_topic_of_one_broker_does_not_count_as_a_stall_of_others(sc
     scene.hold_back(T0, "late")
     client = scene.warm_client()
     fetch_by_name(scene)
-    scene.wire.hung_metadata.add(2)
-    scene.clock.at(12, scene.wire.hung_metadata.clear)
-    scene.clock.at(13, scene.wire.open_transactions.clear)
+    scene.network.hung_metadata.add(2)
+    scene.clock.at(12, scene.network.hung_metadata.clear)
+    scene.clock.at(13, scene.network.open_transactions.clear)
     reader = scene.reader(client, **HELD_BACK, kafkaConsumer_pollTimeoutMs="13000")
 
     assert sorted(rows(reader.read([scene.range(T0), scene.range(T1)]))) == [(T0, 0, "late"), (T1, 0, "by name")]
@@ -409,7 +409,7 @@ def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, c
     client = scene.warm_client()
     scene.cluster.create_topic("t", 3)
     scene.fill()
-    scene.wire.change = failing(code)
+    scene.network.change = failing(code)
     scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
 
     assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
@@ -420,7 +420,7 @@ def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_not
     scene: Scene, id_is_known: bool
 ) -> None:
     scene.fill()
-    scene.wire.change = failing(100 if id_is_known else 3)
+    scene.network.change = failing(100 if id_is_known else 3)
     scene.clock.at(10 + 4 * LOSS_GRACE_MS / 1000, lambda: change(scene, lambda answer: answer))
     planned = scene.range(T0) if id_is_known else replace(scene.range(T0), topic_id=None)
 
@@ -432,11 +432,11 @@ def test_leader_and_another_broker_that_lag_behind_lose_nothing(scene: Scene, se
     """The topic was recreated. The planner knew it; of the brokers, one tells the old id, and the leader has not got
     the new log yet, so that metadata is asked again and again, and tells now this id, now that."""
     scene.fill()
-    scene.wire.cut_off(1)
+    scene.network.cut_off(1)
     scene.cluster.create_topic("t", 3)
     scene.fill()
-    scene.wire.replica_errors[1, T0] = 100
-    scene.clock.at(LOSS_GRACE_MS / 1000 + 3, scene.wire.replica_errors.clear)
+    scene.network.replica_errors[1, T0] = 100
+    scene.clock.at(LOSS_GRACE_MS / 1000 + 3, scene.network.replica_errors.clear)
     client = scene.client()
     client.cache._state._choice._rng.seed(seed)
 
@@ -450,19 +450,19 @@ def test_moments_without_the_topic_are_not_added_up(scene: Scene) -> None:
     for seconds in range(10, 100, 10):
         scene.clock.at(seconds, scene.cluster.topics.clear)
         scene.clock.at(seconds + 1, lambda: scene.cluster.topics.update(topics))
-    scene.clock.at(100, scene.wire.open_transactions.clear)
+    scene.clock.at(100, scene.network.open_transactions.clear)
 
     assert rows(reading) == [(T0, 0, "late")]
 
 
 def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: Scene) -> None:
     def answer_and_die(answer: FetchResponse) -> FetchResponse:
-        scene.wire.down.add(1)
+        scene.network.down.add(1)
         return failing(3)(answer)
 
     scene.fill()
-    scene.wire.change = answer_and_die
-    scene.clock.at(30, scene.wire.down.clear)
+    scene.network.change = answer_and_die
+    scene.clock.at(30, scene.network.down.clear)
     scene.clock.at(30, lambda: change(scene, lambda answer: answer))
 
     assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
@@ -471,7 +471,7 @@ def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: S
 def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> None:
     scene.fill()
     codes = iter([1, 1])
-    scene.wire.change = lambda answer: failing(1)(answer) if next(codes, 0) else answer
+    scene.network.change = lambda answer: failing(1)(answer) if next(codes, 0) else answer
 
     assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
 
@@ -482,16 +482,16 @@ def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene
     def doubt_and_hang(answer: FetchResponse) -> FetchResponse:
         if answer.node_id != 1:
             return answer
-        scene.wire.hung.add(1)
+        scene.network.hung.add(1)
         return failing(1)(answer)
 
-    scene.wire.change = doubt_and_hang
+    scene.network.change = doubt_and_hang
     began, read = scene.clock(), []
     for batch in scene.reader(**ONE_BATCH).read(scene.ranges()):
         read += rows(iter([batch]))
         if len(read) == 24:
-            scene.wire.hung.clear()
-            scene.wire.change = lambda answer: answer
+            scene.network.hung.clear()
+            scene.network.change = lambda answer: answer
             assert scene.clock() - began < 4 * LIST_OFFSETS_TIMEOUT_S, "a minute would be the time-out of a question"
 
     assert by_partition(read) == written()

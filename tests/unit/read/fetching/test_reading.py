@@ -31,7 +31,7 @@ def test_a_fetch_asks_for_what_the_options_say(scene: Scene) -> None:
     sizes = {"kafka_fetch_max_bytes": "200000", "kafka_max_partition_fetch_bytes": "100000"}
     waits = {"kafka_fetch_min_bytes": "7", "kafka_fetch_max_wait_ms": "70"}
     next(scene.reader(**sizes, **waits, **HELD_BACK, kafka_client_rack="here").read([scene.range(T0, 0, 1_000)]))
-    _, request = scene.wire.fetches[0]
+    _, request = scene.network.fetches[0]
 
     assert (request.min_bytes, request.max_wait_ms, request.max_bytes) == (7, 70, 200_000)
     assert request.partitions[0].max_bytes == 100_000
@@ -45,7 +45,7 @@ def test_partitions_of_one_leader_share_its_fetches(scene: Scene) -> None:
     rows(scene.reader().read(scene.ranges()))
 
     assert scene.sent("Fetch") == [2]
-    assert [requested.partition for requested in scene.wire.fetches[0][1].partitions] == [T0, T1, T2]
+    assert [requested.partition for requested in scene.network.fetches[0][1].partitions] == [T0, T1, T2]
 
 
 def test_each_leader_is_asked_for_its_own_partitions_by_id_and_epoch(scene: Scene) -> None:
@@ -55,7 +55,7 @@ def test_each_leader_is_asked_for_its_own_partitions_by_id_and_epoch(scene: Scen
 
     assert {
         (node_id, requested.partition, requested.topic_id, requested.leader_epoch)
-        for node_id, request in scene.wire.fetches
+        for node_id, request in scene.network.fetches
         for requested in request.partitions
     } == {(1, T0, topic_id, 0), (2, T1, topic_id, 0), (3, T2, topic_id, 0)}
     assert scene.sent("Metadata") == []
@@ -66,7 +66,7 @@ def test_next_fetch_is_on_its_way_before_rows_are_given_out(scene: Scene) -> Non
     reading = scene.reader(**ONE_BATCH).read([scene.range(T0)])
     next(reading)
 
-    assert [request.partitions[0].fetch_offset for _, request in scene.wire.fetches] == [0, 3]
+    assert [request.partitions[0].fetch_offset for _, request in scene.network.fetches] == [0, 3]
 
 
 def test_partitions_that_got_records_go_to_the_end_of_the_line(scene: Scene) -> None:
@@ -76,7 +76,7 @@ def test_partitions_that_got_records_go_to_the_end_of_the_line(scene: Scene) -> 
     reading = scene.reader().read([scene.range(T0, 0, 5), scene.range(T1, 0, 5), scene.range(T2, 0, 5)])
     next(reading)
 
-    assert [requested.partition for requested in scene.wire.fetches[1][1].partitions] == [T1, T2, T0]
+    assert [requested.partition for requested in scene.network.fetches[1][1].partitions] == [T1, T2, T0]
 
 
 def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> None:
@@ -88,7 +88,7 @@ def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> No
     with pytest.raises(ReadTimeoutError):
         next(reading)
 
-    assert len(scene.wire.fetches) <= (scene.clock() - began) / 0.5 + 2
+    assert len(scene.network.fetches) <= (scene.clock() - began) / 0.5 + 2
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_broker_that_says_the_same_again_and_again_is_asked_at_a_bounded_rate(
     scene: Scene, answered: dict[str, object]
 ) -> None:
     def same(answer: FetchResponse) -> FetchResponse:
-        assert len(scene.wire.fetches) <= 11 * POLL_TIMEOUT_S
+        assert len(scene.network.fetches) <= 11 * POLL_TIMEOUT_S
         return with_partitions(**answered)(answer)
 
     scene.fill()
-    scene.wire.change = same
+    scene.network.change = same
     with pytest.raises(ReadTimeoutError):
         rows(scene.reader().read([scene.range(T0, 3)]))
 
@@ -118,7 +118,7 @@ def test_records_that_come_while_the_fetch_is_parked_are_read(scene: Scene) -> N
     scene.hold_back(T0, "b")
     reading = scene.reader(**HELD_BACK).read([scene.range(T0)])
     first = next(reading)
-    scene.wire.open_transactions.clear()
+    scene.network.open_transactions.clear()
 
     assert rows(iter([first, *reading])) == [(T0, 0, "a"), (T0, 1, "b")]
 
@@ -153,7 +153,7 @@ def test_first_task_of_a_worker_learns_all_topics_of_the_query(scene: Scene) -> 
 
 @pytest.mark.parametrize("code", [3, 17, 29])
 def test_topic_of_the_query_that_is_gone_does_not_disturb_tasks_of_others(scene: Scene, code: int) -> None:
-    scene.wire.metadata_errors["gone"] = code
+    scene.network.metadata_errors["gone"] = code
     scene.fill()
     client = scene.client()
     began = scene.clock()

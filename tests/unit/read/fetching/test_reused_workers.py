@@ -38,7 +38,7 @@ def make_again(scene: ReaderScene) -> None:
 
 
 def test_hung_leader_is_left_as_soon_as_another_broker_knows_better(scene: ReaderScene) -> None:
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.cluster.move_leader(T0, 2)
     began = scene.clock()
 
@@ -48,7 +48,7 @@ def test_hung_leader_is_left_as_soon_as_another_broker_knows_better(scene: Reade
 
 
 def test_others_are_asked_again_while_a_leader_hangs_with_pauses_in_between(scene: ReaderScene) -> None:
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     began = scene.clock()
     scene.clock.at(9, lambda: scene.cluster.move_leader(T0, 2))
 
@@ -60,17 +60,17 @@ def test_others_are_asked_again_while_a_leader_hangs_with_pauses_in_between(scen
 def test_partition_that_moved_does_not_wait_for_one_that_stays_with_a_hung_broker(scene: ReaderScene) -> None:
     scene.cluster.move_leader(T1, 1)
     scene.worker.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 60)
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.cluster.move_leader(T0, 2)
     batches = scene.reader(scene.worker).read([scene.range(T0), scene.range(T1)])
 
     assert [row[:2] for row in rows(iter([next(batches)]))] == [(T0, offset) for offset in ALL]
-    scene.wire.hung.clear()
+    scene.network.hung.clear()
     assert [row[:2] for row in rows(batches)] == [(T1, offset) for offset in ALL]
 
 
 def test_offsets_are_asked_of_the_new_leader_soon_after_the_old_one_hangs(scene: ReaderScene) -> None:
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.cluster.move_leader(T0, 2)
     began = scene.clock()
 
@@ -112,7 +112,7 @@ def test_deleted_topic_is_lost_within_seconds(scene: ReaderScene, worker_is_new:
 
 def test_topic_that_is_deleted_while_an_offset_is_out_of_range_is_lost_too(scene: ReaderScene) -> None:
     planned = scene.range(T0)
-    scene.wire.error_codes[T0] = deque([1])
+    scene.network.error_codes[T0] = deque([1])
     del scene.cluster.topics["t"]
 
     with pytest.raises(DataLossError, match="deleted"):
@@ -141,11 +141,11 @@ def test_offsets_of_a_deleted_topic_are_given_up_within_seconds(scene: ReaderSce
 
 
 def test_task_that_is_tried_again_asks_anew_whether_its_topic_may_be_read(scene: ReaderScene) -> None:
-    scene.wire.metadata_errors["t"] = 29
+    scene.network.metadata_errors["t"] = 29
     scene.worker.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 60)
     with pytest.raises(AuthorizationError):
         scene.read(T0)
-    scene.wire.metadata_errors.clear()
+    scene.network.metadata_errors.clear()
 
     assert scene.read(T0) == ALL
     assert len(scene.sent("Metadata")) == 4, "the worker's first, the one that was refused, and one of each task"
@@ -155,12 +155,12 @@ def test_right_that_is_taken_away_while_a_replica_is_read_ends_the_task_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = a_scene(monkeypatch, **{"kafka.client.rack": "here"})
-    scene.wire.preferred_replicas[T0] = 3
-    scene.wire.replica_ends[3, T0] = 10
+    scene.network.preferred_replicas[T0] = 3
+    scene.network.replica_ends[3, T0] = 10
     scene.append(T0)
 
     def take_away() -> None:
-        scene.wire.metadata_errors["t"] = 29
+        scene.network.metadata_errors["t"] = 29
         scene.worker.cache.request_update(RefreshReason.ON_DEMAND, scene.worker.cache.snapshot.generation)
 
     scene.clock.at(0.2, take_away)
@@ -178,7 +178,7 @@ def test_hung_leader_is_left_while_other_brokers_always_have_answers_ready(monke
     scene = a_scene(monkeypatch, **ONE_BATCH)
     for _ in range(20):
         scene.append(T1)
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     scene.cluster.move_leader(T0, 3)
     batches = TaskReader(scene.worker, scene.settings, COLUMNS).read([scene.range(T0), scene.range(T1)])
     began = scene.clock()

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from tests.partitions import T0, T1, T2
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.read.fetching.answers import ONE_BATCH, POLL_TIMEOUT_S, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
 
@@ -23,17 +23,20 @@ AT_T1 = "reading t-1 at offset 0 (of 0 to 5): "
 STALLS: dict[str, tuple[Fault, str]] = {
     "a transaction stays open": ([], AT_T1 + "the brokers send no records"),
     "a transaction stays open once the leader is back": (
-        [lambda scene: scene.wire.down.add(1), lambda scene: scene.clock.at(9, scene.wire.down.clear)],
+        [lambda scene: scene.network.down.add(1), lambda scene: scene.clock.at(9, scene.network.down.clear)],
         AT_T1 + "the brokers send no records",
     ),
-    "leader hangs": ([lambda scene: scene.wire.hung.add(1)], AT_T0 + "broker 1 did not answer Fetch in time"),
-    "leader is down": ([lambda scene: scene.wire.down.add(1)], AT_T0 + "cannot connect to broker-1:9092"),
+    "leader hangs": ([lambda scene: scene.network.hung.add(1)], AT_T0 + "broker 1 did not answer Fetch in time"),
+    "leader is down": ([lambda scene: scene.network.down.add(1)], AT_T0 + "cannot connect to broker-1:9092"),
     "no leader": ([lambda scene: scene.cluster.move_leader(T0, NO_LEADER)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
     "leader is nowhere": ([lambda scene: scene.cluster.brokers.pop(1)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
     "an error for ever": ([lambda scene: change(scene, failing(75))], AT_T1 + "UNKNOWN_LEADER_EPOCH (error 75)"),
     "not leader for ever": ([lambda scene: change(scene, failing(6))], AT_T1 + "NOT_LEADER_OR_FOLLOWER (error 6)"),
-    "no broker answers": ([lambda scene: scene.wire.down.update({1, 2, 3})], AT_T1 + "broker 2 closed the connection"),
-    "every broker hangs": ([lambda scene: scene.wire.hung.update({1, 2, 3})], AT_T1 + "broker 2 did not answer"),
+    "no broker answers": (
+        [lambda scene: scene.network.down.update({1, 2, 3})],
+        AT_T1 + "broker 2 closed the connection",
+    ),
+    "every broker hangs": ([lambda scene: scene.network.hung.update({1, 2, 3})], AT_T1 + "broker 2 did not answer"),
 }
 
 
@@ -54,7 +57,7 @@ def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(scene: Scen
     for option in ("kafkaConsumer.pollTimeoutMs", "kafka.request.timeout.ms", "kafka.fetch.max.bytes"):
         assert option in str(raised.value)
     assert scene.clock() - began == pytest.approx(POLL_TIMEOUT_S, abs=0.01)
-    assert len(scene.wire.requests) < 5 * POLL_TIMEOUT_S
+    assert len(scene.network.requests) < 5 * POLL_TIMEOUT_S
 
 
 def test_poll_timeout_is_the_users(scene: Scene) -> None:
@@ -84,12 +87,12 @@ def test_progress_starts_the_poll_timeout_anew(scene: Scene) -> None:
 
 
 def commit_until(scene: Scene, offset: int, partition: TopicPartition = T0) -> None:
-    scene.wire.open_transactions[partition] = offset
+    scene.network.open_transactions[partition] = offset
 
 
 def test_partition_without_a_leader_fails_the_read_although_others_make_progress(scene: Scene) -> None:
     scene.fill()
-    scene.wire.open_transactions[T1] = 0
+    scene.network.open_transactions[T1] = 0
     for count in range(12):
         scene.clock.at(50 * (count + 1), partial(commit_until, scene, count + 1, T1))
     reader = scene.reader(**HELD_BACK)
@@ -105,11 +108,11 @@ def test_partition_without_a_leader_fails_the_read_although_others_make_progress
 
 def test_partition_of_a_silent_leader_fails_the_read_although_others_make_progress(scene: Scene) -> None:
     scene.fill()
-    scene.wire.open_transactions[T1] = 0
+    scene.network.open_transactions[T1] = 0
     for count in range(12):
         scene.clock.at(50 * (count + 1), partial(commit_until, scene, count + 1, T1))
     reader = scene.reader(**HELD_BACK)
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     began = scene.clock()
     with pytest.raises(ReadTimeoutError, match=r"reading t-0 at offset 0 .*did not answer"):
         rows(reader.read([scene.range(T0), scene.range(T1)]))
@@ -141,12 +144,12 @@ def test_partition_that_waits_while_its_leader_answers_about_others_has_not_stal
 
 def test_partition_that_moves_to_a_busy_leader_has_not_stalled(scene: Scene) -> None:
     scene.fill()
-    scene.wire.open_transactions[T1] = 0
+    scene.network.open_transactions[T1] = 0
     reader = scene.reader(kafka_fetch_max_wait_ms="100000", **HELD_BACK)
     scene.cluster.move_leader(T0, NO_LEADER)
     scene.clock.at(59, partial(commit_until, scene, 1, T1))
     scene.clock.at(60, lambda: scene.cluster.move_leader(T0, 2))
-    scene.clock.at(165, scene.wire.open_transactions.clear)
+    scene.clock.at(165, scene.network.open_transactions.clear)
 
     assert len(rows(reader.read([scene.range(T0), scene.range(T1)]))) == 24
 
@@ -164,12 +167,12 @@ def test_questions_about_other_partitions_are_no_stall(monkeypatch: pytest.Monke
     scene.clock.at(0.2, lambda: scene.cluster.move_leader(partitions[5], 2))
     for partition in partitions[:5]:
         scene.script(partition, 1)
-    receive = scene.wire.offsets.receive
+    receive = scene.network.offsets.receive
 
     def slowly(node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
         scene.clock.wait_until(min(scene.clock() + 1.9, deadline))
         return receive(node_ids, deadline)
 
-    monkeypatch.setattr(scene.wire.offsets, "receive", slowly)
+    monkeypatch.setattr(scene.network.offsets, "receive", slowly)
 
     assert len(rows(reader.read(ranges))) == 12

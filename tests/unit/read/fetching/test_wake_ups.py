@@ -40,7 +40,7 @@ def test_time_that_the_process_does_not_run_is_no_stall(scene: Scene) -> None:
     """The process stops for longer than the timeout in the pause after an error. The next response takes 50 ms."""
     scene.fill()
     reader = scene.reader()
-    fetches = scene.wire.fetch
+    fetches = scene.network.fetch
     scene.monkeypatch.setattr(fetches, "_ends_at", lambda node_id: fetches.in_flight[node_id][0].sent_at + 0.05)
     scene.script(T0, ErrorCode.request_timed_out)
     scene.clock.at(0.1, lambda: scene.clock.sleep(2 * POLL_TIMEOUT_S))

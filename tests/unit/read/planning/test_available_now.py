@@ -100,10 +100,10 @@ def test_available_now_asks_again_only_once_about_a_target_that_is_lost(scene: S
     query = Query(scene, ends_now(scene), startingOffsets="earliest", maxOffsetsPerTrigger="3", **GO_ON)
     lose_the_end(scene)
     query.step()
-    asked = len(scene.wire.requests)
+    asked = len(scene.network.requests)
 
     assert query.step()
-    assert len(scene.wire.requests) == asked + 3  # the end of each log, from its leader
+    assert len(scene.network.requests) == asked + 3  # the end of each log, from its leader
 
 
 def test_available_now_passes_over_a_deleted_topic_where_that_is_allowed(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.subscription import Subscription
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, U0
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.read.planning.changes import (
     PATTERN,
     before_offsets_are_asked,
@@ -75,8 +75,8 @@ def test_topic_that_is_deleted_while_a_query_begins_is_left_out_under_a_pattern(
 
 def hide_t_for_a_moment(scene: Scene) -> None:
     """The brokers that are asked who leads u now do not know t."""
-    scene.wire.metadata_errors["t"] = 3
-    scene.clock.at(1, scene.wire.metadata_errors.clear)
+    scene.network.metadata_errors["t"] = 3
+    scene.clock.at(1, scene.network.metadata_errors.clear)
     scene.cluster.move_leader(TopicPartition("u", 0), 3)
 
 
@@ -130,7 +130,7 @@ def test_end_that_has_aged_out_tells_of_no_loss_behind_it(scene: Scene) -> None:
 def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
     """This broker tells the topic as it was."""
     now, scene.cluster.topics["t"] = scene.cluster.topics["t"], topic
-    scene.wire.cut_off(node_id)
+    scene.network.cut_off(node_id)
     scene.cluster.topics["t"] = now
 
 
@@ -291,10 +291,10 @@ def test_new_leader_whose_high_watermark_lags_loses_nothing(scene: Scene) -> Non
     """It has all records, and does not know for ten seconds that followers have them (KIP-207)."""
     query = Query(scene)
     query.step()
-    scene.wire.replica_ends[2, T0] = positions(query.offset)[T0] - 1
+    scene.network.replica_ends[2, T0] = positions(query.offset)[T0] - 1
     scene.cluster.move_leader(T0, 2)
     scene.write(T0, "later")
-    scene.clock.at(10, scene.wire.replica_ends.clear)
+    scene.clock.at(10, scene.network.replica_ends.clear)
     began = scene.clock()
 
     assert query.step() == {T0: (12, 13)}
@@ -319,11 +319,11 @@ def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene)
 def test_query_that_becomes_read_committed_waits_for_the_transaction_and_repeats_nothing(scene: Scene) -> None:
     """Its checkpoint lies behind the last stable offset, and that is no truncation."""
     start = scene.planner(startingOffsets="latest").next_offset(BEGINNING, None, limited=False)
-    scene.wire.open_transactions[T0] = positions(start)[T0] - 2
+    scene.network.open_transactions[T0] = positions(start)[T0] - 2
     planner = scene.planner(kafka_isolation_level="read_committed")
 
     assert positions(planner.next_offset(restored(start), None, limited=False)) == positions(start)
-    del scene.wire.open_transactions[T0]
+    del scene.network.open_transactions[T0]
     scene.write(T0, "later")
     later = planner.next_offset(restored(start), None, limited=False)
     assert positions(later)[T0] == positions(start)[T0] + 1
@@ -331,7 +331,7 @@ def test_query_that_becomes_read_committed_waits_for_the_transaction_and_repeats
 
 def test_starting_offset_behind_an_open_transaction_is_no_mistake(scene: Scene) -> None:
     end = scene.cluster.bounds(T0)[1]
-    scene.wire.open_transactions[T0] = end - 2
+    scene.network.open_transactions[T0] = end - 2
     named = json.dumps({"t": {"0": end - 1, "1": -2, "2": -2}})
     planner = scene.planner(kafka_isolation_level="read_committed", startingOffsets=named)
 

@@ -11,7 +11,7 @@ from pyspark_kafka_meta.model import Address, Position, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.partitions import T0, T1, T2
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.reader_scene import ReaderScene
 
 
@@ -28,7 +28,7 @@ def a_scene(monkeypatch: pytest.MonkeyPatch, *lagging: int, **options: str) -> R
     """Topic t has just grown to three partitions; these brokers know of two."""
     scene = ReaderScene(monkeypatch, **options)
     for node_id in lagging:
-        scene.wire.cut_off(node_id)
+        scene.network.cut_off(node_id)
     grow(scene)
     return scene
 
@@ -44,7 +44,7 @@ def offset(scene: ReaderScene, *partitions: TopicPartition) -> SourceOffset:
 def test_topic_that_the_first_broker_does_not_know_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ReaderScene(monkeypatch)
     topic = scene.cluster.topics.pop("t")
-    scene.wire.cut_off(1)
+    scene.network.cut_off(1)
     scene.cluster.topics["t"] = topic
     began = scene.clock()
 
@@ -60,7 +60,7 @@ def test_topic_that_nobody_knows_is_unknown_after_its_grace(monkeypatch: pytest.
     with pytest.raises(UnknownTopicError, match="topic t does not exist"):
         planner(scene).available_now()
     assert scene.clock() - began == about_s(3)
-    assert len(scene.wire.requests) < 10, "with pauses that grow"
+    assert len(scene.network.requests) < 10, "with pauses that grow"
 
 
 def test_restart_behind_a_broker_that_lacks_a_partition_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_run_that_ends_reads_a_partition_that_the_first_broker_lacks(monkeypatch
 
 def test_run_that_ends_reads_a_topic_that_the_first_broker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ReaderScene(monkeypatch, subscribePattern="^[tu]$")
-    scene.wire.cut_off(1)
+    scene.network.cut_off(1)
     scene.cluster.create_topic("u")
 
     assert sorted(planner(scene).available_now()) == [T0, T1, TopicPartition("u", 0)]
@@ -114,8 +114,8 @@ def test_stream_from_latest_skips_a_partition_that_the_first_broker_lacks(monkey
 def test_second_broker_is_another_one_behind_a_load_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(20):
         scene = ReaderScene(monkeypatch)
-        scene.wire.aliases[Address("balancer", 9092)] = 1
-        scene.wire.cut_off(1)
+        scene.network.aliases[Address("balancer", 9092)] = 1
+        scene.network.cut_off(1)
         grow(scene)
         scene.settings = scene.options(kafka_bootstrap_servers="balancer:9092")
         scene.worker = scene.client(kafka_bootstrap_servers="balancer:9092")
@@ -130,12 +130,12 @@ def test_second_broker_is_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch)
     planner(scene).available_now()
 
     assert scene.clock() == about_s(began)
-    assert [api for api, _ in scene.wire.requests].count("Metadata") == 2
+    assert [api for api, _ in scene.network.requests].count("Metadata") == 2
 
 
 def test_assigned_partition_that_one_broker_lacks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ReaderScene(monkeypatch, assign='{"t": [2]}')
-    scene.wire.cut_off(1)
+    scene.network.cut_off(1)
     grow(scene)
 
     assert sorted(planner(scene).available_now()) == [T2]
@@ -146,7 +146,7 @@ def test_new_partition_is_read_from_its_first_record_whenever_it_is_seen(monkeyp
     plan = planner(scene)
     seen_late = plan.next_offset(offset(scene, T0, T1), None, limited=False)
     assert T2 not in seen_late.positions
-    scene.wire.catch_up()
+    scene.network.catch_up()
     scene.clock.sleep(300)
     end = plan.next_offset(seen_late, None, limited=False)
 
@@ -165,7 +165,7 @@ def test_broker_that_lacks_the_topic_takes_no_partition_from_a_running_reader(mo
     scene.append(T0)
     scene.read(T0)
     topic = scene.cluster.topics.pop("t")
-    scene.wire.cut_off(1)
+    scene.network.cut_off(1)
     scene.cluster.topics["t"] = topic
     scene.cluster.move_leader(T0, 2)
     scene.append(T0)

@@ -195,7 +195,7 @@ def test_records_written_while_a_start_by_time_is_asked_for_are_read(later: Scen
 @pytest.mark.parametrize("nth", range(4))
 def test_transaction_that_commits_while_a_start_by_time_is_asked_for_is_read(later: Scene, nth: int) -> None:
     later.hold_back(T2, *"abcde", written=WRITTEN + timedelta(hours=1))
-    before_offsets_are_asked(later, nth, lambda scene: scene.wire.open_transactions.clear())
+    before_offsets_are_asked(later, nth, lambda scene: scene.network.open_transactions.clear())
     query = Query(later, startingTimestamp=str(AFTER), **OR_LATEST, **HELD_BACK)
 
     first = query.step()

@@ -388,7 +388,7 @@ def test_recreated_topic_that_grew_after_an_election_is_noticed_without_an_id(wi
 def test_open_transaction_without_topic_ids_is_no_recreated_topic(without_ids: Scene) -> None:
     first = Query(without_ids)
     first.step()
-    without_ids.wire.open_transactions[T0] = 6
+    without_ids.network.open_transactions[T0] = 6
     query = Query(without_ids, **HELD_BACK)
     query.offset = first.offset
 
@@ -516,7 +516,7 @@ def test_truncated_log_with_an_open_transaction_is_read_once_it_is_committed(sce
     scene.hold_back(T0, *map(str, range(30)))
     scene.clock.sleep(300)
     assert query.step() == {}
-    scene.wire.open_transactions.clear()
+    scene.network.open_transactions.clear()
 
     assert query.step() == {T0: (6, 36)}
     assert len([event for event in scene.events if event.kind is EventKind.DATA_LOSS]) == 1

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.tables import open_transactions
 from pyspark_kafka_meta.tables.open_transactions import SinkDecisions, transaction_rows
 from pyspark_kafka_meta.tables.rows import TransactionRow
@@ -21,7 +21,7 @@ from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision
 
 NOW_MS = 1_700_000_000_000
-PRODUCER = ProducerEpoch(7, 3)
+PRODUCER = ProducerIdAndEpoch(7, 3)
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
 DECISIONS: SinkDecisions = {
     ("orders", STREAM): Decision(

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.tools.doctor import Finding, Verdict
 from pyspark_kafka_meta.tools.doctor.topic_checks import check_writes, damaged_batch, split_options
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_cluster import FakeCluster
-from tests.unit.fake_wire import FakeClock, FakeWire
+from tests.unit.fake_network import FakeClock, FakeNetwork
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 SERVERS = {"kafka.bootstrap.servers": "broker-1:9092"}
@@ -27,24 +27,24 @@ TRANSACTION_DENIED, BAD_TIMEOUT = 53, 50
 
 
 @pytest.fixture
-def wire() -> FakeWire:
+def network() -> FakeNetwork:
     """Brokers 1 to 3 lead a partition each, and refuse a damaged batch."""
     cluster = FakeCluster()
     cluster.create_topic("t", partitions=3)
-    wire = FakeWire(cluster, FakeClock())
-    wire.error_codes |= {partition: deque([CORRUPT]) for partition in (T0, T1, T2)}
-    return wire
+    network = FakeNetwork(cluster, FakeClock())
+    network.error_codes |= {partition: deque([CORRUPT]) for partition in (T0, T1, T2)}
+    return network
 
 
-def findings(wire: FakeWire, *topics: str, **options: str) -> dict[str, Finding]:
+def findings(network: FakeNetwork, *topics: str, **options: str) -> dict[str, Finding]:
     named = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
     cluster, writing = split_options({**SERVERS, **named})
     client = KafkaClient(
         ClientOptions.parse(cluster),
         EventPublisher((), cli_origin()),
-        wire=wire,
-        clock=wire.clock,
-        sleep=wire.clock.sleep,
+        network=network,
+        clock=network.clock,
+        sleep=network.clock.sleep,
         rng=random.Random(0),
     )
     found = list(check_writes(client, topics or ("t",), writing))
@@ -57,21 +57,21 @@ def verdicts(found: dict[str, Finding]) -> list[tuple[str, Verdict]]:
     return [(check, finding.verdict) for check, finding in found.items()]
 
 
-def test_leaders_that_refuse_only_the_damage_can_be_written(wire: FakeWire) -> None:
-    found = findings(wire)
+def test_leaders_that_refuse_only_the_damage_can_be_written(network: FakeNetwork) -> None:
+    found = findings(network)
 
     writes = [(f"write t to broker {node_id}", OK) for node_id in (1, 2, 3)]
     assert verdicts(found) == [*writes, ("idempotence", OK)]
     assert found["write t to broker 2"].what.startswith("t-1 can be written, responded in ")
-    assert all(wire.cluster.bounds(partition) == (0, 0) for partition in (T0, T1, T2))
+    assert all(network.cluster.bounds(partition) == (0, 0) for partition in (T0, T1, T2))
 
 
-def test_partitions_of_a_leader_are_asked_together(wire: FakeWire) -> None:
-    wire.cluster.move_leader(T1, 1)
-    wire.cluster.move_leader(T2, 1)
+def test_partitions_of_a_leader_are_asked_together(network: FakeNetwork) -> None:
+    network.cluster.move_leader(T1, 1)
+    network.cluster.move_leader(T2, 1)
 
-    assert findings(wire)["write t to broker 1"].what.startswith("t-0, t-1, t-2 can be written")
-    assert len(wire.produces) == 1
+    assert findings(network)["write t to broker 1"].what.startswith("t-0, t-1, t-2 can be written")
+    assert len(network.produces) == 1
 
 
 @pytest.mark.parametrize(
@@ -85,79 +85,81 @@ def test_partitions_of_a_leader_are_asked_together(wire: FakeWire) -> None:
         (0, WARN, "t-0 accepted an empty record batch with a wrong checksum", "onCorruptBatch"),
     ],
 )
-def test_refusal_has_the_fix_of_its_error(wire: FakeWire, code: int, verdict: Verdict, what: str, fix: str) -> None:
-    wire.error_codes[T0] = deque([code])
-    found = findings(wire)["write t to broker 1"]
+def test_refusal_has_the_fix_of_its_error(
+    network: FakeNetwork, code: int, verdict: Verdict, what: str, fix: str
+) -> None:
+    network.error_codes[T0] = deque([code])
+    found = findings(network)["write t to broker 1"]
 
     assert found.verdict is verdict
     assert what in found.what
     assert fix in found.fix
 
 
-def test_each_error_of_a_leader_is_one_finding(wire: FakeWire) -> None:
-    wire.cluster.create_topic("many", partitions=60)
+def test_each_error_of_a_leader_is_one_finding(network: FakeNetwork) -> None:
+    network.cluster.create_topic("many", partitions=60)
     partitions = [TopicPartition("many", number) for number in range(60)]
     codes = {partition: CORRUPT if partition.partition < 30 else NOT_ENOUGH for partition in partitions}
-    wire.error_codes |= {partition: deque([code]) for partition, code in codes.items()}
-    found = findings(wire, "many")
+    network.error_codes |= {partition: deque([code]) for partition, code in codes.items()}
+    found = findings(network, "many")
 
     assert list(found) == [*(f"write many to broker {node_id}" for node_id in (1, 2, 3)), "idempotence"]
     assert found["write many to broker 1"].what.startswith("many-30, ")
 
 
 @pytest.mark.parametrize("acks", ["all", "1"])
-def test_probe_asks_for_the_acks_of_the_options(wire: FakeWire, acks: str) -> None:
-    findings(wire, acks=acks)
+def test_probe_asks_for_the_acks_of_the_options(network: FakeNetwork, acks: str) -> None:
+    findings(network, acks=acks)
 
-    assert {request.acks for _, request in wire.produces} == {-1 if acks == "all" else 1}
+    assert {request.acks for _, request in network.produces} == {-1 if acks == "all" else 1}
 
 
 @pytest.mark.parametrize(
     ("options", "asked"), [({}, True), ({"enable_idempotence": "false"}, False), ({"acks": "1"}, False)]
 )
 def test_producer_id_is_requested_if_writes_are_idempotent(
-    wire: FakeWire, options: dict[str, str], asked: bool
+    network: FakeNetwork, options: dict[str, str], asked: bool
 ) -> None:
-    assert ("idempotence" in findings(wire, **options)) is asked
+    assert ("idempotence" in findings(network, **options)) is asked
 
 
-def test_missing_right_to_write_idempotently_fails(wire: FakeWire) -> None:
-    wire.transaction_errors["InitProducerId"].append(NO_CLUSTER_RIGHT)
-    found = findings(wire)["idempotence"]
+def test_missing_right_to_write_idempotently_fails(network: FakeNetwork) -> None:
+    network.transaction_errors["InitProducerId"].append(NO_CLUSTER_RIGHT)
+    found = findings(network)["idempotence"]
 
     assert (found.verdict, "CLUSTER_AUTHORIZATION_FAILED (error 31)" in found.what) == (FAIL, True)
     assert found.fix.startswith("allow it IDEMPOTENT_WRITE on the cluster")
     assert found.fix.endswith("or set kafka.enable.idempotence to false")
 
 
-def test_brokers_without_producer_ids_are_a_failure_in_time(wire: FakeWire) -> None:
-    wire.transaction_errors["InitProducerId"].extend([LOADING] * 10_000)
-    started = wire.clock.now
-    found = findings(wire, default_api_timeout_ms="10000")["idempotence"]
+def test_brokers_without_producer_ids_are_a_failure_in_time(network: FakeNetwork) -> None:
+    network.transaction_errors["InitProducerId"].extend([LOADING] * 10_000)
+    started = network.clock.now
+    found = findings(network, default_api_timeout_ms="10000")["idempotence"]
 
     assert (found.verdict, "COORDINATOR_LOAD_IN_PROGRESS" in found.what) == (FAIL, True)
-    assert wire.clock.now - started < 11
+    assert network.clock.now - started < 11
 
 
 @pytest.mark.parametrize("broken", ["down", "hung"])
-def test_leader_that_does_not_answer_is_a_failure_beside_others(wire: FakeWire, broken: str) -> None:
-    getattr(wire, broken).add(2)
-    found = findings(wire, enable_idempotence="false", default_api_timeout_ms="10000")
+def test_leader_that_does_not_answer_is_a_failure_beside_others(network: FakeNetwork, broken: str) -> None:
+    getattr(network, broken).add(2)
+    found = findings(network, enable_idempotence="false", default_api_timeout_ms="10000")
 
     assert [finding.verdict for finding in found.values()] == [OK, FAIL, OK]
 
 
-def test_nothing_is_sent_for_what_the_check_of_topics_reports(wire: FakeWire) -> None:
-    wire.cluster.move_leader(T0, NO_LEADER)
-    found = findings(wire, "t", "nope", enable_idempotence="false")
+def test_nothing_is_sent_for_what_the_check_of_topics_reports(network: FakeNetwork) -> None:
+    network.cluster.move_leader(T0, NO_LEADER)
+    found = findings(network, "t", "nope", enable_idempotence="false")
 
     assert list(found) == ["write t to broker 2", "write t to broker 3"]
 
 
-def test_cluster_that_does_not_respond_is_one_failure(wire: FakeWire) -> None:
-    wire.down |= {1, 2, 3}
+def test_cluster_that_does_not_respond_is_one_failure(network: FakeNetwork) -> None:
+    network.down |= {1, 2, 3}
 
-    assert verdicts(findings(wire)) == [("writes", FAIL)]
+    assert verdicts(findings(network)) == [("writes", FAIL)]
 
 
 def test_batch_is_whole_but_for_its_checksum_and_holds_no_record() -> None:
@@ -176,23 +178,23 @@ def test_options_of_reading_and_writing_are_told_apart_in_any_case() -> None:
     assert (producer.acks, producer.compression_type, producer.idempotent) == (1, "zstd", False)
 
 
-def test_transactions_are_checked_with_an_id_that_no_task_has(wire: FakeWire) -> None:
-    wire.cluster.create_topic("kafkameta-decisions", partitions=1)
-    wire.error_codes[TopicPartition("kafkameta-decisions", 0)] = deque([DENIED])
-    found = findings(wire, transactional_id="orders", transaction_timeout_ms="20000")
+def test_transactions_are_checked_with_an_id_that_no_task_has(network: FakeNetwork) -> None:
+    network.cluster.create_topic("kafkameta-decisions", partitions=1)
+    network.error_codes[TopicPartition("kafkameta-decisions", 0)] = deque([DENIED])
+    found = findings(network, transactional_id="orders", transaction_timeout_ms="20000")
 
     assert found["exactly-once"].verdict is OK
     assert "idempotence" not in found
-    assert list(wire.cluster.coordinators.transactions) == ["orders/doctor"]
+    assert list(network.cluster.coordinators.transactions) == ["orders/doctor"]
     assert [each.verdict for check, each in found.items() if "kafkameta-decisions" in check] == [FAIL]
 
 
 @pytest.mark.parametrize(
     ("code", "fix"), [(TRANSACTION_DENIED, "WRITE on transactional ids that begin with orders"), (BAD_TIMEOUT, "log")]
 )
-def test_transactions_that_are_refused_are_a_failure(wire: FakeWire, code: int, fix: str) -> None:
-    wire.transaction_errors["InitProducerId"].append(code)
-    found = findings(wire, transactional_id="orders")["exactly-once"]
+def test_transactions_that_are_refused_are_a_failure(network: FakeNetwork, code: int, fix: str) -> None:
+    network.transaction_errors["InitProducerId"].append(code)
+    found = findings(network, transactional_id="orders")["exactly-once"]
 
     assert found.verdict is FAIL
     assert fix in (found.fix or "")

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import FencedError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, commit, recover
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decisions, is_written
 from tests.unit.write.exactly_once.model import (
@@ -353,7 +353,7 @@ class World:
 
     def _attempt(self, attempt: Attempt) -> Requests[None]:
         name = f"{SINK_ID}/{attempt.task}/{attempt.number}"
-        producer: ProducerEpoch = yield self.kafka.init_producer, (name,)
+        producer: ProducerIdAndEpoch = yield self.kafka.init_producer, (name,)
         try:
             for row in self.scenario.input_rows(attempt.batch, attempt.task):
                 if not (yield self.kafka.produce, (name, producer, (row,))):

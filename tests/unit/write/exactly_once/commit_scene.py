@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, TransactionVersion, WrittenOffsets
+from pyspark_kafka_meta.model import (
+    OpenTransaction,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+    WrittenOffsets,
+)
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, commit, recover
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision, Decisions, TransactionPlan
 from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey
@@ -31,7 +37,7 @@ def transactions_of(tasks: int, partitions: int) -> list[OpenTransaction]:
     return [
         OpenTransaction(
             f"{SINK}/{task}/0",
-            ProducerEpoch(4_000_000 + task, 3),
+            ProducerIdAndEpoch(4_000_000 + task, 3),
             tuple(
                 WrittenOffsets("clicks-by-page", number, 7_000_000 + 1_000 * task, 7_000_900 + 1_000 * task, 300)
                 for number in range(partitions)
@@ -52,7 +58,7 @@ class CommitScene(WriterScene):
         return KafkaClient(
             self.sink_options(**options).client,
             RecordingPublisher(self.events),
-            wire=self.wire,
+            network=self.network,
             clock=self.clock,
             sleep=self.clock.sleep,
             rng=random.Random(0),

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
-from pyspark_kafka_meta.model import NO_PRODUCER, OpenTransaction, ProducerEpoch, TransactionVersion
+from pyspark_kafka_meta.model import NO_PRODUCER, OpenTransaction, ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
     Commit,
@@ -60,7 +60,7 @@ def text(value: Any) -> str:
             )
         case OpenTransaction(transactional_id, producer, _):
             return f"{transactional_id} {text(producer)}"
-        case ProducerEpoch(_, epoch):
+        case ProducerIdAndEpoch(_, epoch):
             return f"epoch {epoch}"
         case Enum():
             return str(value.value)
@@ -81,7 +81,7 @@ class Outcome(Enum):
 class Record(NamedTuple):
     value: Row | Decision
     transactional_id: str
-    producer: ProducerEpoch
+    producer: ProducerIdAndEpoch
     outcome: Outcome
 
 
@@ -113,14 +113,14 @@ class KafkaModel:
         """ListTransactions: open transactions of the sink and its tasks."""
         return tuple(sorted(name for name, producer in self._producers.items() if producer.is_open))
 
-    def init_producer(self, name: str) -> ProducerEpoch:
+    def init_producer(self, name: str) -> ProducerIdAndEpoch:
         """InitProducerId: fences earlier producers and aborts their transaction."""
         self._end(name, Outcome.ABORTED)
         epoch = self._producers.get(name, _Producer()).epoch + 1
         self._producers[name] = _Producer(epoch)
-        return ProducerEpoch(_producer_id(name), epoch)
+        return ProducerIdAndEpoch(_producer_id(name), epoch)
 
-    def produce(self, name: str, producer: ProducerEpoch, values: tuple[Row | Decision, ...]) -> bool:
+    def produce(self, name: str, producer: ProducerIdAndEpoch, values: tuple[Row | Decision, ...]) -> bool:
         """Produce. False if the producer is fenced. A repeated batch has its sequence numbers, and is not appended."""
         known = self._producers[name]
         if known.epoch != producer.epoch:
@@ -132,16 +132,16 @@ class KafkaModel:
                 self.log.append(record)
         return True
 
-    def end(self, name: str, producer: ProducerEpoch, outcome: Outcome) -> ProducerEpoch | None:
+    def end(self, name: str, producer: ProducerIdAndEpoch, outcome: Outcome) -> ProducerIdAndEpoch | None:
         """EndTxn. Returns the producer of the next transaction; None if the transaction did not end so."""
         known = self._producers[name]
         if known.is_open and known.epoch == producer.epoch:
             self._end(name, outcome)
         elif known.last != (producer.epoch, outcome):
             return None
-        return ProducerEpoch(producer.producer_id, self._producers[name].epoch)
+        return ProducerIdAndEpoch(producer.producer_id, self._producers[name].epoch)
 
-    def abort(self, name: str, producer: ProducerEpoch) -> None:
+    def abort(self, name: str, producer: ProducerIdAndEpoch) -> None:
         """What a failed task sends: with V1, InitProducerId, which takes over the id."""
         if self._version == TransactionVersion.V1:
             self.init_producer(name)
@@ -248,7 +248,7 @@ class DriverModel:
     copied_at_once: ClassVar[int] = 100
 
     kafka: KafkaModel
-    producer: ProducerEpoch = NO_PRODUCER
+    producer: ProducerIdAndEpoch = NO_PRODUCER
 
     def carry_out(self, protocol: Protocol[T]) -> Requests[T]:
         result: Any = None

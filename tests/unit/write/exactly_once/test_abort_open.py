@@ -28,7 +28,7 @@ def test_listed_transactions_are_aborted_and_known_ones_that_the_list_lacks(scen
     scene.cluster.coordinators.nodes[f"{SINK}/0/0"] = 2
     known, _ = scene.task(0, 0), scene.task(1, 100)
     assert len(still_open(scene)) == 2
-    listed, requests = scene.wire.transactions._listed, scene.wire.transactions
+    listed, requests = scene.network.transactions._listed, scene.network.transactions
     scene.monkeypatch.setattr(requests, "_listed", lambda node_id: () if node_id == 2 else listed(node_id))
     runner = scene.driver().runner()
     runner.run(AbortOpen((known.transactional_id,), (NEVER_USED,)))
@@ -41,7 +41,7 @@ def test_listed_transactions_are_aborted_and_known_ones_that_the_list_lacks(scen
 @pytest.mark.parametrize("code", [ErrorCode.coordinator_load_in_progress, ErrorCode.cluster_authorization_failed])
 def test_known_transactions_are_aborted_although_no_broker_lists_them(code: ErrorCode, scene: CommitScene) -> None:
     known = scene.task(0, 0)
-    scene.wire.transaction_errors["ListTransactions"].extend([code] * 1_000)
+    scene.network.transaction_errors["ListTransactions"].extend([code] * 1_000)
     scene.driver().runner().run(AbortOpen((known.transactional_id,)))
 
     assert still_open(scene) == []

@@ -27,11 +27,11 @@ def hide_end(scene: CommitScene, batches: int) -> None:
     """A leader that was deposed before these record batches were written is asked for the end of the log, until a
     write finds its successor."""
     leader, append = scene.cluster.partition(DECISIONS).leader_id, scene.cluster.append
-    scene.wire.replica_ends[leader, DECISIONS] = scene.cluster.logs[DECISIONS][-batches].base_offset
+    scene.network.replica_ends[leader, DECISIONS] = scene.cluster.logs[DECISIONS][-batches].base_offset
 
     def append_at_successor(partition: TopicPartition, batch: bytes) -> int:
         if partition == DECISIONS:
-            scene.wire.replica_ends.clear()
+            scene.network.replica_ends.clear()
         return append(partition, batch)
 
     scene.monkeypatch.setattr(scene.cluster, "append", append_at_successor)

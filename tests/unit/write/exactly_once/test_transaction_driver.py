@@ -75,7 +75,7 @@ def test_brokers_are_asked_for_their_limit_again_once_they_refuse_the_timeout(sc
     assert driver.plan().timeout_ms == LOWER_MS
     driver.commit(micro_batch(1), [scene.planned_task(driver, 6)], 1)
     timeouts = [
-        each.transaction_timeout_ms for _, each in scene.wire.transactions_sent if type(each) is ProducerIdRequest
+        each.transaction_timeout_ms for _, each in scene.network.transactions_sent if type(each) is ProducerIdRequest
     ]
     assert set(timeouts[-3:]) == {LOWER_MS}
 
@@ -85,8 +85,8 @@ def test_batch_that_was_decided_before_the_timeout_was_refused_is_written_once(s
     driver = scene.long_lived_driver()
     written = scene.planned_task(driver, 0)
     scene.limits = [LOWER_MS]
-    scene.wire.transaction_errors["InitProducerId"].extend([0, ErrorCode.invalid_transaction_timeout])
-    scene.wire.transaction_errors["EndTxn"].extend([0, ErrorCode.producer_fenced])
+    scene.network.transaction_errors["InitProducerId"].extend([0, ErrorCode.invalid_transaction_timeout])
+    scene.network.transaction_errors["EndTxn"].extend([0, ErrorCode.producer_fenced])
     scene.cluster.coordinators.time_out(written.transactional_id)
     driver.commit(micro_batch(0), [written], 1)
 
@@ -101,7 +101,7 @@ def test_timeout_that_is_refused_under_an_unchanged_limit_is_an_error(
 ) -> None:
     scene.limits = limits
     driver = scene.long_lived_driver()
-    scene.wire.transaction_errors["InitProducerId"].append(ErrorCode.invalid_transaction_timeout)
+    scene.network.transaction_errors["InitProducerId"].append(ErrorCode.invalid_transaction_timeout)
 
     with pytest.raises(
         BrokerError, match=r"900000 ms: set kafka\.transaction\.timeout\.ms .* or, if it is not set, start"
@@ -118,10 +118,10 @@ def test_transaction_version_that_changes_under_a_driver_is_followed(
     driver.commit(micro_batch(0), [scene.planned_task(driver, 0)], 1)
     written = scene.planned_task(driver, 6)
     scene.cluster.coordinators.version = after
-    scene.wire.transactions_sent.clear()
+    scene.network.transactions_sent.clear()
     driver.commit(micro_batch(1), [written], 1)
     driver.commit(micro_batch(2), [scene.planned_task(driver, 12)], 1)
 
-    ends = [each.version for _, each in scene.wire.transactions_sent if isinstance(each, EndTransactionRequest)]
+    ends = [each.version for _, each in scene.network.transactions_sent if isinstance(each, EndTransactionRequest)]
     assert set(ends) == {after}
     assert scene.rows() == [*range(18)]

@@ -1,4 +1,4 @@
-"""`TappedWire`: connections to real brokers, with proxies before them, and with faults in responses to Produce."""
+"""`TappedNetwork`: connections to real brokers, with proxies before them, and with faults in responses to Produce."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire, MetadataRequests
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork, MetadataRequests
 from pyspark_kafka_meta.kafka.network.producer_requests import ProduceRequests
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
@@ -113,8 +113,8 @@ class TappedProduces(ProduceRequests):
         return replace(response, partitions=tuple(parts))
 
 
-class TappedWire(KafkaWire):
-    """The wire of one worker, with `TappedProduces`."""
+class TappedNetwork(KafkaNetwork):
+    """The network of one worker, with `TappedProduces`."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)

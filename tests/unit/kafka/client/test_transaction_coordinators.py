@@ -16,8 +16,8 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client.coordinators import Coordinators
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsResponse,
     FindCoordinatorRequest,
@@ -25,10 +25,10 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     TransactionRequest,
     TransactionResponse,
 )
-from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason, TransactionVersion
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, RefreshReason, TransactionVersion
 from tests.partitions import T0, T1
 from tests.transaction_cases import CASES, end_codes, write
-from tests.unit.fake_wire import about_s
+from tests.unit.fake_network import about_s
 from tests.unit.scene import Scene
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
@@ -46,7 +46,7 @@ def client(scene: Scene) -> KafkaClient:
 
 
 @pytest.fixture
-def coordinators(client: KafkaClient) -> Coordinators:
+def coordinators(client: KafkaClient) -> TransactionCoordinators:
     return client.coordinators
 
 
@@ -54,18 +54,20 @@ def soon(scene: Scene) -> float:
     return scene.clock() + DEADLINE_S
 
 
-def initialised(coordinators: Coordinators, transactional_id: str | None, deadline: float) -> ProducerEpoch:
+def initialised(
+    coordinators: TransactionCoordinators, transactional_id: str | None, deadline: float
+) -> ProducerIdAndEpoch:
     if transactional_id is None:
         return coordinators.producer_id(deadline)
     return coordinators.fence([transactional_id], TIMEOUT_MS, deadline)[transactional_id]
 
 
-def open_transactions(scene: Scene, client: KafkaClient, *ids: str) -> dict[str, ProducerEpoch]:
+def open_transactions(scene: Scene, client: KafkaClient, *ids: str) -> dict[str, ProducerIdAndEpoch]:
     """A transaction of each id with a record in T0."""
     producers = client.coordinators.fence(ids, TIMEOUT_MS, soon(scene))
     for each, producer in producers.items():
         assert write(client, T0, each, producer, V2).error_code == 0
-    scene.wire.requests.clear()
+    scene.network.requests.clear()
     return producers
 
 
@@ -76,16 +78,18 @@ def states(scene: Scene, *ids: str) -> list[str]:
 # --- producer ids -----------------------------------------------------------------------------------------------------
 
 
-def test_idempotent_producer_needs_no_coordinator(scene: Scene, coordinators: Coordinators) -> None:
-    assert coordinators.producer_id(soon(scene)) == ProducerEpoch(1000, 0)
-    assert coordinators.producer_id(soon(scene)) == ProducerEpoch(1001, 0)
+def test_idempotent_producer_needs_no_coordinator(scene: Scene, coordinators: TransactionCoordinators) -> None:
+    assert coordinators.producer_id(soon(scene)) == ProducerIdAndEpoch(1000, 0)
+    assert coordinators.producer_id(soon(scene)) == ProducerIdAndEpoch(1001, 0)
     assert scene.sent("FindCoordinator") == []
 
 
-def test_transactional_id_keeps_its_producer_and_raises_the_epoch(scene: Scene, coordinators: Coordinators) -> None:
+def test_transactional_id_keeps_its_producer_and_raises_the_epoch(
+    scene: Scene, coordinators: TransactionCoordinators
+) -> None:
     producers = [coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] for _ in range(3)]
 
-    assert producers == [ProducerEpoch(1000, epoch) for epoch in range(3)]
+    assert producers == [ProducerIdAndEpoch(1000, epoch) for epoch in range(3)]
     assert scene.sent("InitProducerId") == [1, 1, 1]
     assert len(scene.sent("FindCoordinator")) == 1
 
@@ -93,27 +97,29 @@ def test_transactional_id_keeps_its_producer_and_raises_the_epoch(scene: Scene, 
 def test_client_without_metadata_asks_for_the_brokers_first(scene: Scene) -> None:
     client = scene.client()
 
-    assert client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerEpoch(1000, 0)
+    assert client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerIdAndEpoch(1000, 0)
     assert scene.reasons() == [RefreshReason.BOOTSTRAP]
 
 
 @pytest.mark.parametrize("transactional_id", [None, ID])
 @pytest.mark.parametrize("code", [14, 15, 16, 51])
 def test_coordinator_that_cannot_answer_yet_is_asked_again(
-    scene: Scene, coordinators: Coordinators, transactional_id: str | None, code: int
+    scene: Scene, coordinators: TransactionCoordinators, transactional_id: str | None, code: int
 ) -> None:
-    scene.wire.transaction_errors["InitProducerId"].extend([code] * 3)
+    scene.network.transaction_errors["InitProducerId"].extend([code] * 3)
 
-    assert initialised(coordinators, transactional_id, soon(scene)) == ProducerEpoch(1000, 0)
+    assert initialised(coordinators, transactional_id, soon(scene)) == ProducerIdAndEpoch(1000, 0)
     assert len(scene.sent("InitProducerId")) == 4
 
 
-def test_end_of_the_transaction_before_is_waited_for_briefly(scene: Scene, coordinators: Coordinators) -> None:
+def test_end_of_the_transaction_before_is_waited_for_briefly(
+    scene: Scene, coordinators: TransactionCoordinators
+) -> None:
     began = scene.clock()
-    scene.wire.transaction_errors["InitProducerId"].append(51)
+    scene.network.transaction_errors["InitProducerId"].append(51)
     coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
     concurrent_s, began = scene.clock() - began, scene.clock()
-    scene.wire.transaction_errors["InitProducerId"].append(14)
+    scene.network.transaction_errors["InitProducerId"].append(14)
     coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
 
     assert 0 < concurrent_s < (scene.clock() - began) / 2
@@ -137,21 +143,21 @@ def test_end_of_the_transaction_before_is_waited_for_briefly(scene: Scene, coord
 )
 def test_refused_producer_fails_at_once(
     scene: Scene,
-    coordinators: Coordinators,
+    coordinators: TransactionCoordinators,
     code: int,
     transactional_id: str | None,
     kind: type[Exception],
     text: str,
 ) -> None:
     began = scene.clock()
-    scene.wire.transaction_errors["InitProducerId"].append(code)
+    scene.network.transaction_errors["InitProducerId"].append(code)
 
     with pytest.raises(kind, match=text):
         initialised(coordinators, transactional_id, soon(scene))
     assert scene.clock() == about_s(began)
 
 
-def test_timeout_above_the_limit_of_the_brokers_is_refused(scene: Scene, coordinators: Coordinators) -> None:
+def test_timeout_above_the_limit_of_the_brokers_is_refused(scene: Scene, coordinators: TransactionCoordinators) -> None:
     scene.cluster.coordinators.max_timeout_ms = TIMEOUT_MS - 1
 
     with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT") as refused:
@@ -162,9 +168,9 @@ def test_timeout_above_the_limit_of_the_brokers_is_refused(scene: Scene, coordin
 @pytest.mark.parametrize("broken", ["down", "hung"])
 @pytest.mark.parametrize("transactional_id", [None, ID])
 def test_brokers_that_do_not_answer_are_an_error_at_the_deadline(
-    scene: Scene, coordinators: Coordinators, broken: str, transactional_id: str | None
+    scene: Scene, coordinators: TransactionCoordinators, broken: str, transactional_id: str | None
 ) -> None:
-    getattr(scene.wire, broken).update({1, 2, 3})
+    getattr(scene.network, broken).update({1, 2, 3})
     deadline = soon(scene)
 
     with pytest.raises(ConnectError, match="in time"):
@@ -173,16 +179,16 @@ def test_brokers_that_do_not_answer_are_an_error_at_the_deadline(
 
 
 @pytest.mark.parametrize("broken", ["down", "hung"])
-def test_two_of_three_brokers_may_be_gone(scene: Scene, coordinators: Coordinators, broken: str) -> None:
-    getattr(scene.wire, broken).update({1, 2})
+def test_two_of_three_brokers_may_be_gone(scene: Scene, coordinators: TransactionCoordinators, broken: str) -> None:
+    getattr(scene.network, broken).update({1, 2})
     scene.cluster.coordinators.nodes[ID] = 3
     began = scene.clock()
 
-    assert coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerEpoch(1000, 0)
+    assert coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerIdAndEpoch(1000, 0)
     assert scene.clock() - began < 10
 
 
-def test_error_that_is_not_retriable_is_raised_at_once(scene: Scene, coordinators: Coordinators) -> None:
+def test_error_that_is_not_retriable_is_raised_at_once(scene: Scene, coordinators: TransactionCoordinators) -> None:
     for node_id in (1, 2, 3):
         scene.fail(node_id, AuthenticationError("wrong password"))
 
@@ -203,17 +209,17 @@ def test_coordinators_of_all_ids_are_found_by_one_request(scene: Scene, client: 
 
 
 def test_brokers_before_kafka_3_0_find_one_coordinator_at_a_time(
-    scene: Scene, coordinators: Coordinators, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, coordinators: TransactionCoordinators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = scene.wire.transactions._handle
+    handle = scene.network.transactions._handle
 
     def first_alone(node_id: int, request: TransactionRequest, code: int) -> TransactionResponse:
         if isinstance(request, FindCoordinatorRequest):
             request = FindCoordinatorRequest(request.transactional_ids[:1])
         return handle(node_id, request, code)
 
-    monkeypatch.setattr(scene.wire.transactions, "_handle", first_alone)
-    ended = coordinators.end_transactions(dict.fromkeys(NODES, ProducerEpoch(1, 0)), True, V2, soon(scene))
+    monkeypatch.setattr(scene.network.transactions, "_handle", first_alone)
+    ended = coordinators.end_transactions(dict.fromkeys(NODES, ProducerIdAndEpoch(1, 0)), True, V2, soon(scene))
 
     assert ended.keys() == NODES.keys()
     assert len(scene.sent("FindCoordinator")) == 3
@@ -221,18 +227,18 @@ def test_brokers_before_kafka_3_0_find_one_coordinator_at_a_time(
 
 @pytest.mark.parametrize("code", [14, 15])
 def test_coordinator_that_is_not_elected_yet_is_looked_up_again(
-    scene: Scene, coordinators: Coordinators, code: int
+    scene: Scene, coordinators: TransactionCoordinators, code: int
 ) -> None:
-    scene.wire.transaction_errors["FindCoordinator"].extend([code] * 2)
+    scene.network.transaction_errors["FindCoordinator"].extend([code] * 2)
 
-    assert coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerEpoch(1000, 0)
+    assert coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerIdAndEpoch(1000, 0)
     assert len(scene.sent("FindCoordinator")) == 3
 
 
 def test_id_that_may_not_be_used_is_refused_with_the_right_that_is_missing(
-    scene: Scene, coordinators: Coordinators
+    scene: Scene, coordinators: TransactionCoordinators
 ) -> None:
-    scene.wire.transaction_errors["FindCoordinator"].append(53)
+    scene.network.transaction_errors["FindCoordinator"].append(53)
 
     with pytest.raises(AuthorizationError, match=f"transactional id {ID} cannot be used: .*WRITE"):
         coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
@@ -252,7 +258,7 @@ def test_coordinator_that_dies_is_replaced_and_others_do_not_wait(
     scene: Scene, client: KafkaClient, broken: str
 ) -> None:
     producers = open_transactions(scene, client, *NODES)
-    getattr(scene.wire, broken).add(1)
+    getattr(scene.network, broken).add(1)
     scene.clock.at(5, lambda: scene.cluster.coordinators.nodes.update({ID: 2}))
     ended = client.coordinators.end_transactions(producers, True, V2, soon(scene))
 
@@ -285,7 +291,7 @@ def test_topic_that_may_not_be_written_is_named(
 ) -> None:
     producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
     errors = {T0: int(ErrorCode.operation_not_attempted), T1: int(ErrorCode.topic_authorization_failed)}
-    monkeypatch.setattr(scene.wire.transactions, "_handle", lambda *_: AddPartitionsResponse(1, errors))
+    monkeypatch.setattr(scene.network.transactions, "_handle", lambda *_: AddPartitionsResponse(1, errors))
 
     with pytest.raises(AuthorizationError, match=r"t-1 cannot be written .* WRITE on topic t"):
         client.coordinators.add_partitions(ID, producer, [T0, T1], soon(scene))
@@ -293,7 +299,7 @@ def test_topic_that_may_not_be_written_is_named(
 
 def test_partition_of_a_deleted_topic_is_named_after_a_moment(scene: Scene, client: KafkaClient) -> None:
     producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
-    scene.wire.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
+    scene.network.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
     del scene.cluster.topics["t"]
     began = scene.clock()
 
@@ -304,8 +310,8 @@ def test_partition_of_a_deleted_topic_is_named_after_a_moment(scene: Scene, clie
 
 def test_coordinator_that_lags_behind_the_metadata_of_a_topic_is_waited_for(scene: Scene, client: KafkaClient) -> None:
     producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
-    scene.wire.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
-    scene.clock.at(20, scene.wire.transaction_errors.clear)
+    scene.network.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
+    scene.clock.at(20, scene.network.transaction_errors.clear)
     client.coordinators.add_partitions(ID, producer, [T0], soon(scene))
 
     assert scene.cluster.coordinators.transactions[ID].partitions == {T0}
@@ -313,7 +319,7 @@ def test_coordinator_that_lags_behind_the_metadata_of_a_topic_is_waited_for(scen
 
 def test_partition_that_its_coordinator_never_knows_is_named(scene: Scene, client: KafkaClient) -> None:
     producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
-    scene.wire.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
+    scene.network.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
 
     with pytest.raises(ConnectError, match=f"{ID} could not add partitions in time: t-1: UNKNOWN_TOPIC_OR_PARTITION"):
         client.coordinators.add_partitions(ID, producer, [T1], soon(scene))
@@ -322,7 +328,7 @@ def test_partition_that_its_coordinator_never_knows_is_named(scene: Scene, clien
 @pytest.mark.parametrize("code", [3, 7, 14, 16, 51])
 def test_partitions_are_added_after_errors_that_pass(scene: Scene, client: KafkaClient, code: int) -> None:
     producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
-    scene.wire.transaction_errors["AddPartitionsToTxn"].append(code)
+    scene.network.transaction_errors["AddPartitionsToTxn"].append(code)
     client.coordinators.add_partitions(ID, producer, [T0], soon(scene))
 
     assert scene.cluster.coordinators.transactions[ID].partitions == {T0}
@@ -342,8 +348,8 @@ def test_codes_of_the_end_are_those_of_kafka(
     assert codes == CASES[case][1][version]
 
 
-def test_unknown_id_is_not_open(scene: Scene, coordinators: Coordinators) -> None:
-    ended = coordinators.end_transactions({ID: ProducerEpoch(7, 0)}, True, V2, soon(scene))
+def test_unknown_id_is_not_open(scene: Scene, coordinators: TransactionCoordinators) -> None:
+    ended = coordinators.end_transactions({ID: ProducerIdAndEpoch(7, 0)}, True, V2, soon(scene))
 
     assert (ended[ID].error_code, ended[ID].producer) == (49, NO_PRODUCER)
 
@@ -355,13 +361,13 @@ def test_producer_of_the_next_transaction_is_returned_where_the_epoch_rises(
     producers = open_transactions(scene, client, ID)
     ended = client.coordinators.end_transactions(producers, True, version, soon(scene))
 
-    assert ended[ID].producer == (NO_PRODUCER if version is V1 else ProducerEpoch(producers[ID].producer_id, 1))
+    assert ended[ID].producer == (NO_PRODUCER if version is V1 else ProducerIdAndEpoch(producers[ID].producer_id, 1))
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_lost_response_is_asked_for_again(scene: Scene, client: KafkaClient, committed: bool) -> None:
     producers = open_transactions(scene, client, *NODES)
-    scene.wire.lost_transactions["EndTxn"] = 2
+    scene.network.lost_transactions["EndTxn"] = 2
     ended = client.coordinators.end_transactions(producers, committed, V2, soon(scene))
 
     assert {response.error_code for response in ended.values()} == {0}
@@ -389,7 +395,7 @@ def test_broker_has_one_request_in_flight_and_all_brokers_work_at_a_time(scene: 
 
 def test_missing_right_to_end_is_an_error(scene: Scene, client: KafkaClient) -> None:
     producers = open_transactions(scene, client, ID)
-    scene.wire.transaction_errors["EndTxn"].append(53)
+    scene.network.transaction_errors["EndTxn"].append(53)
 
     with pytest.raises(AuthorizationError, match=f"transaction of transactional id {ID} cannot be ended"):
         client.coordinators.end_transactions(producers, True, V2, soon(scene))
@@ -397,7 +403,7 @@ def test_missing_right_to_end_is_an_error(scene: Scene, client: KafkaClient) -> 
 
 def test_transaction_that_does_not_end_is_an_error_at_the_deadline(scene: Scene, client: KafkaClient) -> None:
     producers = open_transactions(scene, client, *NODES)
-    scene.wire.hung.add(1)
+    scene.network.hung.add(1)
     deadline = soon(scene)
 
     with pytest.raises(ConnectError, match=f"not done in time for transactional id {ID}: "):
@@ -406,15 +412,15 @@ def test_transaction_that_does_not_end_is_an_error_at_the_deadline(scene: Scene,
     assert states(scene, OTHER, THIRD) == ["CompleteCommit"] * 2
 
 
-def test_nothing_to_end_needs_no_request(scene: Scene, coordinators: Coordinators) -> None:
+def test_nothing_to_end_needs_no_request(scene: Scene, coordinators: TransactionCoordinators) -> None:
     assert coordinators.end_transactions({}, True, V2, soon(scene)) == {}
-    assert scene.wire.requests == []
+    assert scene.network.requests == []
 
 
 # --- open transactions ------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_ask_needs_no_time(scene: Scene, coordinators: Coordinators) -> None:
+def test_nothing_to_ask_needs_no_time(scene: Scene, coordinators: TransactionCoordinators) -> None:
     """A process may pause until the deadline."""
     assert coordinators.fence([], TIMEOUT_MS, scene.clock.now) == {}
     assert coordinators.end_transactions({}, True, V2, scene.clock.now) == {}
@@ -431,7 +437,7 @@ def test_open_transactions_of_all_brokers_are_listed(scene: Scene, client: Kafka
 
 def test_broker_that_cannot_list_yet_is_asked_again_alone(scene: Scene, client: KafkaClient) -> None:
     open_transactions(scene, client, *NODES)
-    scene.wire.transaction_errors["ListTransactions"].append(14)
+    scene.network.transaction_errors["ListTransactions"].append(14)
 
     assert client.coordinators.list_transactions(soon(scene)) == [ID, OTHER, THIRD]
     assert len(scene.sent("ListTransactions")) == 4
@@ -439,16 +445,18 @@ def test_broker_that_cannot_list_yet_is_asked_again_alone(scene: Scene, client: 
 
 def test_broker_that_has_left_the_cluster_is_not_waited_for(scene: Scene, client: KafkaClient) -> None:
     open_transactions(scene, client, *NODES)
-    scene.wire.down.add(1)
+    scene.network.down.add(1)
     scene.cluster.coordinators.nodes[ID] = 2
     scene.clock.at(9, lambda: scene.cluster.brokers.pop(1))
 
     assert set(client.coordinators.list_transactions(soon(scene))) >= {OTHER, THIRD}
-    assert [address.host for api, address in scene.wire.requests if api == "ListTransactions"].count("broker-3") == 1
+    assert [address.host for api, address in scene.network.requests if api == "ListTransactions"].count("broker-3") == 1
 
 
-def test_broker_that_does_not_list_is_an_error_at_the_deadline(scene: Scene, coordinators: Coordinators) -> None:
-    scene.wire.down.add(2)
+def test_broker_that_does_not_list_is_an_error_at_the_deadline(
+    scene: Scene, coordinators: TransactionCoordinators
+) -> None:
+    scene.network.down.add(2)
     deadline = soon(scene)
 
     with pytest.raises(ConnectError, match=r"not every broker listed its transactions in time: .*broker-2"):
@@ -458,20 +466,20 @@ def test_broker_that_does_not_list_is_an_error_at_the_deadline(scene: Scene, coo
 
 def test_broker_that_does_not_list_can_be_left_out(scene: Scene, client: KafkaClient) -> None:
     open_transactions(scene, client, *NODES)
-    scene.wire.down.add(2)
+    scene.network.down.add(2)
 
     assert client.coordinators.list_transactions(soon(scene), of_all_brokers=False) == [ID, THIRD]
 
 
-def test_brokers_that_cannot_list_are_named(scene: Scene, coordinators: Coordinators) -> None:
+def test_brokers_that_cannot_list_are_named(scene: Scene, coordinators: TransactionCoordinators) -> None:
     scene.fail(2, UnsupportedBrokerError("use brokers of Apache Kafka 3.0 or later"))
 
     with pytest.raises(UnsupportedBrokerError, match=r"3\.0"):
         coordinators.list_transactions(soon(scene))
 
 
-def test_refusal_to_list_is_an_error(scene: Scene, coordinators: Coordinators) -> None:
-    scene.wire.transaction_errors["ListTransactions"].append(31)
+def test_refusal_to_list_is_an_error(scene: Scene, coordinators: TransactionCoordinators) -> None:
+    scene.network.transaction_errors["ListTransactions"].append(31)
 
     with pytest.raises(BrokerError, match="lists no transactions: CLUSTER_AUTHORIZATION_FAILED"):
         coordinators.list_transactions(soon(scene))
@@ -491,7 +499,7 @@ def test_transactions_are_described_by_their_coordinators(scene: Scene, client: 
 
 def test_refusal_to_describe_is_an_error(scene: Scene, client: KafkaClient) -> None:
     open_transactions(scene, client, ID)
-    scene.wire.transaction_errors["DescribeTransactions"].append(53)
+    scene.network.transaction_errors["DescribeTransactions"].append(53)
 
     with pytest.raises(AuthorizationError, match=f"transactional id {ID} cannot be described"):
         client.coordinators.describe_transactions([ID], soon(scene))
@@ -502,15 +510,17 @@ def test_refusal_to_describe_is_an_error(scene: Scene, client: KafkaClient) -> N
 
 @pytest.mark.parametrize("version", [V1, V2])
 def test_finalized_version_is_reported_by_any_broker(
-    scene: Scene, coordinators: Coordinators, version: TransactionVersion
+    scene: Scene, coordinators: TransactionCoordinators, version: TransactionVersion
 ) -> None:
     scene.cluster.coordinators.version = version
-    scene.wire.down |= {1, 2}
+    scene.network.down |= {1, 2}
 
     assert coordinators.transaction_version(soon(scene)) is version
 
 
-def test_cluster_that_reports_no_features_has_the_first_version(scene: Scene, coordinators: Coordinators) -> None:
+def test_cluster_that_reports_no_features_has_the_first_version(
+    scene: Scene, coordinators: TransactionCoordinators
+) -> None:
     for node_id in (1, 2, 3):
         scene.fail(node_id, UnsupportedBrokerError("no ApiVersions v4"))
 
@@ -518,8 +528,8 @@ def test_cluster_that_reports_no_features_has_the_first_version(scene: Scene, co
 
 
 def test_throttling_broker_is_remembered(scene: Scene, client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    throttled = ProducerIdResponse(1, 0, ProducerEpoch(7, 0), throttle_ms=500)
-    monkeypatch.setattr(scene.wire.transactions, "_handle", lambda *_: throttled)
+    throttled = ProducerIdResponse(1, 0, ProducerIdAndEpoch(7, 0), throttle_ms=500)
+    monkeypatch.setattr(scene.network.transactions, "_handle", lambda *_: throttled)
     client.coordinators.producer_id(soon(scene))
 
     assert client.throttles.until(1) == about_s(scene.clock() + 0.5)

@@ -1,4 +1,4 @@
-"""KafkaWire against mock brokers: requests, responses, and how long each waits."""
+"""KafkaNetwork against mock brokers: requests, responses, and how long each waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kio.static.primitive import i32
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.network import connection, in_flight_requests
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_wire import KafkaWire
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     API_VERSIONS,
@@ -61,16 +61,16 @@ SLOW_MS = 10_000
 
 @dataclass(slots=True)
 class Cluster:
-    """Mock brokers 1 to 3, of which 1 leads t-0 and 2 leads t-1; a wire to them and its requests."""
+    """Mock brokers 1 to 3, of which 1 leads t-0 and 2 leads t-1; a network to them and its requests."""
 
     mock: MockCluster
-    wire: KafkaWire
+    network: KafkaNetwork
     sent: list[tuple[Address, int, int]] = field(default_factory=list)
     known: MetadataResponse | None = None
 
     def learn(self) -> MetadataResponse:
         host, port = self.mock.bootstrap_servers.split(",")[0].split(":")
-        self.known = self.wire.metadata(Address(host, int(port)), ["t"], within(LATER_S))
+        self.known = self.network.metadata(Address(host, int(port)), ["t"], within(LATER_S))
         return self.known
 
     def broker(self, node_id: int) -> Broker:
@@ -89,8 +89,8 @@ class Cluster:
 
     def offsets(self, node_id: int, *queries: OffsetQuery) -> Mapping[TopicPartition, PartitionOffset]:
         """The responses of a broker."""
-        self.wire.offsets.send(self.broker(node_id), OffsetsRequest(queries, False), within(LATER_S))
-        answer = self.wire.offsets.receive([node_id], within(LATER_S))
+        self.network.offsets.send(self.broker(node_id), OffsetsRequest(queries, False), within(LATER_S))
+        answer = self.network.offsets.receive([node_id], within(LATER_S))
         if isinstance(answer, RequestFailure):
             raise answer.error
         assert answer is not None
@@ -104,8 +104,8 @@ class Cluster:
         return FetchRequest(entries, wait_ms, 1, 1 << 22, read_committed=False)
 
     def fetch(self, node_id: int, request: FetchRequest, timeout_s: float = LATER_S) -> FetchResponse | RequestFailure:
-        self.wire.fetch.send(self.broker(node_id), request, within(timeout_s))
-        answer = self.wire.fetch.receive([node_id], within(2 * timeout_s))
+        self.network.fetch.send(self.broker(node_id), request, within(timeout_s))
+        answer = self.network.fetch.receive([node_id], within(2 * timeout_s))
         assert answer is not None
         return answer
 
@@ -121,8 +121,8 @@ def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
     mock_cluster.create_topic("t", partitions=2)
     for partition in range(2):  # without traffic in between, the mock takes a second for the next call
         mock_cluster.move_leader("t", partition, partition + 1)
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
-    made = Cluster(mock_cluster, wire)
+    network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
+    made = Cluster(mock_cluster, network)
     send = Connection.send
 
     def send_and_note(self: Connection, api: Api, message: object, deadline: float) -> None:
@@ -134,13 +134,13 @@ def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
     made.sent.clear()
     mock_cluster.start_request_tracking()
     yield made
-    wire.close()
+    network.close()
 
 
 @pytest.fixture
-def wire() -> Iterator[KafkaWire]:
+def network() -> Iterator[KafkaNetwork]:
     """To scripted brokers."""
-    made = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
+    made = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
     yield made
     made.close()
 
@@ -182,14 +182,14 @@ def test_one_address_names_all_brokers_and_leaders(cluster: Cluster) -> None:
 
 def test_all_topics_or_none_can_be_asked_for(cluster: Cluster) -> None:
     cluster.mock.create_topic("u", partitions=1)
-    ask = cluster.wire.metadata
+    ask = cluster.network.metadata
 
     assert {topic.name for topic in ask(cluster.broker(1).address, None, within(LATER_S)).topics} == {"t", "u"}
     assert ask(cluster.broker(1).address, [], within(LATER_S)).topics == ()
 
 
 def test_unknown_topic_is_an_error_of_its_own_and_is_not_created(cluster: Cluster) -> None:
-    ask = cluster.wire.metadata
+    ask = cluster.network.metadata
     found = {topic.name: topic for topic in ask(cluster.broker(1).address, ["nope", "t"], within(LATER_S)).topics}
 
     assert (found["nope"].error_code, found["nope"].partitions) == (3, ())
@@ -237,12 +237,12 @@ def ask_for_ends(cluster: Cluster, timeout_s: float) -> None:
     """Of t-0 and t-1, of which brokers 1 and 2 are the leaders; the time-out is for broker 1."""
     for node_id, log, allowed_s in ((1, T0, timeout_s), (2, T1, LATER_S)):
         request = OffsetsRequest((OffsetQuery(log, LATEST_TIMESTAMP),), False)
-        cluster.wire.offsets.send(cluster.broker(node_id), request, within(allowed_s))
+        cluster.network.offsets.send(cluster.broker(node_id), request, within(allowed_s))
 
 
 def receive_ends(cluster: Cluster) -> dict[int, OffsetsResponse | RequestFailure]:
     """By node id."""
-    received = [cluster.wire.offsets.receive([1, 2], within(LATER_S)) for _ in range(2)]
+    received = [cluster.network.offsets.receive([1, 2], within(LATER_S)) for _ in range(2)]
     return {answer.node_id: answer for answer in received if answer is not None}
 
 
@@ -279,9 +279,9 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
 def test_slow_connection_leaves_the_answer_as_much_time_again(cluster: Cluster) -> None:
     cluster.mock.set_rtt_ms(1, 3_500)  # to open the connection, and again for the answer
     request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
-    cluster.wire.offsets.send(cluster.broker(1), request, within(6.9))
+    cluster.network.offsets.send(cluster.broker(1), request, within(6.9))
 
-    assert isinstance(cluster.wire.offsets.receive([1], within(2 * LATER_S)), OffsetsResponse)
+    assert isinstance(cluster.network.offsets.receive([1], within(2 * LATER_S)), OffsetsResponse)
 
 
 def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
@@ -290,8 +290,8 @@ def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
     request = OffsetsRequest((OffsetQuery(T1, LATEST_TIMESTAMP),), False)
     with monkeypatch.context() as patched:
         patched.setattr(socket, "socketpair", lambda: (_ for _ in ()).throw(OSError(24, "Too many open files")))
-        cluster.wire.offsets.send(cluster.broker(2), request, within(LATER_S))
-    failure = cluster.wire.offsets.receive([2], within(LATER_S))
+        cluster.network.offsets.send(cluster.broker(2), request, within(LATER_S))
+    failure = cluster.network.offsets.receive([2], within(LATER_S))
 
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
@@ -303,10 +303,10 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_tells_offsets(cluster
     began = time.monotonic()
     with black_hole() as nowhere:
         request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
-        cluster.wire.offsets.send(Broker(1, nowhere), request, within(LATER_S))
+        cluster.network.offsets.send(Broker(1, nowhere), request, within(LATER_S))
         cluster.offsets(2, OffsetQuery(T1, LATEST_TIMESTAMP))
-        assert cluster.wire.offsets.receive([1], within(0)) is None
-        cluster.wire.offsets.drop(1)
+        assert cluster.network.offsets.receive([1], within(0)) is None
+        cluster.network.offsets.drop(1)
 
     assert time.monotonic() - began < LATER_S / 2
 
@@ -384,44 +384,44 @@ def test_error_code_of_the_whole_answer_reaches_the_caller(cluster: Cluster, cod
 
 
 def test_metadata_does_not_wait_behind_a_parked_fetch(cluster: Cluster) -> None:
-    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
     cluster.learn()
     cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))
 
-    assert cluster.wire.fetch.receive([1], within(0)) is None, "the broker still waits for records"
+    assert cluster.network.fetch.receive([1], within(0)) is None, "the broker still waits for records"
 
 
 def test_the_first_answer_is_given_first(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
-    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=2_000), within(LATER_S))
-    cluster.wire.fetch.send(cluster.broker(2), cluster.ask(T1, wait_ms=2_000), within(LATER_S))
-    first = cluster.wire.fetch.receive([1, 2], within(LATER_S))
+    cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=2_000), within(LATER_S))
+    cluster.network.fetch.send(cluster.broker(2), cluster.ask(T1, wait_ms=2_000), within(LATER_S))
+    first = cluster.network.fetch.receive([1, 2], within(LATER_S))
     assert isinstance(first, FetchResponse)
     assert (first.node_id, rows(only(first))) == (2, [(0, "a")])
 
-    second = cluster.wire.fetch.receive([1, 2], within(LATER_S))
+    second = cluster.network.fetch.receive([1, 2], within(LATER_S))
     assert isinstance(second, FetchResponse)
     assert second.node_id == 1
-    assert cluster.wire.fetch.receive([1, 2], within(LATER_S)) is None, "none is under way"
+    assert cluster.network.fetch.receive([1, 2], within(LATER_S)) is None, "none is under way"
 
 
 def test_only_the_brokers_named_are_waited_for(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
-    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
-    cluster.wire.fetch.send(cluster.broker(2), cluster.ask(T1, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.network.fetch.send(cluster.broker(2), cluster.ask(T1, wait_ms=PATIENCE_MS), within(LATER_S))
 
-    assert cluster.wire.fetch.receive([1], within(SOON_S)) is None
-    assert cluster.wire.fetch.receive([2], within(LATER_S)) is not None
+    assert cluster.network.fetch.receive([1], within(SOON_S)) is None
+    assert cluster.network.fetch.receive([2], within(LATER_S)) is not None
 
 
 def test_dropped_fetch_never_answers_and_the_next_one_does(cluster: Cluster) -> None:
     for value in ("a", "b"):
         cluster.produce(T0, value)
-    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0), within(LATER_S))
-    cluster.wire.fetch.drop(1)
-    cluster.wire.fetch.drop(1)
+    cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0), within(LATER_S))
+    cluster.network.fetch.drop(1)
+    cluster.network.fetch.drop(1)
 
-    assert cluster.wire.fetch.receive([1], within(SOON_S)) is None
+    assert cluster.network.fetch.receive([1], within(SOON_S)) is None
     assert rows(only(cluster.fetch(1, cluster.ask(T0, offset=1)))) == [(1, "b")]
 
 
@@ -429,10 +429,10 @@ def test_second_fetch_is_not_answered_by_what_was_asked_first(cluster: Cluster) 
     """As when a task ends early and its worker starts the next task."""
     cluster.produce(T0, "a", "b")
     for partition in (T0, T1):
-        cluster.wire.fetch.send(cluster.broker(1), cluster.ask(partition), within(LATER_S))
-    answer = cluster.wire.fetch.receive([1], within(LATER_S))
+        cluster.network.fetch.send(cluster.broker(1), cluster.ask(partition), within(LATER_S))
+    answer = cluster.network.fetch.receive([1], within(LATER_S))
     assert only(answer).partition == T1
-    assert cluster.wire.fetch.receive([1], within(0)) is None
+    assert cluster.network.fetch.receive([1], within(0)) is None
 
 
 def test_broker_that_took_the_place_of_another_has_a_connection_of_its_own(cluster: Cluster) -> None:
@@ -440,9 +440,9 @@ def test_broker_that_took_the_place_of_another_has_a_connection_of_its_own(clust
     cluster.learn()
     cluster.produce(T1, "a")
     successor = Broker(9, cluster.broker(1).address)
-    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
-    cluster.wire.fetch.send(successor, cluster.ask(T1), within(LATER_S))
-    answer = cluster.wire.fetch.receive([1, 9], within(LATER_S))
+    cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.network.fetch.send(successor, cluster.ask(T1), within(LATER_S))
+    answer = cluster.network.fetch.receive([1, 9], within(LATER_S))
 
     assert isinstance(answer, FetchResponse)
     assert (answer.node_id, rows(only(answer))) == (9, [(0, "a")])
@@ -452,8 +452,8 @@ def test_broker_that_moved_is_asked_where_it_is_now(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
     cluster.fetch(1, cluster.ask(T0))
     moved = Broker(1, cluster.broker(2).address)
-    cluster.wire.fetch.send(moved, cluster.ask(T1), within(LATER_S))
-    answer = cluster.wire.fetch.receive([1], within(LATER_S))
+    cluster.network.fetch.send(moved, cluster.ask(T1), within(LATER_S))
+    answer = cluster.network.fetch.receive([1], within(LATER_S))
 
     assert isinstance(answer, FetchResponse)
     assert rows(only(answer)) == [(0, "a")]
@@ -467,7 +467,7 @@ def test_broker_that_is_down_cannot_be_asked(cluster: Cluster) -> None:
     cluster.mock.broker_down(2)
     refused = f"cannot connect to {broker.address}: Connection refused"
     questions: list[Callable[[], object]] = [
-        lambda: cluster.wire.metadata(broker.address, ["t"], within(LATER_S)),
+        lambda: cluster.network.metadata(broker.address, ["t"], within(LATER_S)),
         lambda: cluster.offsets(2, OffsetQuery(T1, LATEST_TIMESTAMP)),
     ]
     for question in questions:
@@ -483,9 +483,9 @@ def test_broker_that_is_down_cannot_be_asked(cluster: Cluster) -> None:
 
 def test_fetch_fails_when_its_broker_goes_down_and_others_go_on(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
-    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
     cluster.mock.broker_down(1)
-    failure = cluster.wire.fetch.receive([1], within(LATER_S))
+    failure = cluster.network.fetch.receive([1], within(LATER_S))
 
     assert isinstance(failure, RequestFailure)
     assert failure.node_id == 1
@@ -517,23 +517,23 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
     cluster.produce(T1, "a")
     began = time.monotonic()
     with black_hole() as nowhere:
-        cluster.wire.fetch.send(Broker(1, nowhere), cluster.ask(T0), within(LATER_S))
+        cluster.network.fetch.send(Broker(1, nowhere), cluster.ask(T0), within(LATER_S))
         for _ in range(2):
-            cluster.wire.fetch.send(cluster.broker(2), cluster.ask(T1), within(LATER_S))
-            answer = cluster.wire.fetch.receive([1, 2], within(LATER_S))
+            cluster.network.fetch.send(cluster.broker(2), cluster.ask(T1), within(LATER_S))
+            answer = cluster.network.fetch.receive([1, 2], within(LATER_S))
             assert isinstance(answer, FetchResponse)
             assert (answer.node_id, rows(only(answer))) == (2, [(0, "a")])
         assert time.monotonic() - began < LATER_S / 2
-        cluster.wire.fetch.drop(1)
-        cluster.wire.fetch.send(Broker(1, nowhere), cluster.ask(T0), within(SOON_S))
-        failure = cluster.wire.fetch.receive([1], within(LATER_S))
+        cluster.network.fetch.drop(1)
+        cluster.network.fetch.send(Broker(1, nowhere), cluster.ask(T0), within(SOON_S))
+        failure = cluster.network.fetch.receive([1], within(LATER_S))
 
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
     assert str(failure.error) == f"cannot connect to {nowhere}: no response in time"
 
 
-def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(wire: KafkaWire) -> None:
+def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(network: KafkaNetwork) -> None:
     may_answer, was_closed = threading.Event(), threading.Event()
 
     def answer_late(peer: socket.socket) -> None:
@@ -544,8 +544,8 @@ def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(wi
             was_closed.set()
 
     with scripted_broker(answer_late) as address:
-        wire.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
-        wire.close()
+        network.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
+        network.close()
         may_answer.set()
         assert was_closed.wait(LATER_S)
 
@@ -553,7 +553,7 @@ def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(wi
 def slow(cluster: Cluster) -> None:
     """Make broker 1 slow. All connections are open, so only its responses are late."""
     for node_id in (1, 2):
-        cluster.wire.metadata(cluster.broker(node_id).address, ["t"], within(LATER_S))
+        cluster.network.metadata(cluster.broker(node_id).address, ["t"], within(LATER_S))
         cluster.fetch(node_id, cluster.ask(T0 if node_id == 1 else T1))
     cluster.mock.set_rtt_ms(1, SLOW_MS)
 
@@ -564,7 +564,7 @@ def test_slow_answer_times_out_at_the_deadline_and_the_next_question_is_answered
     for error, said in ((RequestTimeoutError, "did not answer Metadata in time"), (ConnectError, "does not answer")):
         began = time.monotonic()
         with pytest.raises(error, match=said):
-            cluster.wire.metadata(cluster.broker(1).address, ["t"], within(SOON_S))
+            cluster.network.metadata(cluster.broker(1).address, ["t"], within(SOON_S))
         assert SOON_S <= time.monotonic() - began < SLOW_MS / 1000
     cluster.mock.set_rtt_ms(1, 0)
     cluster.learn()
@@ -573,10 +573,10 @@ def test_slow_answer_times_out_at_the_deadline_and_the_next_question_is_answered
 def test_slow_fetch_times_out_and_other_brokers_are_unhurt(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
     slow(cluster)
-    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0), within(SOON_S))
-    cluster.wire.fetch.send(cluster.broker(2), cluster.ask(T1), within(LATER_S))
+    cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0), within(SOON_S))
+    cluster.network.fetch.send(cluster.broker(2), cluster.ask(T1), within(LATER_S))
     began = time.monotonic()
-    received = [cluster.wire.fetch.receive([1, 2], within(LATER_S)) for _ in range(2)]
+    received = [cluster.network.fetch.receive([1, 2], within(LATER_S)) for _ in range(2)]
     answers = {answer.node_id: answer for answer in received if answer is not None}
 
     assert isinstance(answers[2], FetchResponse)
@@ -633,16 +633,16 @@ def fetch_frame(correlation_id: int, *partitions: int, records: bytes | None = N
     return frame(FetchMessage(**none, responses=(topic,)), correlation_id)
 
 
-def timed_failure(wire: KafkaWire, address: Address) -> tuple[KafkaMetaError, float]:
+def timed_failure(network: KafkaNetwork, address: Address) -> tuple[KafkaMetaError, float]:
     """How a Fetch from this broker fails, and after how many seconds."""
-    wire.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
+    network.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
     began = time.monotonic()
-    answer = wire.fetch.receive([1], within(LATER_S))
+    answer = network.fetch.receive([1], within(LATER_S))
     assert isinstance(answer, RequestFailure)
     return answer.error, time.monotonic() - began
 
 
-def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_end(wire: KafkaWire) -> None:
+def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_end(network: KafkaNetwork) -> None:
     may_go_on, timeout_s = threading.Event(), 2.0
 
     def answer_in_two_parts(peer: socket.socket) -> None:
@@ -657,17 +657,17 @@ def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_e
         peer.sendall(whole[10:])
 
     with scripted_broker(answer_in_two_parts) as busy, scripted_broker(answer_versions) as silent:
-        wire.fetch.send(Broker(1, busy), T0_REQUEST, within(timeout_s))
-        wire.fetch.send(Broker(2, silent), T0_REQUEST, within(LATER_S))
-        assert wire.fetch.receive([2], within(2 * timeout_s)) is None
+        network.fetch.send(Broker(1, busy), T0_REQUEST, within(timeout_s))
+        network.fetch.send(Broker(2, silent), T0_REQUEST, within(LATER_S))
+        assert network.fetch.receive([2], within(2 * timeout_s)) is None
         may_go_on.set()
-        answer = wire.fetch.receive([1], within(LATER_S))
+        answer = network.fetch.receive([1], within(LATER_S))
 
     assert only(answer).partition == T0
 
 
 def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
-    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", 1.0)  # late long before the time-out, a quarter of which is quick
     passes_in_time, requested = 200_000, []
@@ -684,8 +684,8 @@ def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
     came = []
     with scripted_broker(answer_over_a_slow_link) as address:
         for _ in range(4):
-            wire.fetch.send(Broker(1, address), request, within(LATER_S))
-            came.append(isinstance(wire.fetch.receive([1], within(LATER_S)), FetchResponse))
+            network.fetch.send(Broker(1, address), request, within(LATER_S))
+            came.append(isinstance(network.fetch.receive([1], within(LATER_S)), FetchResponse))
 
     assert list(zip(requested, came, strict=True)) == [
         (1 << 20, False),
@@ -697,7 +697,7 @@ def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
 
 @pytest.mark.parametrize("sent_bytes", [2, 4, 20])
 def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
-    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch, sent_bytes: int
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch, sent_bytes: int
 ) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", SOON_S)
 
@@ -707,14 +707,14 @@ def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
         peer.sendall(fetch_frame(correlation_id, 0)[:sent_bytes])
 
     with scripted_broker(fall_silent) as address:
-        error, took_s = timed_failure(wire, address)
+        error, took_s = timed_failure(network, address)
 
     assert isinstance(error, RequestTimeoutError)
     assert took_s < LATER_S / 2
 
 
 def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
-    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PROBE_S", SOON_S)
     connections = []
@@ -727,7 +727,7 @@ def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
             peer.shutdown(socket.SHUT_RDWR)
 
     with scripted_broker(hang_up_then_fall_silent) as address:
-        error, took_s = timed_failure(wire, address)
+        error, took_s = timed_failure(network, address)
 
     assert "closed the connection" in str(error)
     assert took_s < LATER_S / 2
@@ -735,7 +735,7 @@ def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
 
 @pytest.mark.parametrize(("partitions", "said"), [((0, 5), "unrequested t-5"), ((0, 0), "the same partition twice")])
 def test_fetch_answer_that_breaks_the_rules_is_a_failure_and_ends_the_connection(
-    wire: KafkaWire, partitions: tuple[int, ...], said: str
+    network: KafkaNetwork, partitions: tuple[int, ...], said: str
 ) -> None:
     connections = []
 
@@ -747,7 +747,7 @@ def test_fetch_answer_that_breaks_the_rules_is_a_failure_and_ends_the_connection
 
     with scripted_broker(lie) as address:
         for attempt in (1, 2):
-            error, _ = timed_failure(wire, address)
+            error, _ = timed_failure(network, address)
             assert isinstance(error, ProtocolError)
             assert said in str(error)
             assert len(connections) == attempt

@@ -1,4 +1,4 @@
-"""`Coordinators`: producer ids, and the requests of transactions to the brokers that coordinate them (KIP-98).
+"""`TransactionCoordinators`: producer ids, and the requests of transactions to their coordinators (KIP-98).
 
 The coordinator of a transactional id is the leader of a partition of __transaction_state. All requests may be repeated:
 InitProducerId gives another epoch, AddPartitionsToTxn and EndTxn of the same epoch change nothing more.
@@ -51,7 +51,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     TransactionResponse,
     TransactionVersionRequest,
 )
-from pyspark_kafka_meta.model import Broker, ProducerEpoch, RefreshReason, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import Broker, ProducerIdAndEpoch, RefreshReason, TopicPartition, TransactionVersion
 
 CONCURRENT_SHARE = 0.2
 """CONCURRENT_TRANSACTIONS lasts until the markers of the transaction before are written, a few ms: it is retried after
@@ -63,7 +63,7 @@ Outcome: TypeAlias = TransactionResponse | KafkaMetaError
 """What became of one request: its response, or its failure, which is retriable unless `_exchange` returns all."""
 
 
-class Coordinators:
+class TransactionCoordinators:
     """The coordinators of one cluster. Deadlines are in seconds of the client's clock. Not thread-safe."""
 
     def __init__(self, client: ClientState) -> None:
@@ -74,7 +74,7 @@ class Coordinators:
         self._problem = ""  # the last
         self._problems: set[str] = set()  # of all attempts so far
 
-    def producer_id(self, deadline: float) -> ProducerEpoch:
+    def producer_id(self, deadline: float) -> ProducerIdAndEpoch:
         """A new producer id, for idempotent writes.
 
         Raises:
@@ -86,10 +86,12 @@ class Coordinators:
         response = self._ask_any(request, deadline, "gave a producer id")
         if response.error_code != 0:
             raise _idempotence_error(response.error_code)
-        producer: ProducerEpoch = response.producer
+        producer: ProducerIdAndEpoch = response.producer
         return producer
 
-    def fence(self, transactional_ids: Collection[str], timeout_ms: int, deadline: float) -> dict[str, ProducerEpoch]:
+    def fence(
+        self, transactional_ids: Collection[str], timeout_ms: int, deadline: float
+    ) -> dict[str, ProducerIdAndEpoch]:
         """The next epoch of each transactional id, which fences its earlier producers and aborts the transaction that
         they left open: all coordinators at a time.
 
@@ -109,7 +111,11 @@ class Coordinators:
         return {transactional_id: response.producer for transactional_id, response in responses.items()}
 
     def add_partitions(
-        self, transactional_id: str, producer: ProducerEpoch, partitions: Collection[TopicPartition], deadline: float
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        deadline: float,
     ) -> None:
         """Add partitions to the open transaction, or open it with them. `TransactionVersion.V1` alone.
 
@@ -150,7 +156,7 @@ class Coordinators:
         return since
 
     def end_transactions(
-        self, producers: Mapping[str, ProducerEpoch], committed: bool, version: TransactionVersion, deadline: float
+        self, producers: Mapping[str, ProducerIdAndEpoch], committed: bool, version: TransactionVersion, deadline: float
     ) -> dict[str, EndTransactionResponse]:
         """Commit or abort the open transactions of these producers, by transactional id: all coordinators at a time.
 
@@ -402,19 +408,19 @@ class Coordinators:
                     del waiting[broker.node_id]
         finally:
             for node_id in waiting:
-                self._client.wire.transactions.drop(node_id)
+                self._client.network.transactions.drop(node_id)
         return outcomes
 
     def _send(self, broker: Broker, request: TransactionRequest, deadline: float) -> None:
         timeout_ms = attempt_timeout_ms(self._failures[broker.node_id], self._client.options.request_timeout_ms)
-        self._client.wire.transactions.send(broker, request, min(deadline, self._client.clock() + timeout_ms / 1000))
+        self._client.network.transactions.send(broker, request, min(deadline, self._client.clock() + timeout_ms / 1000))
 
     def _receive(self, node_ids: Collection[int], deadline: float) -> TransactionResponse | RequestFailure:
-        while (received := self._client.wire.transactions.receive(node_ids, deadline)) is None:
+        while (received := self._client.network.transactions.receive(node_ids, deadline)) is None:
             self._cache.refresh_if_due(deadline, until=self._client.clock())  # a Metadata response interrupted the wait
             if self._client.clock() >= deadline:
                 node_id = next(iter(node_ids))
-                self._client.wire.transactions.drop(node_id)
+                self._client.network.transactions.drop(node_id)
                 return RequestFailure(node_id, ConnectError(f"broker {node_id} did not respond in time"))
         return received
 

@@ -1,4 +1,4 @@
-"""`CommitWire`: a `LateWire` whose brokers may handle requests of broken connections late; `LateCoordinators`."""
+"""`CommitNetwork`: a `LateNetwork` whose brokers may handle requests of broken connections late; `LateCoordinators`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     TransactionRequest,
     TransactionResponse,
 )
-from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_coordinators import ONGOING, FakeCoordinators, FakeTransaction
 from tests.unit.fake_requests import RequestT
-from tests.unit.histories.late_wire import (
+from tests.unit.histories.late_network import (
     Late,
+    LateNetwork,
     LateOffsets,
     LateProduce,
     LateT,
     LateTransactions,
-    LateWire,
     TickingClock,
 )
 
@@ -39,7 +39,7 @@ PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
 LATE_S = (0.0, 0.0, 0.01, 0.2, 2.0, 30.0)
 
 
-class CommitWire(LateWire):
+class CommitNetwork(LateNetwork):
     """
     Attributes:
         lists_transactions: whether brokers do (Kafka 3.0).
@@ -72,7 +72,7 @@ class CommitWire(LateWire):
 class LostRequests(Late[RequestT, LateT]):
     """Of a connection that breaks, the broker may have handled the oldest requests, may handle them later, or never."""
 
-    wire: CommitWire
+    network: CommitNetwork
 
     def lose(self, node_id: int) -> None:
         if node_id in self.in_flight:
@@ -84,7 +84,7 @@ class LostRequests(Late[RequestT, LateT]):
         self.not_sent.pop(node_id, None)
 
     def _outcome(self, node_id: int) -> LateT | RequestFailure:
-        if node_id in self.wire.down | self.wire.hung:
+        if node_id in self.network.down | self.network.hung:
             self._handle_late(node_id)
         return super()._outcome(node_id)
 
@@ -93,15 +93,15 @@ class LostRequests(Late[RequestT, LateT]):
         self.in_flight.pop(node_id, None)
 
     def _handle_late(self, node_id: int) -> None:
-        requests = list(self.in_flight.get(node_id, ()))[: self.wire.draw_late()]
+        requests = list(self.in_flight.get(node_id, ()))[: self.network.draw_late()]
 
         def handle() -> None:
-            if node_id not in self.wire.down:
+            if node_id not in self.network.down:
                 for sent in requests:
                     self._response(node_id, sent.request, sent.sent_at)
 
-        if requests and (late_s := self.wire.draw_late_s()):
-            self.wire.clock.at(late_s, handle)
+        if requests and (late_s := self.network.draw_late_s()):
+            self.network.clock.at(late_s, handle)
         else:
             handle()
 
@@ -114,7 +114,7 @@ class LostTransactions(LostRequests[TransactionRequest, TransactionResponse], La
     def _response(
         self, node_id: int, request: TransactionRequest, sent_at: float
     ) -> TransactionResponse | RequestFailure:
-        if isinstance(request, ListTransactionsRequest) and not self.wire.lists_transactions:
+        if isinstance(request, ListTransactionsRequest) and not self.network.lists_transactions:
             return RequestFailure(node_id, UnsupportedBrokerError("this broker cannot list transactions"))
         return super()._response(node_id, request, sent_at)
 
@@ -122,15 +122,15 @@ class LostTransactions(LostRequests[TransactionRequest, TransactionResponse], La
 class StaleOffsets(LateOffsets):
     """A leader that was deposed, and does not know it yet, reports an end that is too low."""
 
-    wire: CommitWire
+    network: CommitNetwork
 
     def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:
-        found, stale_ends = super()._offset(node_id, query, request), self.wire.stale_ends
+        found, stale_ends = super()._offset(node_id, query, request), self.network.stale_ends
         is_stale = found.error_code == 0 and query.wanted == LATEST_TIMESTAMP and stale_ends.get(query.partition, 0) > 0
         if not is_stale or found.offset <= 0:
             return found
         stale_ends[query.partition] -= 1
-        return found._replace(offset=self.wire.draw_stale_end(query.partition))
+        return found._replace(offset=self.network.draw_stale_end(query.partition))
 
 
 class LateCoordinators(FakeCoordinators):
@@ -154,7 +154,7 @@ class LateCoordinators(FakeCoordinators):
             if known.state == ONGOING:
                 self.time_out(transactional_id)
 
-    def init(self, transactional_id: str, timeout_ms: int) -> int | ProducerEpoch:
+    def init(self, transactional_id: str, timeout_ms: int) -> int | ProducerIdAndEpoch:
         known = self.transactions.get(transactional_id)
         if known is not None and known.state == ONGOING:
             self._end(known, committed=False)
@@ -163,7 +163,9 @@ class LateCoordinators(FakeCoordinators):
             return ErrorCode.concurrent_transactions
         return super().init(transactional_id, timeout_ms)
 
-    def add(self, transactional_id: str, producer: ProducerEpoch, partitions: set[TopicPartition], now: float) -> int:
+    def add(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: set[TopicPartition], now: float
+    ) -> int:
         is_ending = self._is_ending(self.transactions.get(transactional_id))
         code = self._producer_error(transactional_id, producer) or (ErrorCode.concurrent_transactions * is_ending)
         return code or super().add(transactional_id, producer, partitions, now)
@@ -171,7 +173,7 @@ class LateCoordinators(FakeCoordinators):
     def append(
         self,
         transactional_id: str,
-        producer: ProducerEpoch,
+        producer: ProducerIdAndEpoch,
         partition: TopicPartition,
         version: TransactionVersion,
         now: float,
@@ -182,8 +184,8 @@ class LateCoordinators(FakeCoordinators):
         return super().append(transactional_id, producer, partition, version, now)
 
     def end(
-        self, transactional_id: str, producer: ProducerEpoch, committed: bool, version: TransactionVersion
-    ) -> int | ProducerEpoch:
+        self, transactional_id: str, producer: ProducerIdAndEpoch, committed: bool, version: TransactionVersion
+    ) -> int | ProducerIdAndEpoch:
         known = self.transactions.get(transactional_id)
         if known is not None and self._is_ending(known) and producer in (known.producer, known.ended):
             is_same = known.state == (PREPARE_COMMIT if committed else PREPARE_ABORT)

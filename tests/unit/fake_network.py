@@ -1,4 +1,4 @@
-"""`FakeWire`: a `Wire` without a network, over a `FakeCluster`, and a clock that waits and looks advance.
+"""`FakeNetwork`: a `Network` without a network, over a `FakeCluster`, and a clock that waits and looks advance.
 
 Brokers die, hang, lag behind or return errors as a test demands.
 """
@@ -84,8 +84,8 @@ class FakeClock:
         self.now = max(self.now, then)
 
 
-class FakeWire:
-    """A `Wire` over a `FakeCluster`. ListOffsets by timestamp returns the first offset of a batch.
+class FakeNetwork:
+    """A `Network` over a `FakeCluster`. ListOffsets by timestamp returns the first offset of a batch.
 
     Attributes:
         aliases: node ids by address that no broker advertises, such as a load balancer's.
@@ -247,7 +247,7 @@ class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
         return "OffsetForLeaderEpoch" if request.by_epoch else "ListOffsets"
 
     def _ends_at(self, node_id: int) -> float:
-        return self.wire.clock.now
+        return self.network.clock.now
 
     def _response(self, node_id: int, request: OffsetsRequest, sent_at: float) -> OffsetsResponse:
         return OffsetsResponse(
@@ -255,11 +255,11 @@ class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
         )
 
     def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:
-        cluster = self.wire.cluster
-        code = self.wire.take_error(node_id, query)
+        cluster = self.network.cluster
+        code = self.network.take_error(node_id, query)
         if code != 0:
             return PartitionOffset(query.partition, code, -1, NO_EPOCH)
-        end = self.wire.readable_end(node_id, query.partition, request.read_committed)
+        end = self.network.readable_end(node_id, query.partition, request.read_committed)
         if request.by_epoch:
             common = cluster.epoch_end(query.partition, query.wanted)
             return PartitionOffset(query.partition, 0, common.end_offset, common.epoch)
@@ -267,7 +267,7 @@ class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
         if query.wanted in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             return PartitionOffset(query.partition, 0, cluster.bounds(query.partition)[0], epoch)
         found = cluster.offset_at(query.partition, query.wanted) if query.wanted >= 0 else end
-        if not 0 <= found < end and not self.wire.knows_end(node_id, query.partition):
+        if not 0 <= found < end and not self.network.knows_end(node_id, query.partition):
             return PartitionOffset(query.partition, int(ErrorCode.offset_not_available), -1, NO_EPOCH)
         if query.wanted >= 0:
             return PartitionOffset(query.partition, 0, found if found < end else -1, 0)
@@ -281,28 +281,28 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
     def send(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         super().send(broker, request, deadline)
         if broker.node_id in self.in_flight:
-            self.wire.fetches.append((broker.node_id, request))
+            self.network.fetches.append((broker.node_id, request))
 
     def _ends_at(self, node_id: int) -> float:
         """Now if the broker has something to return, else at the end of its wait."""
-        wire = self.wire
+        network = self.network
         request, sent_at, _ = self.in_flight[node_id][0]
-        ready = bool(node_id in wire.down or wire.throttles.get(node_id)) or any(
-            wire.error_codes.get(entry.partition)
-            or wire.replica_errors.get((node_id, entry.partition))
-            or wire.cluster.error_of(node_id, entry)
-            or wire.cluster.diverging_epoch(entry)
+        ready = bool(node_id in network.down or network.throttles.get(node_id)) or any(
+            network.error_codes.get(entry.partition)
+            or network.replica_errors.get((node_id, entry.partition))
+            or network.cluster.error_of(node_id, entry)
+            or network.cluster.diverging_epoch(entry)
             or self._redirects_to(node_id, entry.partition, request.rack) is not None
             or self._records(node_id, entry, request.read_committed)
             for entry in request.partitions
         )
-        return wire.clock.now if ready else sent_at + request.max_wait_ms / 1000
+        return network.clock.now if ready else sent_at + request.max_wait_ms / 1000
 
     def _response(self, node_id: int, request: FetchRequest, sent_at: float) -> FetchResponse:
-        latency_ms = (self.wire.clock.now - sent_at) * 1000
-        if self.wire.throttles.get(node_id):
-            return self.wire.change(
-                FetchResponse(node_id, 0, (), self.wire.throttles[node_id].popleft(), 0, latency_ms)
+        latency_ms = (self.network.clock.now - sent_at) * 1000
+        if self.network.throttles.get(node_id):
+            return self.network.change(
+                FetchResponse(node_id, 0, (), self.network.throttles[node_id].popleft(), 0, latency_ms)
             )
         partitions, size = [], 0
         for entry in request.partitions:
@@ -311,36 +311,36 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
                 fetched = replace(fetched, records=b"")
             partitions.append(fetched)
             size += len(fetched.records)
-        return self.wire.change(FetchResponse(node_id, 0, tuple(partitions), 0, size, latency_ms))
+        return self.network.change(FetchResponse(node_id, 0, tuple(partitions), 0, size, latency_ms))
 
     def _fetched(self, node_id: int, entry: FetchPartition, request: FetchRequest) -> FetchedPartition:
-        wire = self.wire
-        code = wire.take_error(node_id, entry)
+        network = self.network
+        code = network.take_error(node_id, entry)
         if code != 0:
             hint = self._hint(entry.partition) if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) else None
             return FetchedPartition(entry.partition, code, b"", -1, -1, leader_hint=hint)
-        _, end = wire.cluster.bounds(entry.partition)
+        _, end = network.cluster.bounds(entry.partition)
         replica = self._redirects_to(node_id, entry.partition, request.rack)
         if replica is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, preferred_read_replica=replica)
-        diverging = wire.cluster.diverging_epoch(entry)
+        diverging = network.cluster.diverging_epoch(entry)
         if diverging is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, diverging_epoch=diverging)
-        high_watermark = wire.readable_end(node_id, entry.partition, read_committed=False)
-        last_stable = wire.readable_end(node_id, entry.partition, read_committed=True)
+        high_watermark = network.readable_end(node_id, entry.partition, read_committed=False)
+        last_stable = network.readable_end(node_id, entry.partition, read_committed=True)
         records = self._records(node_id, entry, request.read_committed)
-        aborted = wire.cluster.coordinators.aborted(entry.partition, entry.fetch_offset, last_stable)
+        aborted = network.cluster.coordinators.aborted(entry.partition, entry.fetch_offset, last_stable)
         return FetchedPartition(
             entry.partition, 0, records, high_watermark, last_stable, aborted if request.read_committed else ()
         )
 
     def _records(self, node_id: int, entry: FetchPartition, read_committed: bool) -> bytes:
-        end = self.wire.readable_end(node_id, entry.partition, read_committed)
-        return self.wire.cluster.records(entry.partition, entry.fetch_offset, end, entry.max_bytes)
+        end = self.network.readable_end(node_id, entry.partition, read_committed)
+        return self.network.cluster.records(entry.partition, entry.fetch_offset, end, entry.max_bytes)
 
     def _redirects_to(self, node_id: int, partition: TopicPartition, rack: str) -> int | None:
-        is_leader = self.wire.cluster.partition(partition).leader_id == node_id
-        return self.wire.preferred_replicas.get(partition) if rack and is_leader else None
+        is_leader = self.network.cluster.partition(partition).leader_id == node_id
+        return self.network.preferred_replicas.get(partition) if rack and is_leader else None
 
     def _hint(self, partition: TopicPartition) -> LeaderHint | None:
-        return self.wire.cluster.leader_hint(partition)
+        return self.network.cluster.leader_hint(partition)

@@ -1,4 +1,4 @@
-"""`KafkaWire`: the `Wire` seam over real connections: one per broker and kind of request in flight.
+"""`KafkaNetwork`: the `Network` seam over real connections: one per broker and kind of request in flight.
 
 Metadata and offsets never wait for megabytes of records.
 """
@@ -106,8 +106,8 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
         return response
 
 
-class KafkaWire:
-    """Implements `kafka.protocol.requests.Wire`. Not thread-safe: used by one thread of one process."""
+class KafkaNetwork:
+    """Implements `kafka.protocol.requests.Network`. Not thread-safe: used by one thread of one process."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings

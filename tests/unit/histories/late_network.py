@@ -1,7 +1,7 @@
-"""`LateWire`: a `FakeWire` whose responses take time, and `TickingClock`, whose time passes while a client computes.
+"""`LateNetwork`: a `FakeNetwork` whose responses take time; `TickingClock`: its time passes while a client computes.
 
 Brokers change while requests are in flight: an action of the clock occurs at its own time, wherever the client is then.
-Each client has a wire of its own, `LateWire.another`, with the same brokers and faults.
+Each client has a network of its own, `LateNetwork.another`, with the same brokers and faults.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from tests.unit.fake_cluster import FakeCluster
+from tests.unit.fake_network import FakeClock, FakeFetch, FakeNetwork, FakeOffsets
 from tests.unit.fake_produce import FakeProduce
 from tests.unit.fake_requests import FakeRequests, RequestT
 from tests.unit.fake_transactions import FakeTransactions
-from tests.unit.fake_wire import FakeClock, FakeFetch, FakeOffsets, FakeWire
 
 TICK_S = 20e-6
 """Between two looks at the clock."""
@@ -71,7 +71,7 @@ class TickingClock(FakeClock):
         self.now = max(self.now, then)
 
 
-class LateWire(FakeWire):
+class LateNetwork(FakeNetwork):
     """Each broker has a latency, which is drawn again after each of its responses.
 
     Attributes:
@@ -93,12 +93,12 @@ class LateWire(FakeWire):
         self.by_name = False
         self._rng = rng
         self._latency_s: dict[int, float] = {}
-        self.clients: list[LateWire] = []
+        self.clients: list[LateNetwork] = []
         super().__init__(cluster, clock)
         self._open()
 
-    def another(self) -> LateWire:
-        """The wire of another client."""
+    def another(self) -> LateNetwork:
+        """The network of another client."""
         made = copy.copy(self)
         made._open()
         return made
@@ -136,9 +136,9 @@ class LateWire(FakeWire):
 
     def break_connections(self, node_id: int, handled: int = 0) -> None:
         """Break all connections to a broker, after it handled at most so many Produce requests of each."""
-        for wire in self.clients:
-            wire.produce.handle_oldest(node_id, handled)
-            for requests in (wire.offsets, wire.fetch, wire.produce, wire.transactions):
+        for network in self.clients:
+            network.produce.handle_oldest(node_id, handled)
+            for requests in (network.offsets, network.fetch, network.produce, network.transactions):
                 requests.lose(node_id)
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
@@ -172,7 +172,7 @@ LateT = TypeVar("LateT", bound=HasNodeId)
 class Late(FakeRequests[RequestT, LateT]):
     """Requests whose responses take the broker's latency."""
 
-    wire: LateWire
+    network: LateNetwork
 
     def lose(self, node_id: int) -> None:
         """Break the connection."""
@@ -181,10 +181,10 @@ class Late(FakeRequests[RequestT, LateT]):
 
     def receive(self, node_ids: Collection[int], deadline: float) -> LateT | RequestFailure | None:
         while True:
-            received = super().receive(node_ids, min(deadline, self.wire.clock.next_action()))
+            received = super().receive(node_ids, min(deadline, self.network.clock.next_action()))
             if received is not None:
-                self.wire.draw_latency(received.node_id)
-            has_ended = self.wire.clock.now >= min(deadline, self.wire.metadata_ends_at())
+                self.network.draw_latency(received.node_id)
+            has_ended = self.network.clock.now >= min(deadline, self.network.metadata_ends_at())
             if received is not None or has_ended or not (self.in_flight.keys() | self.not_sent) & set(node_ids):
                 return received
 
@@ -195,12 +195,12 @@ class Late(FakeRequests[RequestT, LateT]):
 
     def _end(self, node_id: int) -> float:
         ends_at = super()._end(node_id)
-        if node_id in self.wire.down:
-            return self.wire.clock.now
-        if node_id in self.wire.hung:
+        if node_id in self.network.down:
+            return self.network.clock.now
+        if node_id in self.network.hung:
             return ends_at
-        arrives_at = self.in_flight[node_id][0].sent_at + self.wire.latency_s(node_id)
-        return max(ends_at if ends_at > self.wire.clock.now else 0.0, arrives_at)
+        arrives_at = self.in_flight[node_id][0].sent_at + self.network.latency_s(node_id)
+        return max(ends_at if ends_at > self.network.clock.now else 0.0, arrives_at)
 
 
 class LateOffsets(Late[OffsetsRequest, OffsetsResponse], FakeOffsets):
@@ -209,23 +209,25 @@ class LateOffsets(Late[OffsetsRequest, OffsetsResponse], FakeOffsets):
 
 class LateFetch(Late[FetchRequest, FetchResponse], FakeFetch):
     def send(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        if self.wire.by_name:
+        if self.network.by_name:
             request = replace(request, partitions=tuple(replace(part, topic_id=None) for part in request.partitions))
         super().send(broker, request, deadline)
 
     def _response(self, node_id: int, request: FetchRequest, sent_at: float) -> FetchResponse:
-        response = replace(super()._response(node_id, request, sent_at), by_id=not self.wire.by_name)
+        response = replace(super()._response(node_id, request, sent_at), by_id=not self.network.by_name)
         if not response.has_records:
             failed = any(partition.error_code for partition in response.partitions)
-            (self.wire.failed_fetches if failed else self.wire.empty_fetches).append(self.wire.clock.now)
+            (self.network.failed_fetches if failed else self.network.empty_fetches).append(self.network.clock.now)
         return response
 
 
 class LateProduce(Late[ProduceRequest, ProduceResponse], FakeProduce):
     def drop(self, node_id: int) -> None:
         """The broker may handle later what it has received."""
-        late = [sent.request for sent in self.in_flight.get(node_id, ())][: self.wire.draw_late()]
-        self.wire.clock.at(self.wire.latency_s(node_id), lambda: [self._handle(node_id, request) for request in late])
+        late = [sent.request for sent in self.in_flight.get(node_id, ())][: self.network.draw_late()]
+        self.network.clock.at(
+            self.network.latency_s(node_id), lambda: [self._handle(node_id, request) for request in late]
+        )
         super().drop(node_id)
 
     def handle_oldest(self, node_id: int, count: int) -> None:

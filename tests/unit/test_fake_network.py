@@ -1,0 +1,157 @@
+"""The fake network behaves as brokers do."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
+)
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.model import LeaderHint
+from tests.partitions import T0
+from tests.unit.fake_network import FakeNetwork, about_s
+
+BATCH = bytes(23) + (9).to_bytes(4, "big") + bytes(34)
+"""The header of a record batch that claims ten records."""
+
+
+def a_network() -> FakeNetwork:
+    network = FakeNetwork()
+    network.cluster.create_topic("t")
+    network.cluster.append(T0, BATCH)
+    network.cluster.append(T0, BATCH)
+    return network
+
+
+def an_entry(network: FakeNetwork, offset: int = 0, epoch: int = 0) -> FetchPartition:
+    return FetchPartition(T0, network.cluster.topics["t"].topic_id, offset, epoch, -1, 1_000)
+
+
+def send(network: FakeNetwork, *entries: FetchPartition, node_id: int = 1) -> None:
+    request = FetchRequest(entries, max_wait_ms=500, min_bytes=1, max_bytes=1_000_000, read_committed=False)
+    network.fetch.send(network.cluster.brokers[node_id], request, network.clock() + 30)
+
+
+def fetched(network: FakeNetwork, entry: FetchPartition, node_id: int = 1) -> FetchedPartition:
+    send(network, entry, node_id=node_id)
+    answer = network.fetch.receive([node_id], network.clock() + 30)
+    assert isinstance(answer, FetchResponse)
+    return answer.partitions[0]
+
+
+def test_fetch_returns_batches_from_the_batch_with_the_position() -> None:
+    network = a_network()
+
+    assert network.cluster.bounds(T0) == (0, 20)
+    assert len(fetched(network, an_entry(network)).records) == 2 * len(BATCH)
+    assert fetched(network, an_entry(network, offset=15)).records[:8] == (10).to_bytes(8, "big")
+    assert fetched(network, replace(an_entry(network), max_bytes=1)).records[:8] == bytes(8), "the first is sent whole"
+
+
+def test_fetch_at_the_end_waits_and_is_empty() -> None:
+    network = a_network()
+    send(network, an_entry(network, offset=20))
+    began = network.clock()
+
+    assert network.fetch.receive([1], began + 0.2) is None
+    answer = network.fetch.receive([1], began + 30)
+    assert isinstance(answer, FetchResponse)
+    assert (answer.partitions[0].records, answer.partitions[0].high_watermark) == (b"", 20)
+    assert network.clock() == about_s(began + 0.5)
+
+
+def test_old_leader_returns_a_leader_hint() -> None:
+    network = a_network()
+    network.cluster.move_leader(T0, 2)
+    refused = fetched(network, an_entry(network))
+
+    assert refused.error_code == 74
+    assert refused.leader_hint == LeaderHint(2, 1, network.cluster.brokers[2])
+    assert fetched(network, an_entry(network, epoch=2)).error_code == 75
+    assert fetched(network, an_entry(network, epoch=-1)).error_code == 0, "an ex-leader serves who sends no epoch"
+
+
+@pytest.mark.parametrize(("offset", "code"), [(4, 1), (10, 0), (20, 0), (21, 1)])
+def test_fetch_outside_the_log_is_out_of_range(offset: int, code: int) -> None:
+    network = a_network()
+    del network.cluster.logs[T0][0]
+
+    assert fetched(network, an_entry(network, offset=offset)).error_code == code
+
+
+def test_old_id_of_a_recreated_topic_is_unknown() -> None:
+    network = a_network()
+    entry = an_entry(network)
+    network.cluster.create_topic("t")
+
+    assert fetched(network, entry).error_code == 100
+    assert network.cluster.bounds(T0) == (0, 0)
+
+
+def test_each_scripted_code_is_returned_once() -> None:
+    network = a_network()
+    network.error_codes[T0] = deque([6])
+
+    assert [fetched(network, an_entry(network)).error_code for _ in range(2)] == [6, 0]
+
+
+def test_hung_broker_times_out_and_a_stopped_broker_fails_at_once() -> None:
+    network = a_network()
+    send(network, an_entry(network))
+    began = network.clock()
+    network.hung.add(1)
+    failure = network.fetch.receive([1], began + 60)
+    assert isinstance(failure, RequestFailure)
+    assert isinstance(failure.error, RequestTimeoutError)
+    assert network.clock() == about_s(began + 30)
+
+    network.down.add(1)
+    send(network, an_entry(network))
+    failure = network.fetch.receive([1], began + 60)
+    assert isinstance(failure, RequestFailure)
+    assert isinstance(failure.error, ConnectError)
+    assert network.clock() == about_s(began + 30)
+
+
+def listed(network: FakeNetwork, node_id: int, timestamp: int) -> PartitionOffset:
+    epoch = network.cluster.partition(T0).leader_epoch
+    request = OffsetsRequest((OffsetQuery(T0, timestamp, epoch),), False)
+    network.offsets.send(network.cluster.brokers[node_id], request, network.clock() + 1)
+    answer = network.offsets.receive([node_id], network.clock() + 1)
+    assert isinstance(answer, OffsetsResponse)
+    return answer.offsets[T0]
+
+
+def test_only_the_leader_responds_to_list_offsets() -> None:
+    network = a_network()
+
+    assert listed(network, 1, LATEST_TIMESTAMP).offset == 20
+    assert listed(network, 1, EARLIEST_TIMESTAMP).offset == 0
+    assert listed(network, 2, LATEST_TIMESTAMP).error_code == 6
+
+
+def test_new_leader_reports_no_end_before_the_start_of_its_epoch() -> None:
+    network = a_network()
+    network.replica_ends[2, T0] = 10
+    network.cluster.move_leader(T0, 2)
+    network.cluster.append(T0, BATCH)
+
+    assert listed(network, 2, LATEST_TIMESTAMP).error_code == 78
+    assert listed(network, 2, 2**62).error_code == 78, "the record may lie behind its high watermark"
+    assert listed(network, 2, 0).offset == 0
+    assert listed(network, 2, EARLIEST_TIMESTAMP).error_code == 0
+    network.replica_ends[2, T0] = 20
+    assert listed(network, 2, LATEST_TIMESTAMP).offset == 20, "not the end of its log"
+    del network.cluster.logs[T0][1:]
+    assert listed(network, 2, LATEST_TIMESTAMP).offset == 10, "not behind the end of a truncated log"
