@@ -31,7 +31,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     RefreshEvent,
     Role,
 )
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
 from pyspark_kafka_meta.tools.sources import FolderEvents

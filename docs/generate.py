@@ -23,7 +23,7 @@ import typer.main
 
 from docs.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Details, EventKind, Origin, Outcome, RefreshEvent, Role
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OPTIONS, Table
 from pyspark_kafka_meta.options.option_table import Section

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, EventKind, Origin, RefreshEvent, Role
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import MockCluster
 from tests.unit.written_events import learning, made, moving, write

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     Role,
     TransactionDetails,
 )
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 
 ENDED = {"transactional_id": "orders", "transactions": 1, "transactions_ms": 2.5, "copied_records": 0}

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, Outcome
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Role
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.failed_addresses import Candidate
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP

@@ -20,7 +20,7 @@ Races that callers rely on:
   partition does not wait: it looks at the newer leader first.
 - A wait ends when metadata arrives: it may have moved the partitions of an overdue request.
 
-TransactionCoordinators of transactions are no leaders: their requests are in `transaction_coordinators`.
+Coordinators of transactions are no leaders: their requests are in `transaction_coordinators`.
 """
 
 from __future__ import annotations

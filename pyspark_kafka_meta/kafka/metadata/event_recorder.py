@@ -22,8 +22,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     RefreshEvent,
     TransactionDetails,
 )
-from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot, SnapshotChanges
 from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason, TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Protocol, get_args, get_type_hints
 
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 
 SCHEMA_VERSION = 1

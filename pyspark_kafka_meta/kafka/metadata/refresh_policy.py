@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
 from pyspark_kafka_meta.model import Address, RefreshReason
 
 BACKOFF_MULTIPLIER = 2.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, Role
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import (
+from pyspark_kafka_meta.kafka.metadata.snapshot import (
     LeaderChange,
     PartitionLearned,
     SnapshotChanges,

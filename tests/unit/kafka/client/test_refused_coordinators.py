@@ -1,4 +1,4 @@
-"""TransactionCoordinators that are never available, and brokers whose certificate is unusable."""
+"""Coordinators that are never available, and brokers whose certificate is unusable."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, BrokerProduces, EventKind, Outcome
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.model import NO_LEADER, Address, LeaderHint, MetadataResponse, RefreshReason, TopicPartition
 from tests.partitions import T0, T1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
 from tests.unit.fake_network import about_ms

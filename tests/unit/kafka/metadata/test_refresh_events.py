@@ -23,7 +23,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     TransactionDetails,
     column_types,
 )
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 
 EVENT = RefreshEvent(

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_policy import (
     attempt_timeout_ms,
     choose_address,
 )
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import LeaderChange, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.model import Address, RefreshReason
 from tests.partitions import T0
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import (
+from pyspark_kafka_meta.kafka.metadata.snapshot import (
     LeaderChange,
+    MetadataSnapshot,
     PartitionLearned,
     SnapshotChanges,
     TopicRecreated,

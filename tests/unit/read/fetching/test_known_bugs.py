@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, ReadTimeoutError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import TopicRecreated
+from pyspark_kafka_meta.kafka.metadata.snapshot import TopicRecreated
 from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
 from tests.unit.reader_scene import FIVE, MAX_AGE_S, ReaderScene

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     RefreshEvent,
     Role,
 )
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tools.cli.main import app

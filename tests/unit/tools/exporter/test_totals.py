@@ -16,7 +16,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     Outcome,
     Role,
 )
-from pyspark_kafka_meta.kafka.metadata.snapshot_changes import SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import Position, RefreshReason
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
