@@ -17,7 +17,7 @@ from typing import Any, NoReturn, cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from pyspark_kafka_meta.events import topic_sink
+from pyspark_kafka_meta.events import sinks, topic_sink
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
@@ -262,7 +262,7 @@ def test_login_that_is_refused_is_not_tried_again_and_again(
     last = next(sequences)
     [event] = sink._losses.report_in([made("c", last)])
     assert event.dropped_before == last - 1
-    warnings = [record.message for record in caplog.records if record.name == topic_sink.__name__]
+    warnings = [record.message for record in caplog.records if record.name == sinks.logger.name]
     assert warnings == [f"refresh event 1 did not reach topic events: {topic_sink.REFUSED_LOGIN}"]
 
 
