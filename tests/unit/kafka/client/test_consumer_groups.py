@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.kafka.client import consumer_groups
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
-from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset
 from pyspark_kafka_meta.spark import stream_reader
 from pyspark_kafka_meta.spark.stream_reader import COMMIT_AGAIN_S, COMMIT_BACKOFF_S, KafkaMetaStreamReader
 from tests.partitions import T0
@@ -32,7 +32,9 @@ T0_TO_5 = SourceOffset({T0: Position(5)}, {"t": None})
 
 def new_reader(monkeypatch: pytest.MonkeyPatch) -> KafkaMetaStreamReader:
     """Of a query for which there is nothing to plan."""
-    planner = SimpleNamespace(next_offset=lambda start, *_: start, flush_events=lambda: None, available_now=dict)
+    planner = SimpleNamespace(
+        next_offset=lambda start, *_: start, flush_events=lambda: None, available_now=dict, recent=RecentOffsets()
+    )
     monkeypatch.setattr(KafkaMetaStreamReader, "_planner", lambda self: planner)
     return KafkaMetaStreamReader(OF_A_GROUP, {})
 

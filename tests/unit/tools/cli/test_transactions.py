@@ -82,7 +82,7 @@ def sinks(monkeypatch: pytest.MonkeyPatch) -> Sinks:
     for module in (transactions, open_transactions):
         monkeypatch.setattr(module, "read_decisions", lambda *_: DECISIONS)
         monkeypatch.setattr(module, "open_transactions", fake.open_transactions)
-        monkeypatch.setattr(module, "KafkaClient", lambda *_: fake)
+        monkeypatch.setattr(module, "client_without_events", lambda *_: fake)
     monkeypatch.setattr(transactions, "TransactionDriver", fake.driver)
     return fake
 
