@@ -31,7 +31,7 @@ HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss
 IF_RECREATED = ", and onTopicRecreated, which is fail, to earliest or latest: the topic may be recreated"
 OR_RECREATED = ", or its topic was recreated: the brokers report no topic ids"
 MAX_NAMED = 5
-"""This many losses of one kind are in one error or warning. Each has an event."""
+"""This many losses of one kind are in one error or warning. Each has an event, if no earlier event tells of it."""
 
 
 class LossKind(Enum):
@@ -51,6 +51,7 @@ class LossKind(Enum):
     """The partition is gone. `LossReporter.report_missing` has reported it with others: only the event is due."""
 
 
+_LOST_STARTS = (LossKind.TRUNCATED, LossKind.RECREATED)
 _REMARKS = {
     LossKind.AFTER_LOG_END: ": the records between are gone, or the topic was recreated",
     LossKind.BEFORE_LOG_START: ": the records before it are gone",
@@ -245,27 +246,34 @@ class LossReporter:
         self._policy = DataLossPolicy(options)
         self._record_loss = record_loss
         self._reported: set[Loss] = set()
+        self._start: SourceOffset | None = None  # of the current plan
         self._missing = ""  # as last reported
 
+    def begin_plan(self, start: SourceOffset) -> None:
+        """Forget lost starts, unless a plan from the same `start` is made again: a topic without ids that is recreated
+        each night may be lost in the same way each night."""
+        if start != self._start:
+            self._start = start
+            self._reported = {loss for loss in self._reported if loss.kind not in _LOST_STARTS}
+
     def report(self, losses: Iterable[Loss]) -> None:
-        """Fail or log a warning, as the options say, then record events, for one kind of losses after the other.
+        """Fail or log a warning, as the options say, for one kind of losses after the other. Then record all events: a
+        plan that fails skips nothing.
 
         Raises:
             DataLossError: a loss is not allowed.
         """
         new = [loss for loss in losses if loss not in self._reported]
         for kind, group in groupby(new, attrgetter("kind")):
-            members = list(group)
-            text = describe(members) + _REMARKS.get(kind, "")
+            text = describe(list(group)) + _REMARKS.get(kind, "")
             if kind is LossKind.RECREATED:
                 self._policy.report_recreated(text)
             elif kind is not LossKind.GONE:
                 self._policy.report_loss(text)
-            if kind is not LossKind.GONE:  # which `PartitionStarts` finds once
-                self._reported.update(members)
-            for loss in members:
-                if loss.from_offset is not None:
-                    self._record_loss(loss.partition, loss.from_offset, loss.until_offset, describe([loss]))
+        self._reported.update(loss for loss in new if loss.kind is not LossKind.GONE)  # found once by `PartitionStarts`
+        for loss in new:
+            if loss.from_offset is not None:
+                self._record_loss(loss.partition, loss.from_offset, loss.until_offset, describe([loss]))
 
     def report_missing(self, text: str, may_be_recreated: bool) -> None:
         """Report partitions that cannot be found, or none if `text` is empty. They are reported again once the text

@@ -200,12 +200,15 @@ class OffsetPlanner:
         Raises:
             DataLossError: partitions or offsets of `start` or `target` are lost, and failOnDataLoss is true.
         """
+        self._losses.begin_plan(start)
         if start == BEGINNING:
             start = self._initial_offset()
         logs = self._compare(start, target or {})
         if start.initial and logs.is_changed:
             # Nothing was read yet, so nothing is lost: the next attempt begins in the log as it is now.
             raise UnknownTopicError("a topic was recreated or truncated while its offsets were listed: try again")
+        if self._latest_seen is None:
+            self._warn_without_ids(logs.latest)
         begun, losses = self._starts.begin(start, logs)
         self._losses.report([*logs.lost_targets(), *losses])
         self._unreachable |= logs.lost_ends.keys() | (target or {}).keys() - logs.latest.positions.keys()
@@ -213,15 +216,13 @@ class OffsetPlanner:
             # SPARK-41375: topics that return must not be read from their start. A new query without any topic has
             # begun: later topics are new.
             return SourceOffset({}, {}) if start.initial else start
-        if self._latest_seen is None:
-            self._warn_without_ids(logs.latest)
         self._latest_seen = logs.latest
         starts, ends = {**start.positions, **begun}, logs.latest.positions
         # A partition that returned may end before its start: it waits there, and the next plan detects the loss.
         ends = {**ends, **{partition: max(ends[partition], position) for partition, position in begun.items()}}
         for bound in (target, self._ending()):
             ends = ends if bound is None else cap_offsets(starts, ends, bound)
-        if target is None and limited and self._is_delayed(backlog(starts, ends), at_once=bool(begun)):
+        if target is None and limited and self._is_delayed(backlog(starts, ends), at_once=bool(begun) or start.initial):
             return start
         if limited and self._options.max_offsets_per_trigger is not None:
             ends = limit_offsets(starts, ends, self._options.max_offsets_per_trigger)

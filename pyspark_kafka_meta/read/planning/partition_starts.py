@@ -30,6 +30,7 @@ class PartitionStarts:
         self._options = options
         self._earliest = earliest
         self._left_off: dict[tuple[TopicPartition, UUID | None], Position] = {}  # by partition and topic id
+        self._told: dict[tuple[TopicPartition, UUID | None], Position] = {}  # by events, since they are gone
 
     def begin(self, start: SourceOffset, logs: Comparison) -> tuple[dict[TopicPartition, Position], list[Loss]]:
         """Where to begin in partitions that `start` lacks, or whose position in it is lost; and all losses of starts.
@@ -76,7 +77,7 @@ class PartitionStarts:
     def _once(self, loss: Loss, start: SourceOffset) -> Loss:
         """Without an event if the partition was gone before: that event has told of its records."""
         key = (loss.partition, start.topic_ids[loss.partition.topic])
-        is_told = self._left_off.get(key) == start.positions[loss.partition]
+        is_told = self._told.get(key) == start.positions[loss.partition]
         return replace(loss, from_offset=None) if is_told else loss
 
     def _gone(self, start: SourceOffset, latest: SourceOffset) -> list[Loss]:
@@ -85,21 +86,20 @@ class PartitionStarts:
         self._left_off = {
             (partition, topic_id): position
             for (partition, topic_id), position in self._left_off.items()
-            if partition not in start.positions
-            or partition not in latest.positions
-            or latest.topic_ids[partition.topic] != topic_id
+            if partition not in start.positions or _is_gone(partition, topic_id, latest)
         }
         gone = {
             (partition, start.topic_ids[partition.topic]): start.positions[partition]
             for partition in sorted(start.positions.keys() - latest.positions.keys())
         }
-        new = [
-            (partition, position)
-            for (partition, topic_id), position in gone.items()
-            if self._left_off.get((partition, topic_id)) != position
-        ]
+        new = {key: position for key, position in gone.items() if self._told.get(key) != position}
         self._left_off |= gone
-        return [Loss(LossKind.GONE, partition, position.offset, None, GONE) for partition, position in new]
+        self._told = {key: position for key, position in self._told.items() if _is_gone(*key, latest)} | new
+        return [Loss(LossKind.GONE, partition, position.offset, None, GONE) for (partition, _), position in new.items()]
+
+
+def _is_gone(partition: TopicPartition, topic_id: UUID | None, latest: SourceOffset) -> bool:
+    return partition not in latest.positions or latest.topic_ids[partition.topic] != topic_id
 
 
 def aged_out(starts: Positions) -> list[Loss]:

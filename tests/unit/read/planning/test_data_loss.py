@@ -120,6 +120,10 @@ def aged_out(partition: TopicPartition) -> Loss:
     return Loss(LossKind.AGED_OUT, partition, 0, 5, f"{partition} aged out")
 
 
+def recreated(partition: TopicPartition, from_offset: int | None = None) -> Loss:
+    return Loss(LossKind.RECREATED, partition, from_offset, None, "topic t was recreated")
+
+
 def test_a_loss_that_is_not_allowed_fails_each_time_and_records_nothing() -> None:
     reports = Reports()
 
@@ -127,6 +131,24 @@ def test_a_loss_that_is_not_allowed_fails_each_time_and_records_nothing() -> Non
         with pytest.raises(DataLossError, match=r"t-0 aged out; t-1 aged out\. .*failOnDataLoss to false"):
             reports.reporter.report([aged_out(T0), aged_out(T1)])
     assert reports.events == []
+
+
+def test_a_loss_that_is_not_allowed_records_no_other_loss_of_its_plan(caplog: pytest.LogCaptureFixture) -> None:
+    reports = Reports(onTopicRecreated="earliest")
+
+    with pytest.raises(DataLossError, match="t-1 aged out"):
+        reports.reporter.report([recreated(T0, from_offset=5), aged_out(T1)])
+    assert "t was recreated" in caplog.text
+    assert reports.events == []
+
+
+def test_a_lost_start_is_reported_again_by_a_plan_from_another_start() -> None:
+    reports = Reports(failOnDataLoss="false", onTopicRecreated="earliest")
+    for start in (offset({T0: (5, 1)}), offset({T0: (5, 1)}), offset({T0: (0, 1)}), offset({T0: (5, 1)})):
+        reports.reporter.begin_plan(start)
+        reports.reporter.report([recreated(T0, from_offset=5), aged_out(T1)])
+
+    assert [partition for partition, *_ in reports.events] == [T0, T1, T0, T0]
 
 
 def test_an_allowed_loss_is_reported_once_with_an_event_for_each_partition(caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +172,7 @@ def test_a_report_names_five_partitions_and_records_all() -> None:
 
 
 def test_a_recreated_topic_follows_its_own_option(caplog: pytest.LogCaptureFixture) -> None:
-    loss = Loss(LossKind.RECREATED, T0, None, None, "topic t was deleted and recreated")
+    loss = recreated(T0)
     allowed = Reports(onTopicRecreated="earliest")
     allowed.reporter.report([loss])
 

@@ -226,6 +226,22 @@ def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_wa
     assert losses == [("u", 2), ("u", 3)]
 
 
+def test_topic_that_is_not_seen_twice_in_a_row_is_told_twice(scene: Scene) -> None:
+    scene.cluster.create_topic("u", 1)
+    scene.write(U0, "0", "1")
+    query = Query(scene, **PATTERN, **GO_ON)
+    query.step()
+    for _ in range(2):
+        hidden = scene.cluster.topics.pop("u")
+        scene.clock.sleep(300)
+        query.step()
+        scene.cluster.topics["u"] = hidden
+        scene.clock.sleep(300)
+        query.step()
+
+    assert [event.cause_topic for event in scene.events if event.kind is EventKind.DATA_LOSS] == ["u", "u"]
+
+
 def test_topic_that_comes_back_is_read_on_though_the_plan_is_made_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

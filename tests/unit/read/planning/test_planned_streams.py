@@ -236,6 +236,21 @@ def test_small_batches_wait_for_more_records_but_not_longer_than_the_delay(scene
     assert query.step(limited=False) == {T0: (26, 28)}, "Trigger.Once has no limits"
 
 
+def test_the_first_batch_is_not_put_off_though_it_is_planned_again(scene: Scene) -> None:
+    """Its initial offset is no end of a batch: Spark would log it, and no start could read it."""
+    query = Query(scene, startingOffsets="earliest", minOffsetsPerTrigger="1000")
+    real, left = LeaderEpochs.with_epoch_starts, iter([True])
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(left, False):
+            raise UnknownTopicError("a topic was deleted while its offsets were listed")
+        return real(*arguments)
+
+    scene.monkeypatch.setattr(LeaderEpochs, "with_epoch_starts", interrupted)
+
+    assert query.step() == dict.fromkeys((T0, T1, T2), (0, 12))
+
+
 def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
     query = Query(scene, minOffsetsPerTrigger="5")
     query.step()
