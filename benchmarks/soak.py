@@ -102,7 +102,8 @@ def inflict(kafka: LocalKafka, topics: Collection[str], kind: str, broker_id: in
             kill_workers()
             time.sleep(WORKERS_DIE_EVERY_S)
     elif kind == "election":
-        admin(kafka).elect_leaders(ElectionType.PREFERRED, None).result(60)
+        client = admin(kafka)  # which must live until it has the response
+        client.elect_leaders(ElectionType.PREFERRED, None).result(60)
     else:
         _let_fail(kafka, kind, broker_id)
         poll_until(lambda: all(in_sync(kafka, topic, len(kafka.broker_ids)) for topic in topics), HEALTHY_TIMEOUT_S)

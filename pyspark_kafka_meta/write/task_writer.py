@@ -176,7 +176,7 @@ class TaskWriter:
         encoded = rows.topic.dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
 
-    def _partitions_of(self, topics: Sequence[str]) -> list[list[TopicPartition]]:
+    def _partitions_of(self, topics: Sequence[str]) -> list[tuple[TopicPartition, ...]]:
         """All partitions of each topic that the cache knows; waits for the metadata of new topics only."""
         cache = self._client.cache
         new = [topic for topic in topics if topic not in cache.snapshot.topics]
@@ -200,7 +200,7 @@ class TaskWriter:
 
     def _ask_chosen(
         self, first_row: int, chosen: Ints, topics: Sequence[str], topic_of: Ints
-    ) -> list[list[TopicPartition]]:
+    ) -> list[tuple[TopicPartition, ...]]:
         """All partitions of each topic, once the brokers know those that rows have chosen: some may be new.
 
         Raises:

@@ -31,7 +31,7 @@ def write_scene(folder: Path) -> None:
     first = {"origin": Origin(role=Role.READER, executor_id="1", host="worker", pid=1, query_id="q")}
     second = {"origin": Origin(role=Role.READER, executor_id="2", host="worker", pid=2, query_id="q")}
     third = {"origin": Origin(role=Role.READER, executor_id="3", host="worker", pid=3, query_id="q")}
-    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, "latency_ms": None, "cause_topic": "clicks"}
+    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, "cause_topic": "clicks"}
     failed = {"reason": RefreshReason.REQUEST_TIMEOUT, "outcome": Outcome.FAILED}
     write(folder, made("a" * 32, 2, now_ms - 5_000, **first, **moving("clicks", 1, (2, 3), (4, 5))))
     write(folder, made("b" * 32, 3, now_ms - 4_000, lost_from_offset=10, lost_until_offset=35, **second, **loss))

@@ -188,16 +188,16 @@ class MetadataSnapshot:
             return None
         return LeaderAndEpoch(broker, known.leader_epoch)
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of `topic` in order, with and without leader; empty if the topic is unknown. Do not change
-        the list: it is made once, as a planner asks several times for ten thousand partitions."""
+    def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
+        """The partitions of `topic` in order, with and without leader; empty if the topic is unknown. Made
+        once, as a planner asks several times for ten thousand partitions."""
         if topic not in self._partitions and topic in self.topics:
             numbers = sorted(self.topics[topic].partitions)
-            self._partitions[topic] = [TopicPartition(topic, number) for number in numbers]
-        return self._partitions.get(topic, [])
+            self._partitions[topic] = tuple(TopicPartition(topic, number) for number in numbers)
+        return self._partitions.get(topic, ())
 
     @cached_property
-    def _partitions(self) -> dict[str, list[TopicPartition]]:
+    def _partitions(self) -> dict[str, tuple[TopicPartition, ...]]:
         """By topic, as far as they were asked for."""
         return {}
 

@@ -62,7 +62,7 @@ def test_first_response_adds_everything() -> None:
     snapshot, changes = merged(response(topic(led(1, 0), led(2, 0, number=1))))
 
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
-    assert snapshot.partitions("t") == [T0, TopicPartition("t", 1)]
+    assert snapshot.partitions("t") == (T0, TopicPartition("t", 1))
     assert snapshot.topic_id("t") == ID
     assert snapshot.generation == 1
     assert changes == SnapshotChanges(
@@ -76,7 +76,7 @@ def test_unknown_topics_and_partitions_are_none() -> None:
     snapshot = MetadataSnapshot()
 
     assert snapshot.leader(T0) is None
-    assert snapshot.partitions("t") == []
+    assert snapshot.partitions("t") == ()
     assert snapshot.topic_id("t") is None
     assert snapshot.topic_errors.get("t") is None
 
@@ -192,7 +192,7 @@ def test_retriable_topic_error_keeps_the_topic(code: int) -> None:
 def test_missing_or_forbidden_topic_is_removed(code: int) -> None:
     snapshot, changes = merged(response(topic(led(1, 5))), response(topic(code=code, topic_id=None)))
 
-    assert snapshot.partitions("t") == []
+    assert snapshot.partitions("t") == ()
     assert snapshot.leader(T0) is None
     assert snapshot.topic_errors.get("t") == code
     assert changes == SnapshotChanges(topics_removed=("t",))
@@ -254,7 +254,7 @@ def test_without_topic_ids_each_response_replaces_the_partitions() -> None:
     two = response(topic(led(1, 5), led(2, 0, number=1), topic_id=None))
     snapshot, changes = merged(two, response(topic(led(1, 5), topic_id=None)))
 
-    assert snapshot.partitions("t") == [T0]
+    assert snapshot.partitions("t") == (T0,)
     assert changes.partitions_removed == (TopicPartition("t", 1),)
 
 
