@@ -187,8 +187,9 @@ class ProduceResponseHandler:
             produced = results.get(queue.partition)
             if produced is None:
                 error = ProtocolError(f"{sent.broker.address} answered without {queue.partition}")
-                self._client.cache.report_failure(error, sent.generation, response.node_id)
+                self._client.events.count_retry()
                 queue.on_request_failed(queued, str(error))
+                self._requests.refresh_after_failure(queue, sent, error)
             else:
                 self._carry_out(queue, queue.on_response(queued, produced), sent, produced)
 

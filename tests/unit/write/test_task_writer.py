@@ -23,6 +23,7 @@ from pyspark_kafka_meta.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
+from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition, ProduceRequest
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition
 from pyspark_kafka_meta.write.partition_queue import WrittenRange
 from tests.partitions import T0, T1, T2, T3, U0
@@ -318,6 +319,25 @@ def test_lost_responses_are_no_reason_to_write_twice(scene: WriterScene, handled
 
     assert scene.numbers() == in_turn(COUNT)
     assert RefreshReason.CONNECTION_LOST in scene.reasons()
+
+
+def test_batch_that_a_response_leaves_out_is_sent_again_at_the_pace_of_metadata(scene: WriterScene) -> None:
+    produce, left_out = scene.network.produce, list[float]()
+    handle = produce._handle
+
+    def incomplete(node_id: int, request: ProduceRequest) -> tuple[ProducedPartition, ...]:
+        results = handle(node_id, request)
+        if scene.clock.now < until and any(each.partition == T1 for each in results):
+            left_out.append(scene.clock.now)
+            return tuple(each for each in results if each.partition != T1)
+        return results
+
+    until = scene.clock.now + 5
+    scene.monkeypatch.setattr(produce, "_handle", incomplete)
+    scene.write_task(numbered(30))
+
+    assert scene.numbers() == in_turn(30)
+    assert 5 <= len(left_out) <= 50
 
 
 def test_leader_that_moves_is_followed_by_its_hint(scene: WriterScene) -> None:
