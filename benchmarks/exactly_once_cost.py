@@ -35,8 +35,8 @@ from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, TransactionPlan
-from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
@@ -112,17 +112,17 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
     )
     clients = [KafkaClient(options.client, new_publisher(None, planner_origin())) for _ in range(2)]
     with closing(clients[0]) as client, closing(clients[1]) as of_tasks, TemporaryDirectory() as folder:
-        driver, plan_ms, commit_ms = TransactionDriver.of(client, options), [], []
+        committer, plan_ms, commit_ms = BatchCommitter.of(client, options), [], []
         for version in range(commits + 1):
             counted = Path(folder, str(version > 0))
             counted.mkdir(exist_ok=True)
             record_steps(counted)
             began = time.perf_counter()
-            plan = driver.plan(STREAM)
+            plan = committer.plan(STREAM)
             plan_ms.append((time.perf_counter() - began) * 1000)
             transactions = [write_task(of_tasks, options, plan, task) for task in range(tasks)]
             began = time.perf_counter()
-            driver.commit(BatchId(STREAM, "cost", version), transactions, int(time.time() * 1000))
+            committer.commit(BatchId(STREAM, "cost", version), transactions, int(time.time() * 1000))
             commit_ms.append((time.perf_counter() - began) * 1000)
         steps = [step for step in taken_steps(counted) if step.protocol == "commit"]
     return {

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from benchmarks.processes import kill_session
 from pyspark_kafka_meta import KafkaMetaDataSource
-from pyspark_kafka_meta.write.exactly_once import transaction_driver
+from pyspark_kafka_meta.write.exactly_once import batch_committer
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, Step, WriteDecision, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 
@@ -126,7 +126,7 @@ class SteppedRunner(StepRunner):
 def record_steps(folder: Path) -> None:
     """Let the drivers of this process run their steps by `SteppedRunner`."""
     SteppedRunner.folder = folder
-    transaction_driver.StepRunner = SteppedRunner  # type: ignore[attr-defined]
+    batch_committer.StepRunner = SteppedRunner  # type: ignore[attr-defined]
 
 
 class SteppedSource(KafkaMetaDataSource):

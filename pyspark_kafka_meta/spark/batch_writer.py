@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
     from pyspark_kafka_meta.model import OpenTransaction
-    from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+    from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 
 logger = logging.getLogger(__name__)
 
@@ -131,17 +131,17 @@ def _micro_batch(origin: Origin) -> BatchId:
 
 
 @contextmanager
-def transaction_driver(options: SinkOptions, batch: BatchId | None = None) -> Iterator[TransactionDriver]:
-    """The sink's driver in this Python process beside Spark's driver. `batch` is for its events."""
+def batch_committer(options: SinkOptions, batch: BatchId | None = None) -> Iterator[BatchCommitter]:
+    """The sink's committer in this Python process beside Spark's driver. `batch` is for its events."""
     from pyspark_kafka_meta.events.origin import committer_origin
     from pyspark_kafka_meta.spark.client_pool import worker_clients
-    from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+    from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 
     origin = committer_origin(None, None)
     if batch is not None and batch.is_stream:
         origin = committer_origin(batch.owner, batch.version)
     with worker_clients.client(options.client, options.metrics, origin) as client:
-        yield TransactionDriver.of(client, options)
+        yield BatchCommitter.of(client, options)
 
 
 def plan_transactions(options: SinkOptions, series: str) -> TransactionPlan | None:
@@ -149,8 +149,8 @@ def plan_transactions(options: SinkOptions, series: str) -> TransactionPlan | No
     write in none."""
     if options.transaction.transactional_id is None:
         return None
-    with transaction_driver(options) as driver:
-        plan = driver.plan(series)
+    with batch_committer(options) as committer:
+        plan = committer.plan(series)
         last = {name: decision for name, decision in plan.decisions.items() if name == series}
         return replace(plan, decisions=last)
 
@@ -170,8 +170,8 @@ def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMes
     # The first micro-batch of a query takes over the sink, also without rows.
     if batch is not None and (rows or (batch.is_stream and batch.version == 0)):
         try:
-            with transaction_driver(options, batch) as driver:
-                driver.commit(batch, transactions, int(time.time() * 1000), rows)
+            with batch_committer(options, batch) as committer:
+                committer.commit(batch, transactions, int(time.time() * 1000), rows)
         except ChangedBatchError as error:
             if not options.transaction.skip_changed_batches:
                 raise
@@ -183,9 +183,9 @@ def abort_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | N
     if options.transaction.transactional_id is None:
         log_abort(messages, what)
     else:
-        with transaction_driver(options) as driver:
+        with batch_committer(options) as committer:
             all_ended = all(message is not None for message in messages)
-            driver.abort(len(messages), _transactions(messages), all_ended=all_ended)
+            committer.abort(len(messages), _transactions(messages), all_ended=all_ended)
 
 
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[OpenTransaction]:

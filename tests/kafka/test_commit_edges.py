@@ -18,9 +18,9 @@ from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.exactly_once import step_runner
+from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
-from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.conftest import admin_client
@@ -41,7 +41,7 @@ OLDEST = "message.timestamp.before.max.ms"
 
 def test_task_whose_topic_is_deleted_names_its_partition_soon(sink: Sink, kafka: Any) -> None:
     """Under V1 the coordinator refuses the partition, under V2 its leader."""
-    plan, client, admin = sink.driver().plan(), sink.client(), admin_client(kafka)
+    plan, client, admin = sink.committer().plan(), sink.client(), admin_client(kafka)
     producer = TransactionalProducer(client, plan.task_id(0, 0), plan.timeout_ms, plan.version)
     options = sink.options(**{"kafka.buffer.memory": "1"}).producer
     deleted_at = 0.0
@@ -61,10 +61,10 @@ def test_task_whose_topic_is_deleted_names_its_partition_soon(sink: Sink, kafka:
 
 def decided_and_aborted(sink: Sink, tasks: int = 1) -> list[OpenTransaction]:
     """The transactions of a micro-batch whose driver stopped once it had decided it."""
-    driver = sink.driver()
-    plan = driver.plan()
+    committer = sink.committer()
+    plan = committer.plan()
     written = [sink.write(plan, 0, task) for task in range(tasks)]
-    decide_alone(driver, micro_batch(0), written)
+    decide_alone(committer, micro_batch(0), written)
     client = sink.client()
     client.coordinators.fence([each.transactional_id for each in written], plan.timeout_ms, client.api_deadline())
     return written
@@ -81,7 +81,7 @@ def test_copies_are_made_in_as_many_transactions_as_they_need(sink: Sink, monkey
 
     monkeypatch.setattr(StepRunner, "run", recorded)
     monkeypatch.setattr(step_runner, "COPY_SHARE", 0)  # time for a record batch
-    sink.driver().plan()
+    sink.committer().plan()
 
     assert [len(decision.transactions) for decision in results[:-1]] == [2, 2, 1, 1, 1]
     assert results[-1] is True
@@ -112,13 +112,13 @@ def test_copies_older_than_their_topic_allows_name_the_setting_and_follow_once_i
     limit(ROW_AGE_S * 500)  # brokers refuse markers that are older too, and then the transaction never ends
     poll_until(is_refused)
     with pytest.raises(BrokerError) as raised:
-        sink.driver().plan()
+        sink.committer().plan()
     assert f"older by now than topic {sink.topic} allows: raise its {OLDEST}" in str(raised.value)
     limit(10**15)
 
     def is_recovered() -> bool:
         with suppress(BrokerError):
-            sink.driver().plan()
+            sink.committer().plan()
             return True
         return False
 
@@ -159,7 +159,7 @@ def test_transaction_version_goes_down_and_up_under_a_running_query(
 ) -> None:
     """Between the tasks and the commit of a batch, and between its decision and its recovery, also with copies."""
     sink = open_sink("versions")
-    planner, committer = sink.driver(), sink.driver()
+    planner, committer = sink.committer(), sink.committer()
     batch = 0
     for version in (V1, V2, V1, V2):
         written = sink.write(planner.plan(), batch)
@@ -190,7 +190,7 @@ def test_limit_of_the_timeout_is_lowered_under_a_running_query(
     lone_kafka: LocalKafka, open_sink: Callable[..., Sink]
 ) -> None:
     sink = open_sink("limits")
-    planner, committer = sink.driver(), sink.driver()
+    planner, committer = sink.committer(), sink.committer()
     committer.commit(micro_batch(0), [sink.write(planner.plan(), 0)], 0)
     written = sink.write(planner.plan(), 1)
     restart(lone_kafka, transaction_max_timeout_ms="300000")
@@ -220,17 +220,17 @@ def test_batches_go_on_when_the_epochs_of_producer_ids_run_out(
     set_producers(lone_kafka, last)
 
     for batch in range(8):
-        driver = sink.driver()
-        plan = driver.plan()
+        committer = sink.committer()
+        plan = committer.plan()
         for task in range(6):
             sink.write(plan, batch, task, attempt=0)
         written = [sink.write(plan, batch, task, attempt=1) for task in range(6)]
         if batch % 2:
-            decide_alone(driver, micro_batch(batch), written)
-            abort_all(sink, driver, written)
+            decide_alone(committer, micro_batch(batch), written)
+            abort_all(sink, committer, written)
         else:
-            driver.commit(micro_batch(batch), written, 0)
-    sink.driver().plan()
+            committer.commit(micro_batch(batch), written, 0)
+    sink.committer().plan()
 
     assert sink.visible() == rows(*range(8), tasks=6)
     assert sink.open_transactions() == []
@@ -239,6 +239,6 @@ def test_batches_go_on_when_the_epochs_of_producer_ids_run_out(
     assert all(rotated[each].producer_id != last[each].producer_id for each in ids)
 
 
-def abort_all(sink: Sink, driver: TransactionDriver, written: list[OpenTransaction]) -> None:
+def abort_all(sink: Sink, committer: BatchCommitter, written: list[OpenTransaction]) -> None:
     client = sink.client()
     client.coordinators.fence([each.transactional_id for each in written], 60_000, client.api_deadline())

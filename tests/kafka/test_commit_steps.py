@@ -22,10 +22,10 @@ from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, Transactio
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.exactly_once import decision_records
+from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDecision, commit
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
-from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.partition_queue import Written
 from pyspark_kafka_meta.write.task_writer import TaskWriter
@@ -63,11 +63,11 @@ class Sink:
         self._stack.callback(client.close)
         return client
 
-    def driver(self, **options: str) -> TransactionDriver:
+    def committer(self, **options: str) -> BatchCommitter:
         client = self.client(**options)
         if self._version is TransactionVersion.V1:
             client.coordinators.transaction_version = lambda deadline: TransactionVersion.V1  # type: ignore[method-assign]
-        return TransactionDriver(client, self.options(**options))
+        return BatchCommitter(client, self.options(**options))
 
     def write(self, plan: TransactionPlan, batch: int, task: int = 0, attempt: int = 0) -> OpenTransaction:
         """An attempt of a task, which writes a row to each partition."""
@@ -138,9 +138,9 @@ def rows(*batches: int, tasks: int = 1) -> list[str]:
     return sorted(f"{batch}-{task}-{partition}" for batch in batches for task in range(tasks) for partition in range(3))
 
 
-def decide_alone(driver: TransactionDriver, batch: BatchId, transactions: list[OpenTransaction]) -> Callable[[], None]:
+def decide_alone(committer: BatchCommitter, batch: BatchId, transactions: list[OpenTransaction]) -> Callable[[], None]:
     """A commit whose driver stops once its decision is written. What is returned lets it go on."""
-    protocol, runner = commit(batch, transactions, 0), driver.step_runner()
+    protocol, runner = commit(batch, transactions, 0), committer.step_runner()
     result: Any = None
     while True:
         step = protocol.send(result)
@@ -159,17 +159,17 @@ def decide_alone(driver: TransactionDriver, batch: BatchId, transactions: list[O
 
 
 def test_rows_are_visible_after_the_commit_alone(sink: Sink) -> None:
-    driver = sink.driver()
-    plan = driver.plan()
+    committer = sink.committer()
+    plan = committer.plan()
     first, second = sink.write(plan, 0), sink.write(plan, 0, task=1)
     assert sink.visible() == []
-    driver.commit(micro_batch(0), [first, second], 0)
+    committer.commit(micro_batch(0), [first, second], 0)
     assert sink.visible() == rows(0, tasks=2)
     assert sink.open_transactions() == []
 
 
 def test_an_undisturbed_commit_takes_each_step_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner, committer, taken = sink.driver(), sink.driver(), list[str]()
+    planner, committer, taken = sink.committer(), sink.committer(), list[str]()
     run = StepRunner.run
 
     def recorded(runner: StepRunner, step: Step) -> Any:
@@ -191,42 +191,42 @@ def test_an_undisturbed_commit_takes_each_step_once(sink: Sink, monkeypatch: pyt
 
 def test_batches_follow_each_other_under_the_same_ids(sink: Sink) -> None:
     for batch in range(3):
-        planner, committer = sink.driver(), sink.driver()
+        planner, committer = sink.committer(), sink.committer()
         committer.commit(micro_batch(batch), [sink.write(planner.plan(), batch)], 0)
     assert sink.visible() == rows(0, 1, 2)
 
 
 def test_a_driver_that_dies_before_its_decision_leaves_nothing(sink: Sink) -> None:
-    sink.write(sink.driver().plan(), 0)
-    plan = sink.driver().plan()
+    sink.write(sink.committer().plan(), 0)
+    plan = sink.committer().plan()
     assert not is_written(plan.decisions, micro_batch(0))
     assert sink.visible() == []
     assert sink.open_transactions() == []
 
 
 def test_what_a_dead_driver_has_decided_becomes_visible_once(sink: Sink) -> None:
-    driver = sink.driver()
-    decide_alone(driver, micro_batch(0), [sink.write(driver.plan(), 0)])
+    committer = sink.committer()
+    decide_alone(committer, micro_batch(0), [sink.write(committer.plan(), 0)])
     assert sink.visible() == []
-    plan = sink.driver().plan()
+    plan = sink.committer().plan()
     assert is_written(plan.decisions, micro_batch(0))
     assert sink.visible() == rows(0)
-    sink.driver().commit(micro_batch(0), [sink.write(plan, 0)], 0)  # of a task that was planned before
+    sink.committer().commit(micro_batch(0), [sink.write(plan, 0)], 0)  # of a task that was planned before
     assert sink.visible() == rows(0)
     assert sink.open_transactions() == []
 
 
 def test_a_decision_larger_than_a_message_of_its_topic_is_recovered(sink: Sink, make_topic: Callable[..., str]) -> None:
     decisions = {"decisionsTopic": make_topic(config={"cleanup.policy": "compact"})}
-    driver = sink.driver(**decisions)
-    written = sink.write(driver.plan(), 0)
+    committer = sink.committer(**decisions)
+    written = sink.write(committer.plan(), 0)
     many = written._replace(written=written.written * 20_000)  # 3 MB
-    decide_alone(driver, micro_batch(0), [many])
+    decide_alone(committer, micro_batch(0), [many])
     assert sink.visible() == []
-    plan = sink.driver(**decisions).plan()
+    plan = sink.committer(**decisions).plan()
     assert is_written(plan.decisions, micro_batch(0))
     assert sink.visible() == rows(0)
-    assert sink.driver(**decisions).plan().decisions[STREAM].is_settled
+    assert sink.committer(**decisions).plan().decisions[STREAM].is_settled
 
 
 @pytest.mark.slow
@@ -238,9 +238,9 @@ def test_parts_of_decisions_are_read_from_a_log_that_was_compacted(
     compacted_soon = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.001"}
     decisions = {"decisionsTopic": make_topic(config=compacted_soon)}
     for batch, size in enumerate((9, 4)):
-        driver = sink.driver(**decisions)
-        written = sink.write(driver.plan(), batch)
-        decide_alone(driver, micro_batch(batch), [written._replace(written=written.written * 7 * size)])
+        committer = sink.committer(**decisions)
+        written = sink.write(committer.plan(), batch)
+        decide_alone(committer, micro_batch(batch), [written._replace(written=written.written * 7 * size)])
 
     def parts() -> list[int]:
         keys = [json.loads(message.key() or b"") for message in consume(sink.servers, decisions["decisionsTopic"])]
@@ -248,41 +248,41 @@ def test_parts_of_decisions_are_read_from_a_log_that_was_compacted(
 
     poll_until(lambda: parts().count(0) == 1, 90)
     assert max(parts()) > 4
-    assert is_written(sink.driver(**decisions).plan().decisions, micro_batch(1))
+    assert is_written(sink.committer(**decisions).plan().decisions, micro_batch(1))
     assert sink.visible() == rows(0, 1)
 
 
 def test_a_lost_attempt_is_aborted(sink: Sink) -> None:
-    driver = sink.driver()
-    plan = driver.plan()
+    committer = sink.committer()
+    plan = committer.plan()
     sink.write(plan, 0, attempt=0)
-    driver.commit(micro_batch(0), [sink.write(plan, 0, attempt=1)], 0)
+    committer.commit(micro_batch(0), [sink.write(plan, 0, attempt=1)], 0)
     assert sink.open_transactions() == []
     assert sink.visible() == rows(0)
 
 
 def test_decided_records_whose_transaction_was_aborted_are_copied(sink: Sink) -> None:
     """As after transaction.timeout.ms: here, an attempt of another run uses the id again."""
-    driver = sink.driver()
-    plan = driver.plan()
+    committer = sink.committer()
+    plan = committer.plan()
     first, second = sink.write(plan, 0), sink.write(plan, 0, task=1)
-    decide_alone(driver, micro_batch(0), [first, second])
+    decide_alone(committer, micro_batch(0), [first, second])
     client = sink.client()
     client.coordinators.fence([first.transactional_id], plan.timeout_ms, client.api_deadline())
-    sink.driver().plan()
+    sink.committer().plan()
     assert sink.visible() == rows(0, tasks=2)
-    sink.driver().plan()
+    sink.committer().plan()
     assert sink.visible() == rows(0, tasks=2)
 
 
 def test_repeated_batch_succeeds_with_the_same_number_of_rows_alone(sink: Sink) -> None:
-    driver = sink.driver()
-    plan = driver.plan()
-    driver.commit(micro_batch(0), [sink.write(plan, 0), sink.write(plan, 0, task=1)], 0, 6)
-    sink.driver().commit(micro_batch(0), [], 0, 6)
-    sink.driver().commit(micro_batch(0), [sink.write(plan, 0, task=task) for task in range(2)], 0, 6)
+    committer = sink.committer()
+    plan = committer.plan()
+    committer.commit(micro_batch(0), [sink.write(plan, 0), sink.write(plan, 0, task=1)], 0, 6)
+    sink.committer().commit(micro_batch(0), [], 0, 6)
+    sink.committer().commit(micro_batch(0), [sink.write(plan, 0, task=task) for task in range(2)], 0, 6)
     with pytest.raises(ChangedBatchError, match="its number of rows, 6 then, is 3 now"):
-        sink.driver().commit(micro_batch(0), [sink.write(plan, 0)], 0, 3)
+        sink.committer().commit(micro_batch(0), [sink.write(plan, 0)], 0, 3)
     assert sink.visible() == rows(0, tasks=2)
     assert sink.open_transactions() == []
 
@@ -305,10 +305,10 @@ def test_marker_that_partitions_refuse_for_long_is_no_loss(
     create_topic(breakable_kafka, topic, [[leader, follower]] * PARTITIONS, {"min.insync.replicas": "2"})
     with ExitStack() as stack:
         sink = Sink(breakable_kafka.bootstrap_servers, topic, version, stack)
-        driver, client = sink.driver(), sink.client()
-        plan = driver.plan()
+        committer, client = sink.committer(), sink.client()
+        plan = committer.plan()
         written = sink.write(plan, 0)
-        decide_alone(driver, micro_batch(0), [written])
+        decide_alone(committer, micro_batch(0), [written])
 
         def state() -> str:
             (described,) = client.coordinators.describe_transactions([written.transactional_id], client.api_deadline())
@@ -321,32 +321,32 @@ def test_marker_that_partitions_refuse_for_long_is_no_loss(
         assert state() == "PrepareAbort"
         impatient = {"kafka.default.api.timeout.ms": "5000", "kafka.request.timeout.ms": "5000"}
         with pytest.raises(ConnectError, match=error):
-            sink.driver(**impatient).plan()
+            sink.committer(**impatient).plan()
         breakable_kafka.start(follower)
         poll_until(lambda: state() == "CompleteAbort", 60)
-        sink.driver().plan()
+        sink.committer().plan()
         assert sink.visible() == rows(0)
 
 
 def test_recreated_decisions_topic_is_named(sink: Sink, kafka: Any) -> None:
     decisions = {"decisionsTopic": f"{sink.topic}-decisions"}
-    driver = sink.driver(**decisions)
-    driver.commit(micro_batch(0), [sink.write(driver.plan(), 0)], 0)
+    committer = sink.committer(**decisions)
+    committer.commit(micro_batch(0), [sink.write(committer.plan(), 0)], 0)
     admin = admin_client(kafka)
     admin.delete_topics([decisions["decisionsTopic"]])[decisions["decisionsTopic"]].result(30)
-    sink.driver(**decisions).plan()  # creates it
+    sink.committer(**decisions).plan()  # creates it
     with pytest.raises(DataLossError, match=r"decisions are gone from topic .*: the topic was deleted and recreated"):
-        driver.commit(micro_batch(1), [sink.write(driver.plan(STREAM), 1)], 0)
-    restarted = sink.driver(**decisions)
+        committer.commit(micro_batch(1), [sink.write(committer.plan(STREAM), 1)], 0)
+    restarted = sink.committer(**decisions)
     restarted.commit(micro_batch(1), [sink.write(restarted.plan(), 1)], 0)
     assert sink.visible() == rows(0, 1)
 
 
 def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:
-    driver = sink.driver()
-    plan = driver.plan()
+    committer = sink.committer()
+    plan = committer.plan()
     written = sink.write(plan, 0)
-    decide_alone(driver, micro_batch(0), [written])
+    decide_alone(committer, micro_batch(0), [written])
     client = sink.client()
     client.coordinators.fence([written.transactional_id], plan.timeout_ms, client.api_deadline())
     poll_until(lambda: not sink.open_transactions())
@@ -354,35 +354,35 @@ def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:
     for future in admin.delete_records([Partition(sink.topic, 1, 1)]).values():
         future.result(30)
     with pytest.raises(DataLossError, match=f"1 of 1 records of a decided batch are gone from {sink.topic}-1"):
-        sink.driver().plan()
+        sink.committer().plan()
     assert sink.visible() == []
 
 
 def test_decisions_topic_with_several_partitions_is_refused(sink: Sink, make_topic: Callable[..., str]) -> None:
     """Decisions would be read from one of them alone."""
     with pytest.raises(KafkaMetaError, match="has 2 partitions, and decisions need one"):
-        sink.driver(decisionsTopic=make_topic(partitions=2)).plan()
+        sink.committer(decisionsTopic=make_topic(partitions=2)).plan()
     with pytest.raises(KafkaMetaError, match=r"cleanup\.policy=delete, which loses decisions"):
-        sink.driver(decisionsTopic=make_topic(partitions=1)).plan()
+        sink.committer(decisionsTopic=make_topic(partitions=1)).plan()
     small = {"cleanup.policy": "compact", "max.message.bytes": "100000"}
     with pytest.raises(KafkaMetaError, match=r"max\.message\.bytes=100000, which refuses large decisions"):
-        sink.driver(decisionsTopic=make_topic(partitions=1, config=small)).plan()
+        sink.committer(decisionsTopic=make_topic(partitions=1, config=small)).plan()
 
 
 def test_transactions_have_the_longest_timeout_that_the_brokers_allow(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.write.exactly_once.transaction_driver.DEFAULT_MAX_TIMEOUT_MS", 1)
-    default = sink.driver()
+    monkeypatch.setattr("pyspark_kafka_meta.write.exactly_once.batch_committer.DEFAULT_MAX_TIMEOUT_MS", 1)
+    default = sink.committer()
     assert (default.plan().timeout_ms, default.step_runner().timeout_ms) == (900_000, 900_000)
-    short = sink.driver(**{"kafka.transaction.timeout.ms": "20000"})
+    short = sink.committer(**{"kafka.transaction.timeout.ms": "20000"})
     assert (short.plan().timeout_ms, short.step_runner().timeout_ms) == (20_000, 900_000)
 
 
 def test_foreign_records_among_the_decisions_do_not_matter_but_a_lost_decision_does(sink: Sink, kafka: Any) -> None:
     decisions = {"decisionsTopic": f"{sink.topic}-decisions"}
-    driver = sink.driver(**decisions)
-    driver.commit(micro_batch(0), [sink.write(driver.plan(), 0)], 0)
+    committer = sink.committer(**decisions)
+    committer.commit(micro_batch(0), [sink.write(committer.plan(), 0)], 0)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{sink.topic}-foreign"})
     producer.init_transactions(30)
 
@@ -392,16 +392,16 @@ def test_foreign_records_among_the_decisions_do_not_matter_but_a_lost_decision_d
         producer.commit_transaction(30)
 
     write("a key")
-    assert is_written(sink.driver(**decisions).plan().decisions, micro_batch(0))
+    assert is_written(sink.committer(**decisions).plan().decisions, micro_batch(0))
     write(json.dumps([sink.topic, STREAM]))
     unreadable = rf"the last decision of {sink.topic}, before offset \d+ of .* cannot be read"
     with pytest.raises(KafkaMetaError, match=unreadable):
-        sink.driver(**decisions).plan()
+        sink.committer(**decisions).plan()
 
 
 def test_overlapping_batch_writes_with_one_id_are_each_visible_once(sink: Sink) -> None:
     """Each recognises its own decision, also behind that of the other."""
-    slow, quick = sink.driver(), sink.driver()
+    slow, quick = sink.committer(), sink.committer()
     go_on = decide_alone(slow, BatchId(BATCH, "slow", 0), [sink.write(slow.plan(), 0)])
     quick.commit(BatchId(BATCH, "quick", 0), [sink.write(quick.plan(), 1)], 0)
     go_on()
@@ -410,7 +410,7 @@ def test_overlapping_batch_writes_with_one_id_are_each_visible_once(sink: Sink) 
 
 
 def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:
-    older, newer = sink.driver(), sink.driver()
+    older, newer = sink.committer(), sink.committer()
     older.commit(micro_batch(5, "older"), [sink.write(older.plan(), 5)], 0)
     newer.commit(micro_batch(0, "newer"), [sink.write(newer.plan(), 0)], 0)
     written = sink.write(older.plan(), 6)
@@ -421,23 +421,23 @@ def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:
 
 
 def test_an_old_driver_that_goes_on_writes_no_decision(sink: Sink) -> None:
-    old = sink.driver()
+    old = sink.committer()
     protocol, runner = commit(micro_batch(0), [sink.write(old.plan(), 0)], 0), old.step_runner()
     step = next(protocol)
     while not isinstance(step, WriteDecision):
         step = protocol.send(runner.run(step))
-    new = sink.driver()
+    new = sink.committer()
     new.commit(micro_batch(0), [sink.write(new.plan(), 0)], 0)
     assert runner.run(step) is False
     assert sink.visible() == rows(0)
 
 
 def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
-    driver = sink.driver(**{"kafka.transaction.timeout.ms": "4000"})
-    written = sink.write(driver.plan(), 0)
-    decide_alone(driver, micro_batch(0), [written])
+    committer = sink.committer(**{"kafka.transaction.timeout.ms": "4000"})
+    written = sink.write(committer.plan(), 0)
+    decide_alone(committer, micro_batch(0), [written])
     poll_until(lambda: not sink.open_transactions(), 60)
-    sink.driver().plan()
+    sink.committer().plan()
     assert sink.visible() == rows(0)
     (recovered,) = [event for event in sink.events if event.kind is EventKind.TRANSACTIONS_RECOVERED]
     assert (recovered.details.transactions, recovered.details.copied_records) == (1, PARTITIONS)
@@ -445,20 +445,20 @@ def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
 
 def test_copies_leave_out_what_others_have_written_between_the_records(sink: Sink) -> None:
     """A decision names one span of offsets for each partition."""
-    driver = sink.driver()
-    plan = driver.plan()
+    committer = sink.committer()
+    plan = committer.plan()
     written = sink.write_in_turns(plan, tasks=2)
-    decide_alone(driver, micro_batch(0), [written[0]])
+    decide_alone(committer, micro_batch(0), [written[0]])
     client = sink.client()
     client.coordinators.fence([each.transactional_id for each in written], plan.timeout_ms, client.api_deadline())
-    sink.driver().plan()
+    sink.committer().plan()
     assert sink.visible() == sorted(rows(0) * 2)
 
 
 def test_a_slow_commit_is_no_reason_to_write_again(sink: Sink) -> None:
     """The brokers have aborted the batch by the time of its decision: its records are copied."""
-    driver = sink.driver(**{"kafka.transaction.timeout.ms": "4000"})
-    written = sink.write(driver.plan(), 0)
+    committer = sink.committer(**{"kafka.transaction.timeout.ms": "4000"})
+    written = sink.write(committer.plan(), 0)
     poll_until(lambda: not sink.open_transactions(), 60)
-    driver.commit(micro_batch(0), [written], int(time.time() * 1000))
+    committer.commit(micro_batch(0), [written], int(time.time() * 1000))
     assert sink.visible() == rows(0)

@@ -50,10 +50,10 @@ def shown(sink: Sink) -> dict[str, dict[str, Any]]:
 
 
 def test_open_and_decided_transactions_are_shown_and_settled(sink: Sink, other_producer: str) -> None:
-    driver = sink.driver()
-    plan = driver.plan()
+    committer = sink.committer()
+    plan = committer.plan()
     decided, lost = sink.write(plan, 4), sink.write(plan, 4, task=1)
-    decide_alone(driver, micro_batch(4), [decided])
+    decide_alone(committer, micro_batch(4), [decided])
     before = shown(sink)
 
     assert before.keys() == {decided.transactional_id, lost.transactional_id, other_producer}
@@ -75,14 +75,14 @@ def test_open_and_decided_transactions_are_shown_and_settled(sink: Sink, other_p
 
 
 def test_first_batch_of_a_sink_that_was_never_decided_is_aborted(sink: Sink) -> None:
-    lost = sink.write(sink.driver().plan(), 0)
+    lost = sink.write(sink.committer().plan(), 0)
 
     assert run(sink, "--settle", sink.topic, "--yes").exit_code == 0
     assert (lost.transactional_id in shown(sink), sink.visible()) == (False, [])
 
 
 def test_table_of_a_query_has_the_same_rows(sink: Sink) -> None:
-    written = sink.write(sink.driver().plan(), 0)
+    written = sink.write(sink.committer().plan(), 0)
     options = ClusterOptions.parse({"kafka.bootstrap.servers": sink.servers})
     reader = batch_reader(Table.TRANSACTIONS, options, {name: name for name in ("transactional_id", "sink", "open_ms")})
     (task,) = reader.partitions()

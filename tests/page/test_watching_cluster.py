@@ -93,10 +93,10 @@ def sink(kafka: Any, make_topic: Callable[..., str]) -> Iterator[Sink]:
 @pytest.fixture
 def open_and_decided(sink: Sink) -> Sink:
     """One transaction of a decided batch, and one of a task that was lost."""
-    driver = sink.driver()
-    plan = driver.plan()
+    committer = sink.committer()
+    plan = committer.plan()
     decided, _ = sink.write(plan, 4), sink.write(plan, 4, task=1)
-    decide_alone(driver, micro_batch(4), [decided])
+    decide_alone(committer, micro_batch(4), [decided])
     return sink
 
 

@@ -128,21 +128,21 @@ def test_batches_are_visible_once_after_crashes_lost_attempts_and_time_outs(
     """Brokers before Kafka 3.0 cannot list what a lost attempt left open: the driver knows its id."""
     with ExitStack() as stack:
         sink = Sink(kafka.bootstrap_servers, make_topic(partitions=PARTITIONS), None, stack)
-        driver = sink.driver()
-        decide_alone(driver, micro_batch(0), [sink.write(driver.plan(), 0)])
-        plan = sink.driver().plan()
+        committer = sink.committer()
+        decide_alone(committer, micro_batch(0), [sink.write(committer.plan(), 0)])
+        plan = sink.committer().plan()
         assert sink.visible() == rows(0)
 
         sink.write(plan, 1, attempt=0)
-        driver = sink.driver()
-        driver.commit(micro_batch(1), [sink.write(plan, 1, attempt=1)], 0)
+        committer = sink.committer()
+        committer.commit(micro_batch(1), [sink.write(plan, 1, attempt=1)], 0)
         assert sink.is_readable()
         assert sink.visible() == rows(0, 1)
 
-        driver = sink.driver(**{"kafka.transaction.timeout.ms": "4000"})
-        decide_alone(driver, micro_batch(2), [sink.write(driver.plan(), 2)])
+        committer = sink.committer(**{"kafka.transaction.timeout.ms": "4000"})
+        decide_alone(committer, micro_batch(2), [sink.write(committer.plan(), 2)])
         wait_for(sink.is_readable, timeout_s=60)
-        sink.driver().plan()
+        sink.committer().plan()
         assert sink.visible() == rows(0, 1, 2)
 
 

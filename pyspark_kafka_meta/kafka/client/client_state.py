@@ -36,7 +36,7 @@ class ClientState:
         broker_reports: the last metadata of each broker that was asked for its own, by node id.
         producer: sequence numbers of idempotent writes.
         offset_failures: failed ListOffsets in a row, by node id.
-        sink_drivers: of exactly-once sinks, by their options: `write.exactly_once` keeps them as long as this client.
+        batch_committers: by the options of their sinks: `write.exactly_once` keeps them as long as this client.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
         rng: of backoffs and of the choice of brokers.
     """
@@ -67,7 +67,7 @@ class ClientState:
         self.broker_reports: dict[int, MetadataSnapshot] = {}
         self.producer = ProducerState()
         self.offset_failures: Counter[int] = Counter()
-        self.sink_drivers: dict[SinkOptions, object] = {}
+        self.batch_committers: dict[SinkOptions, object] = {}
         self.network: Network = KafkaNetwork(ConnectionSettings.of(options)) if network is None else network
         self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)
         self._settings = PolicySettings(

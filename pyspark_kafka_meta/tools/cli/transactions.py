@@ -39,8 +39,8 @@ from pyspark_kafka_meta.tools.formatting import (
     seconds_text,
     written_text,
 )
+from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.decision import tasks_of_sink
-from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 
 
 def show_transactions(rows: Sequence[TransactionRow], console: Console | None) -> None:
@@ -71,7 +71,7 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
         Whether nothing is left to do.
 
     Raises:
-        KafkaMetaError: the sink is unknown, transactions stay open, or as `TransactionDriver.plan`.
+        KafkaMetaError: the sink is unknown, transactions stay open, or as `BatchCommitter.plan`.
     """
     with closing(client_without_events(options.client, cli_origin())) as client:
         decisions = read_decisions(client, options.decisions_topic)
@@ -89,7 +89,7 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
         question = f"Make the decided transactions of {sink} visible ({decided}), and abort the others ({others})?"
         if not is_confirmed(f"{question} A query that still runs repeats its tasks."):
             return False
-        TransactionDriver(client, _sink_options(options, sink)).recover()
+        BatchCommitter(client, _sink_options(options, sink)).recover()
         if left := _still_open(client, sink):
             raise KafkaMetaError(
                 f"transactions of {sink} are open ({len(left)}): its query runs, or a broker did not respond in time: "

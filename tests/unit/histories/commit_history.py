@@ -1,7 +1,7 @@
 """`CommitHistory`: a sink with exactly-once writes on a cluster with faults, all drawn from one seed.
 
 Spark's driver, its task attempts, and whoever disturbs them are processes in virtual time (`processes.py`), each with a
-client of its own. They run the commit protocol, `TransactionDriver` and `TaskWriter` as `spark/batch_writer.py` does,
+client of its own. They run the commit protocol, `BatchCommitter` and `TaskWriter` as `spark/batch_writer.py` does,
 over one cluster in memory. Spark repeats a batch until it is committed. In the end all brokers are healthy, whoever
 still writes ends, and one driver recovers.
 
@@ -38,10 +38,10 @@ from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.write.exactly_once import transaction_driver
+from pyspark_kafka_meta.write.exactly_once import batch_committer
+from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
-from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
@@ -177,11 +177,11 @@ class CommitHistory:
 
     def run(self) -> CommitHistory:
         admin = FakeAdmin(self.cluster)
-        with patch.object(transaction_driver, "ClusterAdmin", lambda options: admin), _unlocked(TransactionDriver):
+        with patch.object(batch_committer, "ClusterAdmin", lambda options: admin), _unlocked(BatchCommitter):
             try:
                 self._start_driver()
                 self.clock.run()
-                self.clock.start("last recovery", lambda: self._driver().recover())
+                self.clock.start("last recovery", lambda: self._committer().recover())
                 self.clock.run()
                 if not self.network.lists_transactions:  # what nobody knows of stays open until its timeout
                     self.coordinators.time_out_all()
@@ -214,7 +214,7 @@ class CommitHistory:
 
     def _drive(self) -> None:
         """Spark's driver writes the batches that are left. It has a Python process that plans and one that commits."""
-        planner, committer = self._driver(), self._driver()
+        planner, committer = self._committer(), self._committer()
         while not self.has_written:
             number = len(self.committed)
             batch = self.batches[number] or BatchId(BATCH, f"write {self.rng.random()}", 0)
@@ -229,7 +229,7 @@ class CommitHistory:
                 if isinstance(error, FencedError) and len(self._more_faults.processes("driver")) > 1:
                     return  # as the error advises, one of the queries is stopped
                 if self.rng.random() < 0.5:
-                    planner, committer = self._driver(), self._driver()
+                    planner, committer = self._committer(), self._committer()
                     self.clock.sleep(self.rng.choice(RESTART_S))
                 if self.batches[number] is not None:
                     continue
@@ -239,9 +239,7 @@ class CommitHistory:
             self.committed.append(is_committed)
             self.faults.note(f"{batch} {'is committed' if is_committed else 'is in doubt'}")
 
-    def _write_batch(
-        self, batch: BatchId, number: int, planner: TransactionDriver, committer: TransactionDriver
-    ) -> None:
+    def _write_batch(self, batch: BatchId, number: int, planner: BatchCommitter, committer: BatchCommitter) -> None:
         tasks = self.rng.randint(1, 3)
         try:
             plan = planner.plan(batch.series)
@@ -274,8 +272,8 @@ class CommitHistory:
         if isinstance(error, DataLossError):
             self.violations.append(f"{self.clock.now:.3f}: {text}: {error}")
 
-    def _driver(self) -> TransactionDriver:
-        return TransactionDriver.of(self._client(), self.options)
+    def _committer(self) -> BatchCommitter:
+        return BatchCommitter.of(self._client(), self.options)
 
     def _client(self) -> KafkaClient:
         return KafkaClient(
@@ -378,7 +376,7 @@ class CommitHistory:
     def _settle(self) -> str:
         if self.has_written or self._more_faults.processes("settling"):
             return "nobody"
-        return self.clock.start(f"settling {len(self.clock.processes)}", lambda: self._driver().recover()).name
+        return self.clock.start(f"settling {len(self.clock.processes)}", lambda: self._committer().recover()).name
 
     def _zombie(self) -> str:
         if not self._attempts or self.has_written or len(self._more_faults.processes("task")) >= MAX_TASKS:

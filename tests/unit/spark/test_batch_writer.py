@@ -23,7 +23,7 @@ OPTIONS = SinkOptions.parse(
 TRANSACTION = OpenTransaction("orders/0/0", ProducerIdAndEpoch(7, 1), (WrittenOffsets("t", 0, 5, 8, 3),))
 
 
-class Driver:
+class Committer:
     def __init__(self) -> None:
         self.committed: list[tuple[BatchId, Sequence[OpenTransaction]]] = []
         self.rows: list[int | None] = []
@@ -48,14 +48,14 @@ class Driver:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    made = Driver()
+def committer(monkeypatch: pytest.MonkeyPatch) -> Committer:
+    made = Committer()
 
     @contextmanager
-    def of_this_process(options: SinkOptions, batch: BatchId | None = None) -> Iterator[Driver]:
+    def of_this_process(options: SinkOptions, batch: BatchId | None = None) -> Iterator[Committer]:
         yield made
 
-    monkeypatch.setattr(batch_writer, "transaction_driver", of_this_process)
+    monkeypatch.setattr(batch_writer, "batch_committer", of_this_process)
     return made
 
 
@@ -63,30 +63,30 @@ def micro_batch(version: int) -> BatchId:
     return BatchId(STREAM, "query", version)
 
 
-def test_transactions_of_all_tasks_with_rows_are_committed(driver: Driver) -> None:
+def test_transactions_of_all_tasks_with_rows_are_committed(committer: Committer) -> None:
     batch = micro_batch(4)
     messages = [TaskCommit(3, {"t": 1}, TRANSACTION, batch), TaskCommit(0, {}, None, batch)]
     batch_writer.commit_transactions(OPTIONS, messages)
-    assert driver.committed == [(batch, [TRANSACTION])]
+    assert committer.committed == [(batch, [TRANSACTION])]
 
 
-def test_first_micro_batch_takes_over_the_sink_although_it_has_no_rows(driver: Driver) -> None:
+def test_first_micro_batch_takes_over_the_sink_although_it_has_no_rows(committer: Committer) -> None:
     """A later micro-batch may not: its query would count as one that another has replaced."""
     batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, {}, None, micro_batch(0))])
-    assert driver.committed == [(micro_batch(0), [])]
+    assert committer.committed == [(micro_batch(0), [])]
 
 
 @pytest.mark.parametrize("batch", [micro_batch(1), BatchId(BATCH, "random", 0)], ids=["micro-batch", "batch"])
-def test_another_batch_without_rows_commits_nothing(driver: Driver, batch: BatchId) -> None:
+def test_another_batch_without_rows_commits_nothing(committer: Committer, batch: BatchId) -> None:
     batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, {}, None, batch)])
-    assert driver.committed == []
+    assert committer.committed == []
 
 
-def test_a_batch_without_transactions_needs_no_commit(driver: Driver) -> None:
+def test_a_batch_without_transactions_needs_no_commit(committer: Committer) -> None:
     options = SinkOptions.parse({"kafka.bootstrap.servers": "broker:9092", "topic": "t"})
     for batch in (None, BatchId(BATCH, "random", 0), micro_batch(0)):
         batch_writer.commit_transactions(options, [TaskCommit(3, {"t": 1}, None, batch)])
-    assert driver.committed == []
+    assert committer.committed == []
 
 
 def skipped(*rows: int) -> list[TaskCommit]:
@@ -94,15 +94,17 @@ def skipped(*rows: int) -> list[TaskCommit]:
     return [TaskCommit(0, {}, None, micro_batch(4), number) for number in rows]
 
 
-def test_rows_that_tasks_did_not_write_are_compared_with_those_of_the_decision(driver: Driver) -> None:
+def test_rows_that_tasks_did_not_write_are_compared_with_those_of_the_decision(committer: Committer) -> None:
     batch_writer.commit_transactions(OPTIONS, skipped(3, 0, 4))
-    assert (driver.committed, driver.rows) == ([(micro_batch(4), [])], [7])
+    assert (committer.committed, committer.rows) == ([(micro_batch(4), [])], [7])
     batch_writer.commit_transactions(OPTIONS, skipped(0, 0))
-    assert len(driver.committed) == 1, "no row could be lost"
+    assert len(committer.committed) == 1, "no row could be lost"
 
 
-def test_changed_batch_fails_or_is_skipped_with_a_warning(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
-    driver.error = ChangedBatchError("3 rows, not 2")
+def test_changed_batch_fails_or_is_skipped_with_a_warning(
+    committer: Committer, caplog: pytest.LogCaptureFixture
+) -> None:
+    committer.error = ChangedBatchError("3 rows, not 2")
     with pytest.raises(ChangedBatchError):
         batch_writer.commit_transactions(OPTIONS, skipped(3))
     assert not caplog.messages
@@ -112,29 +114,29 @@ def test_changed_batch_fails_or_is_skipped_with_a_warning(driver: Driver, caplog
 
 
 def test_task_of_a_decided_batch_counts_the_rows_that_it_does_not_write(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    committer: Committer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark_kafka_meta.events.origin.task_origin", lambda role: None)
     columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
     rows = [pa.record_batch({"value": [b"1"] * number}) for number in (3, 4)]
-    commit = batch_writer.write_task(OPTIONS, columns, iter(rows), driver.plan(STREAM), micro_batch(4))
+    commit = batch_writer.write_task(OPTIONS, columns, iter(rows), committer.plan(STREAM), micro_batch(4))
     assert commit == TaskCommit(0, {}, None, micro_batch(4), skipped_rows=7)
 
 
 @pytest.mark.parametrize(("others", "all_ended"), [([None], False), ([TaskCommit(0, {})], True)])
 def test_driver_that_aborts_a_batch_is_told_the_transactions_that_spark_knows(
-    others: list[TaskCommit | None], all_ended: bool, driver: Driver
+    others: list[TaskCommit | None], all_ended: bool, committer: Committer
 ) -> None:
     batch_writer.abort_batch(OPTIONS, [TaskCommit(3, {"t": 1}, TRANSACTION, micro_batch(4)), *others], "a batch")
-    assert driver.aborted == [(2, [TRANSACTION], all_ended)]
+    assert committer.aborted == [(2, [TRANSACTION], all_ended)]
 
 
 @pytest.mark.parametrize("series", [STREAM, BATCH, "app app-7"])
-def test_tasks_carry_the_last_decision_of_their_series_only(series: str, driver: Driver) -> None:
+def test_tasks_carry_the_last_decision_of_their_series_only(series: str, committer: Committer) -> None:
     """A sink has as many series as applications have written with its id."""
     plan = batch_writer.plan_transactions(OPTIONS, series)
     assert plan is not None
-    assert plan.decisions == {name: decision for name, decision in driver.decided.items() if name == series}
+    assert plan.decisions == {name: decision for name, decision in committer.decided.items() if name == series}
 
 
 def test_task_without_a_plan_writes_nothing_rather_than_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ class Sinks:
             raise self.rows
         return self.rows
 
-    def driver(self, client: object, options: Any) -> Any:
+    def committer(self, client: object, options: Any) -> Any:
         self.options = options
         return self
 
@@ -83,7 +83,7 @@ def sinks(monkeypatch: pytest.MonkeyPatch) -> Sinks:
         monkeypatch.setattr(module, "read_decisions", lambda *_: DECISIONS)
         monkeypatch.setattr(module, "open_transactions", fake.open_transactions)
         monkeypatch.setattr(module, "client_without_events", lambda *_: fake)
-    monkeypatch.setattr(transactions, "TransactionDriver", fake.driver)
+    monkeypatch.setattr(transactions, "BatchCommitter", fake.committer)
     return fake
 
 

@@ -21,11 +21,11 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write import task_writer
-from pyspark_kafka_meta.write.exactly_once import transaction_driver
+from pyspark_kafka_meta.write.exactly_once import batch_committer
+from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDecision, commit, require_owner
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES
-from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_admin import FakeAdmin
@@ -47,7 +47,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
 @pytest.fixture
 def admin(scene: CommitScene, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     made = FakeAdmin(scene.cluster)
-    monkeypatch.setattr(transaction_driver, "ClusterAdmin", lambda options: made)
+    monkeypatch.setattr(batch_committer, "ClusterAdmin", lambda options: made)
     return made
 
 
@@ -71,14 +71,14 @@ class Query:
     def start(self, batches: int = 1) -> None:
         """Write the next batches."""
         for _ in range(batches):
-            self._write(lambda driver, *arguments: driver.commit(*arguments))
+            self._write(lambda committer, *arguments: committer.commit(*arguments))
             self.committed += 1
 
     def stop_when_decided(self) -> None:
         """The driver dies as soon as the next batch is decided."""
 
-        def commit_until_decided(driver: TransactionDriver, *arguments: object) -> None:
-            runner, protocol, result = driver.step_runner(), commit(*arguments), None  # type: ignore[arg-type]
+        def commit_until_decided(committer: BatchCommitter, *arguments: object) -> None:
+            runner, protocol, result = committer.step_runner(), commit(*arguments), None  # type: ignore[arg-type]
             step: Step | None = None
             while not isinstance(step, WriteDecision):
                 step = protocol.send(result)
@@ -89,11 +89,11 @@ class Query:
 
     def _write(self, commit: Callable[..., None]) -> None:
         batch = BatchId(STREAM, self.name, self.committed)
-        driver = self.driver()
-        plan = driver.plan()
+        committer = self.committer()
+        plan = committer.plan()
         if not is_written(plan.decisions, batch):
             require_owner(plan.decisions, batch)
-            commit(driver, batch, [self._task(plan, task) for task in range(ROWS // self.rows_of_task)], 1)
+            commit(committer, batch, [self._task(plan, task) for task in range(ROWS // self.rows_of_task)], 1)
 
     def _task(self, plan: TransactionPlan, task: int) -> OpenTransaction:
         scene = self._scene
@@ -108,9 +108,9 @@ class Query:
             yield numbered(1, start=row)
             self._scene.clock.sleep(self.seconds_of_row)
 
-    def driver(self) -> TransactionDriver:
+    def committer(self) -> BatchCommitter:
         """Of a new process."""
-        return TransactionDriver(self._scene.client(), self.sink_options())
+        return BatchCommitter(self._scene.client(), self.sink_options())
 
     def sink_options(self) -> SinkOptions:
         return self._scene.sink_options(**self.options)

@@ -1,4 +1,4 @@
-"""A driver that lives on while the limits and the transaction version of its cluster change."""
+"""A committer that lives on while the limits and the transaction version of its cluster change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
-from pyspark_kafka_meta.write.exactly_once import transaction_driver
-from pyspark_kafka_meta.write.exactly_once.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.write.exactly_once import batch_committer
+from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
 from tests.unit.write.writer_scene import numbered
@@ -20,18 +20,18 @@ V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 LIMIT_MS, LOWER_MS = 900_000, 300_000
 
 
-class DriverScene(CommitScene):
-    """A cluster whose limits a driver asks for.
+class CommitterScene(CommitScene):
+    """A cluster whose limits a committer asks for.
 
     Attributes:
-        limits: transaction.max.timeout.ms in the next responses, the last of which is repeated. None if the driver may
-            not ask.
+        limits: transaction.max.timeout.ms in the next responses, the last of which is repeated. None if the committer
+            may not ask.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(monkeypatch)
         self.limits: list[int | None] = [LIMIT_MS]
-        monkeypatch.setattr(transaction_driver, "ClusterAdmin", lambda options: self)
+        monkeypatch.setattr(batch_committer, "ClusterAdmin", lambda options: self)
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         return {}
@@ -39,12 +39,12 @@ class DriverScene(CommitScene):
     def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int | None:
         return self.limits.pop(0) if len(self.limits) > 1 else self.limits[0]
 
-    def long_lived_driver(self) -> TransactionDriver:
-        return TransactionDriver(self.client(), self.sink_options(**{"kafka.transactional.id": SINK}))
+    def long_lived_committer(self) -> BatchCommitter:
+        return BatchCommitter(self.client(), self.sink_options(**{"kafka.transactional.id": SINK}))
 
-    def planned_task(self, driver: TransactionDriver, start: int) -> OpenTransaction:
+    def planned_task(self, committer: BatchCommitter, start: int) -> OpenTransaction:
         """The transaction of a task of the next batch."""
-        plan = driver.plan()
+        plan = committer.plan()
         producer = self.transaction(plan.task_id(0, 0), plan.version, plan.timeout_ms)
         opened = producer.opened(self.write_in(producer, numbered(6, start=start)))
         assert opened is not None
@@ -56,71 +56,71 @@ class DriverScene(CommitScene):
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> DriverScene:
-    return DriverScene(monkeypatch)
+def scene(monkeypatch: pytest.MonkeyPatch) -> CommitterScene:
+    return CommitterScene(monkeypatch)
 
 
-def lower_the_limit(scene: DriverScene) -> None:
+def lower_the_limit(scene: CommitterScene) -> None:
     scene.limits = [LOWER_MS]
     scene.cluster.coordinators.max_timeout_ms = LOWER_MS
 
 
-def test_brokers_are_asked_for_their_limit_again_once_they_refuse_the_timeout(scene: DriverScene) -> None:
-    driver = scene.long_lived_driver()
-    written = scene.planned_task(driver, 0)
+def test_brokers_are_asked_for_their_limit_again_once_they_refuse_the_timeout(scene: CommitterScene) -> None:
+    committer = scene.long_lived_committer()
+    written = scene.planned_task(committer, 0)
     lower_the_limit(scene)
-    driver.commit(micro_batch(0), [written], 1)
+    committer.commit(micro_batch(0), [written], 1)
     assert scene.cluster.coordinators.transactions[f"{SINK}/0/0"].state == "CompleteCommit"
 
-    assert driver.plan().timeout_ms == LOWER_MS
-    driver.commit(micro_batch(1), [scene.planned_task(driver, 6)], 1)
+    assert committer.plan().timeout_ms == LOWER_MS
+    committer.commit(micro_batch(1), [scene.planned_task(committer, 6)], 1)
     timeouts = [
         each.transaction_timeout_ms for _, each in scene.network.transactions_sent if type(each) is ProducerIdRequest
     ]
     assert set(timeouts[-3:]) == {LOWER_MS}
 
 
-def test_batch_that_was_decided_before_the_timeout_was_refused_is_written_once(scene: DriverScene) -> None:
-    """The driver fences a second time before it copies."""
-    driver = scene.long_lived_driver()
-    written = scene.planned_task(driver, 0)
+def test_batch_that_was_decided_before_the_timeout_was_refused_is_written_once(scene: CommitterScene) -> None:
+    """The committer fences a second time before it copies."""
+    committer = scene.long_lived_committer()
+    written = scene.planned_task(committer, 0)
     scene.limits = [LOWER_MS]
     scene.network.transaction_errors["InitProducerId"].extend([0, ErrorCode.invalid_transaction_timeout])
     scene.network.transaction_errors["EndTxn"].extend([0, ErrorCode.producer_fenced])
     scene.cluster.coordinators.time_out(written.transactional_id)
-    driver.commit(micro_batch(0), [written], 1)
+    committer.commit(micro_batch(0), [written], 1)
 
     assert scene.rows() == sorted([*range(6)] * 2)  # aborted, and copied
-    assert driver.plan().decisions["stream"].is_settled
+    assert committer.plan().decisions["stream"].is_settled
     assert scene.rows() == sorted([*range(6)] * 2)
 
 
 @pytest.mark.parametrize("limits", [[LIMIT_MS], [None]])
 def test_timeout_that_is_refused_under_an_unchanged_limit_is_an_error(
-    limits: list[int | None], scene: DriverScene
+    limits: list[int | None], scene: CommitterScene
 ) -> None:
     scene.limits = limits
-    driver = scene.long_lived_driver()
+    committer = scene.long_lived_committer()
     scene.network.transaction_errors["InitProducerId"].append(ErrorCode.invalid_transaction_timeout)
 
     with pytest.raises(
         BrokerError, match=r"900000 ms: set kafka\.transaction\.timeout\.ms .* or, if it is not set, start"
     ):
-        driver.plan()
+        committer.plan()
 
 
 @pytest.mark.parametrize(("before", "after"), [(V1, V2), (V2, V1)])
-def test_transaction_version_that_changes_under_a_driver_is_followed(
-    before: TransactionVersion, after: TransactionVersion, scene: DriverScene
+def test_transaction_version_that_changes_under_a_committer_is_followed(
+    before: TransactionVersion, after: TransactionVersion, scene: CommitterScene
 ) -> None:
     scene.cluster.coordinators.version = before
-    driver = scene.long_lived_driver()
-    driver.commit(micro_batch(0), [scene.planned_task(driver, 0)], 1)
-    written = scene.planned_task(driver, 6)
+    committer = scene.long_lived_committer()
+    committer.commit(micro_batch(0), [scene.planned_task(committer, 0)], 1)
+    written = scene.planned_task(committer, 6)
     scene.cluster.coordinators.version = after
     scene.network.transactions_sent.clear()
-    driver.commit(micro_batch(1), [written], 1)
-    driver.commit(micro_batch(2), [scene.planned_task(driver, 12)], 1)
+    committer.commit(micro_batch(1), [written], 1)
+    committer.commit(micro_batch(2), [scene.planned_task(committer, 12)], 1)
 
     ends = [each.version for _, each in scene.network.transactions_sent if isinstance(each, EndTransactionRequest)]
     assert set(ends) == {after}

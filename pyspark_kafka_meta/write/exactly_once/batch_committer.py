@@ -1,4 +1,4 @@
-"""`TransactionDriver`: plans, commits and aborts the batches of one sink. It lives beside Spark's driver.
+"""`BatchCommitter`: plans, commits and aborts the batches of one sink. It lives beside Spark's driver.
 
 Spark plans the micro-batches of a stream in one Python process and commits them in another: each has its own, and only
 what is in Kafka is common to them.
@@ -40,7 +40,7 @@ DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's default of transaction.max.timeout.ms, for a user who may not ask the brokers."""
 
 
-class TransactionDriver:
+class BatchCommitter:
     """A sink with `kafka.transactional.id`."""
 
     def __init__(self, client: KafkaClient, options: SinkOptions) -> None:
@@ -52,17 +52,17 @@ class TransactionDriver:
         self._has_planned = False
 
     @classmethod
-    def of(cls, client: KafkaClient, options: SinkOptions) -> TransactionDriver:
-        """The driver of this client, which remembers what it has read of the decisions topic."""
+    def of(cls, client: KafkaClient, options: SinkOptions) -> BatchCommitter:
+        """The committer of this client, which remembers what it has read of the decisions topic."""
         of_any_batch = replace(options.transaction, txn_app_id=None, txn_version=None)
         key = replace(options, transaction=of_any_batch)
-        driver = client.sink_drivers.setdefault(key, cls(client, options))
-        assert isinstance(driver, cls)
-        return driver
+        committer = client.batch_committers.setdefault(key, cls(client, options))
+        assert isinstance(committer, cls)
+        return committer
 
     def plan(self, series: str = BATCH) -> TransactionPlan:
         """Recover, and return what the tasks of the next batch of this series need. The decisions are confirmed at the
-        start of a stream, and before each batch write: any driver may have been at work. Raises as `recover`."""
+        start of a stream, and before each batch write: any committer may have been at work. Raises as `recover`."""
         decisions = self.recover(confirms=series != STREAM or not self._has_planned)
         self._has_planned = True
         return replace(self._plan, decisions=decisions)
