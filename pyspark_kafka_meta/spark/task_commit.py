@@ -14,7 +14,7 @@ from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.write.exactly_once.decision import BatchId
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.write.partition_queue import Written
+    from pyspark_kafka_meta.write.partition_queue import TaskOutput
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TaskCommit(WriterCommitMessage):
 
     @classmethod
     def of(
-        cls, written: Written, transaction: OpenTransaction | None = None, batch: BatchId | None = None
+        cls, written: TaskOutput, transaction: OpenTransaction | None = None, batch: BatchId | None = None
     ) -> TaskCommit:
         partitions: defaultdict[str, int] = defaultdict(int)
         for topic, partition in written:

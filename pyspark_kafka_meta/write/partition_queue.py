@@ -51,7 +51,7 @@ MAX_RANGES = 16
 """Of a partition. Where other producers write between the batches, each batch would be a range of its own."""
 
 
-class WrittenRange(NamedTuple):
+class AcknowledgedRange(NamedTuple):
     """Acknowledged records of a task with offsets in [from_offset, until_offset): adjacent, but in the last of
     `MAX_RANGES` ranges. Both are `UNKNOWN_OFFSET` if no offset is known."""
 
@@ -60,22 +60,22 @@ class WrittenRange(NamedTuple):
     records: int
 
 
-Written: TypeAlias = Mapping[TopicPartition, list[WrittenRange]]
+TaskOutput: TypeAlias = Mapping[TopicPartition, list[AcknowledgedRange]]
 """What a task wrote, by partition in the order of writing."""
 
 
-def add_range(ranges: list[WrittenRange], base_offset: int, records: int) -> None:
+def add_range(ranges: list[AcknowledgedRange], base_offset: int, records: int) -> None:
     """Add a batch to the ranges of its partition, as a part of the last range if it follows it."""
     until_offset = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + records
     last = ranges[-1] if ranges else None
     if last is not None and (last.until_offset == base_offset or len(ranges) == MAX_RANGES):
         from_offset = base_offset if last.from_offset == UNKNOWN_OFFSET else last.from_offset
-        ranges[-1] = WrittenRange(from_offset, max(last.until_offset, until_offset), last.records + records)
+        ranges[-1] = AcknowledgedRange(from_offset, max(last.until_offset, until_offset), last.records + records)
     else:
-        ranges.append(WrittenRange(base_offset, until_offset, records))
+        ranges.append(AcknowledgedRange(base_offset, until_offset, records))
 
 
-def spans(written: Written) -> tuple[WrittenOffsets, ...]:
+def spans(written: TaskOutput) -> tuple[WrittenOffsets, ...]:
     """One span of offsets for each partition, which may hold records of others too."""
     return tuple(
         WrittenOffsets(*partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges))
@@ -150,7 +150,7 @@ class PartitionQueue(RetryPause):
         self.topic_id = topic_id
         self.size_bytes = 0
         self.node_id: int | None = None
-        self.written: list[WrittenRange] = []
+        self.written: list[AcknowledgedRange] = []
         self.last_error = ""
         self._sequence = sequence
         self._transactional_id = transactional_id

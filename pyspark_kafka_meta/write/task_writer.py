@@ -27,7 +27,7 @@ from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.validators import is_topic_name
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, NO_CHOICE, InputRows, read_rows
-from pyspark_kafka_meta.write.partition_queue import PartitionQueue, Written
+from pyspark_kafka_meta.write.partition_queue import PartitionQueue, TaskOutput
 from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics
 from pyspark_kafka_meta.write.produce_sender import ProduceResponseHandler, ProduceSender
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
@@ -71,7 +71,7 @@ class TaskWriter:
         self._in_flight = ProduceSender(client, options, transaction)
         self._responses = ProduceResponseHandler(client, self._in_flight)
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
         """Write all rows. Returns the offsets of each partition in the order of writing. A transaction stays open; a
         task that fails aborts it.
 
@@ -96,7 +96,7 @@ class TaskWriter:
             self._wait_until_unacknowledged(0)
         return self._written()
 
-    def write_encoded(self, batches: Iterable[tuple[TopicPartition, EncodedBatch]]) -> Written:
+    def write_encoded(self, batches: Iterable[tuple[TopicPartition, EncodedBatch]]) -> TaskOutput:
         """Write record batches as they are. Returns and raises as `write`."""
         with self._failing():
             for partition, batch in self._without_deadlines(batches):
@@ -106,7 +106,7 @@ class TaskWriter:
             self._wait_until_unacknowledged(0)
         return self._written()
 
-    def _written(self) -> Written:
+    def _written(self) -> TaskOutput:
         return {partition: queue.written for partition, queue in self._queues.items()}
 
     @contextmanager

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.model import (
     TopicPartition,
     TransactionVersion,
 )
-from pyspark_kafka_meta.write.partition_queue import Written, spans
+from pyspark_kafka_meta.write.partition_queue import TaskOutput, spans
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class TransactionalProducer:
         the end of this one raises the epoch."""
         return self._sequences.setdefault(partition, PartitionSequence(self._producer))
 
-    def opened(self, written: Written) -> OpenTransaction | None:
+    def opened(self, written: TaskOutput) -> OpenTransaction | None:
         """The open transaction, which has written these records, for the driver; None if nothing was written."""
         if self._began_at is None:
             return None

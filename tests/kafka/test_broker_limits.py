@@ -55,7 +55,7 @@ def write(kafka: LocalKafka, rows: int, **options: str) -> int:
     column = pa.array([bytes(100_000)] * rows, pa.binary())
     with closing(client(kafka)) as writing:
         written = TaskWriter(writing, sink.producer, VALUE, "t").write([pa.record_batch([column], ["value"])])
-    return sum(written_range.records for ranges in written.values() for written_range in ranges)
+    return sum(acknowledged.records for ranges in written.values() for acknowledged in ranges)
 
 
 def test_a_request_above_the_limit_of_the_brokers_names_size_and_setting_at_once(kafka: LocalKafka) -> None:

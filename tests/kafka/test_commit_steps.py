@@ -27,7 +27,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDec
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 from pyspark_kafka_meta.write.input_columns import SinkColumns
-from pyspark_kafka_meta.write.partition_queue import Written
+from pyspark_kafka_meta.write.partition_queue import TaskOutput
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.conftest import admin_client
@@ -118,7 +118,7 @@ class Sink:
         return [each for each in listed if each.startswith(f"{self.topic}/")]
 
 
-def _opened(producer: TransactionalProducer, written: Written) -> OpenTransaction:
+def _opened(producer: TransactionalProducer, written: TaskOutput) -> OpenTransaction:
     opened = producer.opened(written)
     assert opened is not None
     return opened

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, TopicPartition
 
 from pyspark_kafka_meta import model
-from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, WrittenRange
+from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, AcknowledgedRange
 
 VALUE_BYTES = 100
 READ_TIMEOUT_S = 20
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 Log = Sequence[Row]
 """The rows of a partition; a row's index is its offset, for the topics of these tests keep all records."""
-Written = Mapping[model.TopicPartition, Sequence[WrittenRange]]
+TaskOutput = Mapping[model.TopicPartition, Sequence[AcknowledgedRange]]
 
 
 def read_logs(servers: str, topic: str) -> dict[model.TopicPartition, Log]:
@@ -82,11 +82,11 @@ def _read_log(consumer: Consumer, topic: str, number: int, end: int) -> Log:
     return log
 
 
-def written_rows(written: Written) -> int:
-    return sum(written_range.records for ranges in written.values() for written_range in ranges)
+def written_rows(written: TaskOutput) -> int:
+    return sum(acknowledged.records for ranges in written.values() for acknowledged in ranges)
 
 
-def anomalies(logs: Mapping[model.TopicPartition, Log], attempt: int, written: Written) -> list[str]:
+def anomalies(logs: Mapping[model.TopicPartition, Log], attempt: int, written: TaskOutput) -> list[str]:
     """What contradicts that this attempt wrote its rows once and in order, to the offsets that it reported."""
     found = []
     for partition, log in logs.items():

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.input_columns import SinkColumns
-from pyspark_kafka_meta.write.partition_queue import WrittenRange
+from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.kafka.checker import assert_events_complete
 from tests.kafka.cluster_tools import poll_until
@@ -134,7 +134,7 @@ class Attempt(Background):
     def __str__(self) -> str:
         return f"attempt {self.number}: {self.rows} rows, {written_rows(self.written())} acknowledged, {self.error!r}"
 
-    def written(self) -> Mapping[TopicPartition, Sequence[WrittenRange]]:
+    def written(self) -> Mapping[TopicPartition, Sequence[AcknowledgedRange]]:
         """Offsets acknowledged up to now; after an error too."""
         return {partition: list(queue.written) for partition, queue in list(self._writer._queues.items())}
 

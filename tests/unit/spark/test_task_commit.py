@@ -9,12 +9,12 @@ import pytest
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
-from pyspark_kafka_meta.write.partition_queue import WrittenRange, add_range
+from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange, add_range
 
 
-def scattered(batches: int) -> list[WrittenRange]:
+def scattered(batches: int) -> list[AcknowledgedRange]:
     """The ranges of batches with records of other producers between them."""
-    ranges: list[WrittenRange] = []
+    ranges: list[AcknowledgedRange] = []
     for number in range(batches):
         add_range(ranges, 10 * number, 5)
     return ranges
@@ -27,12 +27,12 @@ def test_commit_message_does_not_grow_with_the_number_of_batches() -> None:
 
 
 def test_commit_message_of_a_thousand_partitions_is_small() -> None:
-    commit = TaskCommit.of({TopicPartition("t", number): [WrittenRange(0, 5, 5)] for number in range(1_000)})
+    commit = TaskCommit.of({TopicPartition("t", number): [AcknowledgedRange(0, 5, 5)] for number in range(1_000)})
     assert len(pickle.dumps(commit)) < 1_000
 
 
 def test_log_line_counts_records_and_distinct_partitions_of_all_tasks(caplog: pytest.LogCaptureFixture) -> None:
-    one = [WrittenRange(5, 8, 3)]
+    one = [AcknowledgedRange(5, 8, 3)]
     first = TaskCommit.of({TopicPartition("t", 0): one, TopicPartition("t", 7): one})
     second = TaskCommit.of({TopicPartition("t", 7): one, TopicPartition("u", 0): one})
     with caplog.at_level(logging.INFO):

@@ -28,9 +28,9 @@ from pyspark_kafka_meta.kafka.records.encoder import encode, record_sizes
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, RefreshReason
 from pyspark_kafka_meta.write.partition_queue import (
     MAX_IN_FLIGHT,
+    AcknowledgedRange,
     PartitionQueue,
     QueuedBatch,
-    WrittenRange,
 )
 from tests.partitions import T0
 from tests.unit.write.batches import encoded_batch, records
@@ -154,7 +154,7 @@ def test_acknowledged_offsets_become_ranges() -> None:
     for queued, offset in zip(queue.send_all(), (10, 13, 20), strict=True):
         assert queue.respond(queued, offset=offset) is None
 
-    assert queue.written == [WrittenRange(10, 15, 5), WrittenRange(20, 24, 4)]
+    assert queue.written == [AcknowledgedRange(10, 15, 5), AcknowledgedRange(20, 24, 4)]
     assert (bool(queue), queue.size_bytes) == (False, 0)
 
 
@@ -165,7 +165,7 @@ def test_batch_that_the_log_holds_already_counts_as_written() -> None:
     queue.respond(first, ErrorCode.duplicate_sequence_number)
     queue.respond(second, offset=8)
 
-    assert queue.written == [WrittenRange(-1, -1, 3), WrittenRange(8, 10, 2)]
+    assert queue.written == [AcknowledgedRange(-1, -1, 3), AcknowledgedRange(8, 10, 2)]
 
 
 def test_after_a_failure_nothing_is_sent_until_all_responses_are_there_then_all_again_in_order() -> None:
@@ -195,7 +195,7 @@ def test_batch_behind_a_failed_one_may_be_acknowledged_before_it() -> None:
     queue.respond(first, offset=0)
     queue.respond(third, offset=2)
 
-    assert queue.written == [WrittenRange(0, 3, 3)]
+    assert queue.written == [AcknowledgedRange(0, 3, 3)]
 
 
 def test_requests_without_a_response_are_sent_again_in_order() -> None:

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition, ProduceRequest
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition
-from pyspark_kafka_meta.write.partition_queue import WrittenRange
+from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange
 from tests.partitions import T0, T1, T2, T3, U0
 from tests.unit.fake_network import about_s
 from tests.unit.write.writer_scene import SMALL_BATCHES, WriterScene, in_turn, numbered, rows
@@ -45,7 +45,7 @@ def test_rows_get_to_their_partitions_in_order_and_their_offsets_are_reported(sc
     written = scene.write_task(numbered(COUNT))
 
     assert scene.numbers() == in_turn(COUNT)
-    assert written == {partition: [WrittenRange(0, 100, 100)] for partition in (T0, T1, T2)}
+    assert written == {partition: [AcknowledgedRange(0, 100, 100)] for partition in (T0, T1, T2)}
 
 
 def test_every_column_arrives(scene: WriterScene) -> None:

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.kafka.protocol.transactions import AddPartitionsRequest, EndTransactionRequest
 from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
-from pyspark_kafka_meta.write.partition_queue import WrittenRange
+from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_coordinators import ONGOING
@@ -64,7 +64,7 @@ def test_all_rows_are_in_one_open_transaction(
     written = scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
 
     assert scene.numbers() == in_turn(COUNT)
-    assert written == {partition: [WrittenRange(0, 100, 100)] for partition in (T0, T1, T2)}
+    assert written == {partition: [AcknowledgedRange(0, 100, 100)] for partition in (T0, T1, T2)}
     assert is_open(scene)
     opened = transaction.opened({})
     assert opened is not None
@@ -138,7 +138,7 @@ def test_batches_are_written_as_they_are(scene: WriterScene, transaction: Transa
     written = writer.write_encoded(iter(copies))
 
     assert [int(value) for value in scene.log(T1)] == [0, 1, 2, 0, 1, 0, 1, 2, 3, 4, 5, 6]
-    assert written == {T1: [WrittenRange(0, 12, 12)], T0: [WrittenRange(0, 5, 5)]}
+    assert written == {T1: [AcknowledgedRange(0, 12, 12)], T0: [AcknowledgedRange(0, 5, 5)]}
     writer.write(iter([rows(value=[b"9"], partition=[0])]))
     assert scene.log(T0)[5:] == [b"9"]
     assert is_open(scene)
@@ -166,7 +166,7 @@ def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
     written = scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
 
     assert scene.numbers() == in_turn(COUNT)
-    assert written[T1] == [WrittenRange(0, 100, 100)]
+    assert written[T1] == [AcknowledgedRange(0, 100, 100)]
 
 
 @pytest.mark.parametrize("handled", [1, 3, 5])

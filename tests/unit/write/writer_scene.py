@@ -15,7 +15,7 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.input_columns import SinkColumns
-from pyspark_kafka_meta.write.partition_queue import Written
+from pyspark_kafka_meta.write.partition_queue import TaskOutput
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.unit.scene import RecordingPublisher, Scene
@@ -69,11 +69,11 @@ class WriterScene(Scene):
     def transaction(self, transactional_id: str, version: TransactionVersion, timeout_ms: int) -> TransactionalProducer:
         return TransactionalProducer(self.worker(self.sink_options()), transactional_id, timeout_ms, version)
 
-    def write_task(self, *batches: pa.RecordBatch, **options: str) -> Written:
+    def write_task(self, *batches: pa.RecordBatch, **options: str) -> TaskOutput:
         """Write as one task with these options; `topic=""` is without the option."""
         return self.write_from(iter(batches), batches[0].schema.names, **options)
 
-    def write_in(self, transaction: TransactionalProducer, /, *batches: pa.RecordBatch, **options: str) -> Written:
+    def write_in(self, transaction: TransactionalProducer, /, *batches: pa.RecordBatch, **options: str) -> TaskOutput:
         """As `write_task`, in a transaction."""
         return self.write_from(iter(batches), batches[0].schema.names, transaction, **options)
 
@@ -84,7 +84,7 @@ class WriterScene(Scene):
         transaction: TransactionalProducer | None = None,
         /,
         **options: str,
-    ) -> Written:
+    ) -> TaskOutput:
         """As `write_task`, from an iterator of rows with these columns."""
         return self.task_writer(names, transaction, **options).write(batches)
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka_meta.model import TopicPartition, WrittenOffsets
-from pyspark_kafka_meta.write.partition_queue import MAX_RANGES, UNKNOWN_OFFSET, WrittenRange, add_range, spans
+from pyspark_kafka_meta.write.partition_queue import MAX_RANGES, UNKNOWN_OFFSET, AcknowledgedRange, add_range, spans
 
 
-def added(*batches: tuple[int, int]) -> list[WrittenRange]:
+def added(*batches: tuple[int, int]) -> list[AcknowledgedRange]:
     """The ranges of batches, each with its base offset and its number of records."""
-    ranges: list[WrittenRange] = []
+    ranges: list[AcknowledgedRange] = []
     for base_offset, records in batches:
         add_range(ranges, base_offset, records)
     return ranges
 
 
 def test_batches_with_adjacent_offsets_are_one_range() -> None:
-    assert added((10, 3), (13, 2), (20, 4)) == [WrittenRange(10, 15, 5), WrittenRange(20, 24, 4)]
+    assert added((10, 3), (13, 2), (20, 4)) == [AcknowledgedRange(10, 15, 5), AcknowledgedRange(20, 24, 4)]
 
 
 def test_number_of_ranges_is_bounded_and_the_last_one_spans_the_rest() -> None:
     ranges = added(*((10 * number, 5) for number in range(10_000)))
     assert len(ranges) == MAX_RANGES
-    assert ranges[0] == WrittenRange(0, 5, 5)
-    assert ranges[-1] == WrittenRange(10 * (MAX_RANGES - 1), 99_995, 5 * (10_000 - MAX_RANGES + 1))
+    assert ranges[0] == AcknowledgedRange(0, 5, 5)
+    assert ranges[-1] == AcknowledgedRange(10 * (MAX_RANGES - 1), 99_995, 5 * (10_000 - MAX_RANGES + 1))
 
 
 @pytest.mark.parametrize(
