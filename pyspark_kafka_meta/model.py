@@ -98,9 +98,10 @@ class TransactionVersion(IntEnum):
     """A Produce adds its partition, and the end of each transaction raises the epoch (Kafka 4.0 and later)."""
 
 
-class WrittenOffsets(NamedTuple):
-    """Acknowledged records of one task in [from_offset, until_offset) of a partition. Others may have records there,
-    unless it holds as many offsets as records. Both offsets are -1 where the broker does not say them."""
+class TransactionSpan(NamedTuple):
+    """The offsets [from_offset, until_offset) of a partition in which one transaction has all its records. Others may
+    have records there, unless it holds as many offsets as records. Both offsets are -1 if the broker does not say them.
+    """
 
     topic: str
     partition: int
@@ -114,7 +115,7 @@ class OpenTransaction(NamedTuple):
 
     transactional_id: str
     producer: ProducerIdAndEpoch
-    written: tuple[WrittenOffsets, ...]
+    written: tuple[TransactionSpan, ...]
 
     @property
     def rows(self) -> int:

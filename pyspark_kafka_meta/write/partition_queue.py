@@ -39,7 +39,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
 from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch, split
 from pyspark_kafka_meta.kafka.records.fields import Longs
-from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, WrittenOffsets, is_other_topic
+from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, TransactionSpan, is_other_topic
 
 Instruction = Refresh | BackOff | Fail | None
 """What a queue wants done after a response; None if nothing."""
@@ -75,10 +75,12 @@ def add_range(ranges: list[AcknowledgedRange], base_offset: int, records: int) -
         ranges.append(AcknowledgedRange(base_offset, until_offset, records))
 
 
-def spans(written: TaskOutput) -> tuple[WrittenOffsets, ...]:
+def spans(written: TaskOutput) -> tuple[TransactionSpan, ...]:
     """One span of offsets for each partition, which may hold records of others too."""
     return tuple(
-        WrittenOffsets(*partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges))
+        TransactionSpan(
+            *partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges)
+        )
         for partition, ranges in sorted(written.items())
     )
 

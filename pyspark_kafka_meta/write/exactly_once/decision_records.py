@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan
 from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision
 
 FORMAT, PARTS_FORMAT = 1, 2
@@ -102,7 +102,7 @@ def joined(key: RecordKey, values: Mapping[RecordKey, bytes]) -> Decision | None
         )
     transactions = tuple(
         OpenTransaction(
-            transactional_id, ProducerIdAndEpoch(*producer), tuple(WrittenOffsets(*each) for each in written)
+            transactional_id, ProducerIdAndEpoch(*producer), tuple(TransactionSpan(*each) for each in written)
         )
         for transactional_id, producer, written in fields["transactions"]
     )

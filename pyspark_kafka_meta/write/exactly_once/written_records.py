@@ -31,7 +31,7 @@ from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
 from pyspark_kafka_meta.kafka.records.compression import Compression
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch
-from pyspark_kafka_meta.model import OpenTransaction, RefreshReason, TopicPartition, WrittenOffsets, name_partitions
+from pyspark_kafka_meta.model import OpenTransaction, RefreshReason, TopicPartition, TransactionSpan, name_partitions
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 
 MAY_BE_READ_LATER = (ConnectError, NoLeaderError, ReadTimeoutError)
@@ -66,7 +66,7 @@ class Copy(NamedTuple):
 
     partition: TopicPartition
     batch: EncodedBatch
-    left: WrittenOffsets
+    left: TransactionSpan
 
 
 class WrittenRecords:
@@ -190,7 +190,7 @@ def _copy(fetched: FetchedRecords) -> EncodedBatch:
     )
 
 
-def _incomplete(written: WrittenOffsets, missing: int, transaction: OpenTransaction) -> str:
+def _incomplete(written: TransactionSpan, missing: int, transaction: OpenTransaction) -> str:
     return (
         f"{missing} of {written.records} records of a decided batch are gone from "
         f"{written.topic}-{written.partition}, offsets {written.from_offset} to {written.until_offset}: retention, "

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionVersion, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark import batch_writer
 from pyspark_kafka_meta.spark.task_commit import TaskCommit
@@ -20,7 +20,7 @@ from pyspark_kafka_meta.write.input_columns import SinkColumns
 OPTIONS = SinkOptions.parse(
     {"kafka.bootstrap.servers": "broker:9092", "topic": "t", "kafka.transactional.id": "orders"}
 )
-TRANSACTION = OpenTransaction("orders/0/0", ProducerIdAndEpoch(7, 1), (WrittenOffsets("t", 0, 5, 8, 3),))
+TRANSACTION = OpenTransaction("orders/0/0", ProducerIdAndEpoch(7, 1), (TransactionSpan("t", 0, 5, 8, 3),))
 
 
 class Committer:

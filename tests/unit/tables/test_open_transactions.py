@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TopicPartition, TransactionSpan
 from pyspark_kafka_meta.tables.open_transactions import open_transactions, transaction_rows
 from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow, arrow_schema, to_batches
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision
@@ -32,7 +32,7 @@ def described(
 
 def written(transactional_id: str, producer: ProducerIdAndEpoch = PRODUCER) -> OpenTransaction:
     return OpenTransaction(
-        transactional_id, producer, (WrittenOffsets("t", 0, 5, 9, 4), WrittenOffsets("t", 0, 9, 10, 1))
+        transactional_id, producer, (TransactionSpan("t", 0, 5, 9, 4), TransactionSpan("t", 0, 9, 10, 1))
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka_meta.model import TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.model import TopicPartition, TransactionSpan
 from pyspark_kafka_meta.write.partition_queue import MAX_RANGES, UNKNOWN_OFFSET, AcknowledgedRange, add_range, spans
 
 
@@ -45,4 +45,4 @@ def test_batch_with_an_unknown_offset_leaves_the_known_bounds(
 
 def test_span_of_a_partition_holds_all_its_ranges() -> None:
     written = {TopicPartition("t", 1): added((0, 1)), TopicPartition("t", 0): added((5, 2), (9, 1))}
-    assert spans(written) == (WrittenOffsets("t", 0, 5, 10, 3), WrittenOffsets("t", 1, 0, 1, 1))
+    assert spans(written) == (TransactionSpan("t", 0, 5, 10, 3), TransactionSpan("t", 1, 0, 1, 1))

@@ -17,8 +17,8 @@ from pyspark_kafka_meta.model import (
     OpenTransaction,
     ProducerIdAndEpoch,
     TopicPartition,
+    TransactionSpan,
     TransactionVersion,
-    WrittenOffsets,
 )
 from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
@@ -27,7 +27,7 @@ from tests.partitions import T0, T1, T2
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 ID = "orders/3/0"
 WRITTEN = {T1: [AcknowledgedRange(0, 1, 1)], T0: [AcknowledgedRange(5, 7, 2), AcknowledgedRange(9, 10, 1)]}
-SPANS = (WrittenOffsets("t", 0, 5, 10, 3), WrittenOffsets("t", 1, 0, 1, 1))
+SPANS = (TransactionSpan("t", 0, 5, 10, 3), TransactionSpan("t", 1, 0, 1, 1))
 
 
 class FakeClient:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TopicPartition, TransactionSpan
 from pyspark_kafka_meta.tables import open_transactions
 from pyspark_kafka_meta.tables.open_transactions import SinkDecisions, transaction_rows
 from pyspark_kafka_meta.tables.rows import TransactionRow
@@ -26,7 +26,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
 DECISIONS: SinkDecisions = {
     ("orders", STREAM): Decision(
         BatchId(STREAM, "query-1", 12),
-        (OpenTransaction("orders/0/0", PRODUCER, (WrittenOffsets("t", 0, 5, 9, 4),)),),
+        (OpenTransaction("orders/0/0", PRODUCER, (TransactionSpan("t", 0, 5, 9, 4),)),),
         NOW_MS,
     )
 }

@@ -12,8 +12,8 @@ from pyspark_kafka_meta.model import (
     OpenTransaction,
     ProducerIdAndEpoch,
     TopicPartition,
+    TransactionSpan,
     TransactionVersion,
-    WrittenOffsets,
 )
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, commit, recover
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision, Decisions, TransactionPlan
@@ -39,7 +39,7 @@ def transactions_of(tasks: int, partitions: int) -> list[OpenTransaction]:
             f"{SINK}/{task}/0",
             ProducerIdAndEpoch(4_000_000 + task, 3),
             tuple(
-                WrittenOffsets("clicks-by-page", number, 7_000_000 + 1_000 * task, 7_000_900 + 1_000 * task, 300)
+                TransactionSpan("clicks-by-page", number, 7_000_000 + 1_000 * task, 7_000_900 + 1_000 * task, 300)
                 for number in range(partitions)
             ),
         )

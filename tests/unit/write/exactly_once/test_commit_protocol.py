@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     MAX_TAKEOVERS,
     AbortOpen,
@@ -34,7 +34,7 @@ KNOWN = ("T/0/0", "T/0/1")
 
 def transaction(task: int) -> OpenTransaction:
     return OpenTransaction(
-        f"T/{task}/0", ProducerIdAndEpoch(task, 3), (WrittenOffsets("t", 0, 10 * task, 10 * task + 5, 5),)
+        f"T/{task}/0", ProducerIdAndEpoch(task, 3), (TransactionSpan("t", 0, 10 * task, 10 * task + 5, 5),)
     )
 
 
