@@ -42,7 +42,7 @@ from pyspark_kafka_meta.write.exactly_once.decision_records import (
     decision_records,
 )
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.written_records import WrittenRecords, not_copied
+from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader, not_copied
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import ABORT_S, TransactionalProducer
@@ -129,7 +129,7 @@ class StepRunner:
                 return self._commit(transactions)
             case ReadOutcomes(transactions):
                 api_deadline = self._client.api_deadline
-                return tuple(each for each in transactions if not self._records.is_committed(each, api_deadline()))
+                return tuple(each for each in transactions if not self._reader.is_committed(each, api_deadline()))
             case WriteSettled(decision, aborted):
                 written = self._write_decision(decision, aborted)
                 if written is None:
@@ -141,8 +141,8 @@ class StepRunner:
         return None
 
     @cached_property
-    def _records(self) -> WrittenRecords:
-        return WrittenRecords(self._client)
+    def _reader(self) -> TransactionReader:
+        return TransactionReader(self._client)
 
     def _write_decision(self, decision: Decision, aborted: Sequence[OpenTransaction] | None = None) -> Decision | None:
         """Write a decision. With `aborted`, copies of their records come before it, and it is settled, or says what is
@@ -202,7 +202,7 @@ class StepRunner:
                     "the transaction %s of a decided batch was aborted by its coordinator: its records are copied",
                     left[0].transactional_id,
                 )
-                for copy in self._records.copies(left[0]):
+                for copy in self._reader.copies(left[0]):
                     self.copied_records += copy.batch.record_count
                     yield copy.partition, copy.batch
                     if self._client.clock() >= until:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from pyspark_kafka_meta.write.exactly_once import commit_protocol, decisions_topic, written_records
+from pyspark_kafka_meta.write.exactly_once import commit_protocol, decisions_topic, transaction_reader
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
     Commit,
@@ -95,7 +95,7 @@ def take_aborted_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def take_aborts_for_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_records, "is_abort_marker", lambda *_: False)
+    monkeypatch.setattr(transaction_reader, "is_abort_marker", lambda *_: False)
 
 
 def abort_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,8 +69,8 @@ class Copy(NamedTuple):
     left: TransactionSpan
 
 
-class WrittenRecords:
-    """The records that tasks wrote in transactions."""
+class TransactionReader:
+    """Reads the markers and the records of transactions that tasks wrote."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client

@@ -10,7 +10,7 @@ import pytest
 from pyspark_kafka_meta.errors import AuthorizationError, ConnectError, DataLossError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import NO_LEADER, OpenTransaction, TopicPartition
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
-from pyspark_kafka_meta.write.exactly_once.written_records import WrittenRecords
+from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader
 from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import CommitScene, micro_batch
 
@@ -52,7 +52,7 @@ def time_out(scene: CommitScene, transaction: OpenTransaction, state: str = "Pre
 
 
 def is_committed(scene: CommitScene, transaction: OpenTransaction) -> bool:
-    return WrittenRecords(scene.client()).is_committed(transaction, scene.clock() + TIMEOUT_S)
+    return TransactionReader(scene.client()).is_committed(transaction, scene.clock() + TIMEOUT_S)
 
 
 def numbers(scene: CommitScene, partition: TopicPartition) -> list[int]:
@@ -222,4 +222,4 @@ def test_broker_that_cannot_describe_transactions_proves_no_loss(
 
     monkeypatch.setattr(client.coordinators, "describe_transactions", unsupported)
     with pytest.raises(ConnectError, match="Nothing is lost"):
-        WrittenRecords(client).is_committed(transaction, scene.clock() + TIMEOUT_S)
+        TransactionReader(client).is_committed(transaction, scene.clock() + TIMEOUT_S)
