@@ -1,7 +1,7 @@
 """The peers of this source in benchmarks: Spark's JVM source, a Python data source with a confluent-kafka consumer, the
 ceiling (`ready_rows`), and this source with ready rows instead of decoded rows.
 
-Tasks of the peers in Python start as promptly as this source's (`PromptTask`).
+Tasks of the peers in Python start as promptly as this source's (`LowLatencyTask`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.kafka.records.schema import RECORD_COLUMNS, records_arrow_schema
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import records_struct_type
-from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_socket_delays
 
 CONSUME_RECORDS = 10_000
 CONSUME_TIMEOUT_S = 30.0
@@ -79,10 +79,10 @@ CONSUME = Reader("confluent-kafka consume()", "consume")
 NOT_DECODED = Reader("kafkameta, ready rows for those fetched", "not_decoded")
 
 
-def ceiling(partitions: int, records: int, value_bytes: int, prompt: bool = True) -> Reader:
+def ceiling(partitions: int, records: int, value_bytes: int, low_latency: bool = True) -> Reader:
     """Reads as many ready rows as a topic of this size has."""
-    options = {"partitions": partitions, "records": records, "value_bytes": value_bytes, "prompt": prompt}
-    name = "the same rows without Kafka" + ("" if prompt else ", tasks not prompt")
+    options = {"partitions": partitions, "records": records, "value_bytes": value_bytes, "low_latency": low_latency}
+    name = "the same rows without Kafka" + ("" if low_latency else ", tasks not prompt")
     return Reader(name, CeilingSource.name(), {option: str(value) for option, value in options.items()})
 
 
@@ -124,13 +124,13 @@ class ConsumeSource(DataSource):
         return ConsumeReader(self.options["kafka.bootstrap.servers"], self.options["subscribe"])
 
 
-class ConsumeReader(PromptTask, DataSourceReader):
+class ConsumeReader(LowLatencyTask, DataSourceReader):
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._settings = {"bootstrap.servers": bootstrap_servers, "group.id": "peer", "log_level": 0}
         self._topic = topic
 
     def partitions(self) -> Sequence[InputPartition]:
-        be_prompt()
+        avoid_socket_delays()
         consumer = Consumer(self._settings)
         numbers = consumer.list_topics(self._topic, CONSUME_TIMEOUT_S).topics[self._topic].partitions
         offsets = [consumer.get_watermark_offsets(TopicPartition(self._topic, number)) for number in numbers]

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.kafka.records.schema import RECORD_COLUMNS, records_arrow_schema
 from pyspark_kafka_meta.spark.records_table import records_struct_type
-from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_socket_delays
 
 BATCH_BYTES = 4 << 20
 RECORD_TIME_US = 1_700_000_000_000_000
@@ -43,7 +43,7 @@ class CeilingSource(DataSource):
         return records_struct_type(include_headers=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        kind = PromptCeilingReader if self.options["prompt"] == "True" else CeilingReader
+        kind = LowLatencyCeilingReader if self.options["low_latency"] == "True" else CeilingReader
         return kind(*(int(self.options[name]) for name in ("partitions", "records", "value_bytes")))
 
 
@@ -60,9 +60,9 @@ class CeilingReader(DataSourceReader):
         yield from ready_rows(self._value_bytes, partition.until_offset)
 
 
-class PromptCeilingReader(PromptTask, CeilingReader):
+class LowLatencyCeilingReader(LowLatencyTask, CeilingReader):
     def partitions(self) -> Sequence[InputPartition]:
-        be_prompt()
+        avoid_socket_delays()
         return super().partitions()
 
 

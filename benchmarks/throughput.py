@@ -115,7 +115,7 @@ def play(
     )
     readers = [case.ours, *case.peers]
     if case.with_ceiling:
-        readers += [ceiling(case.partitions, records, case.value_bytes, prompt) for prompt in (True, False)]
+        readers += [ceiling(case.partitions, records, case.value_bytes, low_latency) for low_latency in (True, False)]
     turns = take_turns(readers, rounds, partial(read, spark, bootstrap_servers, topic))
     return result_rows(name, records, turns)
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.spark.task_latency import PromptTask
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
 
 FLUSH_TIMEOUT_S = 300.0
 POLL_ROWS = 1_000
@@ -78,7 +78,7 @@ class DropSink(DataSource):
         return DropWriter()
 
 
-class DropWriter(PromptTask, DataSourceArrowWriter):
+class DropWriter(LowLatencyTask, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
             pass

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
-from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_socket_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Task(InputPartition):
 
 
 @entry_points
-class KafkaMetaReader(PromptTask, DataSourceReader):
+class KafkaMetaReader(LowLatencyTask, DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, at planning."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
@@ -81,7 +81,7 @@ class KafkaMetaReader(PromptTask, DataSourceReader):
 
 def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     """A planner with a client of its own, which the caller closes."""
-    be_prompt()
+    avoid_socket_delays()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)
     from pyspark_kafka_meta.events.origin import planner_origin
     from pyspark_kafka_meta.events.publisher import new_publisher

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
-from pyspark_kafka_meta.spark.task_latency import PromptTask
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @entry_points
-class KafkaMetaWriter(PromptTask, DataSourceArrowWriter):
+class KafkaMetaWriter(LowLatencyTask, DataSourceArrowWriter):
     """Appends the rows of a DataFrame to topics. With `kafka.transactional.id`, all become visible or none."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:

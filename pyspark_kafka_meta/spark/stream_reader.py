@@ -21,7 +21,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
 from pyspark_kafka_meta.spark.records_table import Columns
-from pyspark_kafka_meta.spark.task_latency import PromptTask
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ offsets.retention.minutes, by default seven days."""
 
 
 @entry_points
-class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.spark.batch_writer import (
     write_task,
 )
 from pyspark_kafka_meta.spark.task_commit import log_commit
-from pyspark_kafka_meta.spark.task_latency import PromptTask, begin_promptly
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_task_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM
 from pyspark_kafka_meta.write.input_columns import SinkColumns
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @entry_points
-class KafkaMetaStreamWriter(PromptTask, DataSourceStreamArrowWriter):
+class KafkaMetaStreamWriter(LowLatencyTask, DataSourceStreamArrowWriter):
     """Appends the rows of each micro-batch to topics. At least once, because Spark repeats failed tasks and
     micro-batches; with `kafka.transactional.id` exactly once for read_committed readers."""
 
@@ -35,7 +35,7 @@ class KafkaMetaStreamWriter(PromptTask, DataSourceStreamArrowWriter):
         Args:
             plans: whether tasks will write. Spark also makes a writer, in another process, for the commit.
         """
-        begin_promptly()
+        avoid_task_delays()
         self._options = with_driver(options)
         self._columns = columns
         self._plan = plan_transactions(self._options, STREAM) if plans else None

@@ -27,27 +27,27 @@ _begun = count(1)
 """Counts the tasks, or other uses, of this process."""
 
 
-class PromptTask:
+class LowLatencyTask:
     """A mixin for readers and writers: unpickled between a task's two messages, it acknowledges the first message."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        begin_promptly()
+        avoid_task_delays()
 
 
-def begin_promptly() -> None:
+def avoid_task_delays() -> None:
     """Call it once in each task, or where Spark's process has another use.
 
     At the first two calls in a process it exempts all objects from garbage collection (`gc.freeze`). At the first,
     Spark's modules are imported: collections while this package's modules are imported need not traverse them. At the
     second, those are imported too, and Spark has just collected. Not later, so that garbage of other code is collected.
     """
-    be_prompt()
+    avoid_socket_delays()
     if next(_begun) <= 2:
         gc.freeze()
 
 
-def be_prompt() -> None:
+def avoid_socket_delays() -> None:
     """Acknowledge Spark's messages, and send messages to Spark without delay. Does nothing outside Spark's Python
     processes, or without TCP."""
     fd = spark_socket_fd(sys._getframe())

@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from pyspark_kafka_meta.spark.task_latency import PromptTask, spark_socket_fd
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, spark_socket_fd
 
 
 def test_what_a_task_sends_to_spark_waits_for_nothing(spark: SparkSession) -> None:
-    class Reader(PromptTask, DataSourceReader):
+    class Reader(LowLatencyTask, DataSourceReader):
         def __init__(self) -> None:
             self.has_state = True  # unpickling calls __setstate__ only for objects with state
 
@@ -25,17 +25,17 @@ def test_what_a_task_sends_to_spark_waits_for_nothing(spark: SparkSession) -> No
             with socket.socket(fileno=os.dup(fd)) as connection:
                 yield (bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)),)
 
-    class Prompt(DataSource):
+    class LowLatency(DataSource):
         @classmethod
         def name(cls) -> str:
-            return "prompt"
+            return "low_latency"
 
         def schema(self) -> str:
-            return "is_prompt BOOLEAN"
+            return "has_no_delay BOOLEAN"
 
         def reader(self, schema: Any) -> Reader:
             return Reader()
 
-    spark.dataSource.register(Prompt)
+    spark.dataSource.register(LowLatency)
 
-    assert [row.is_prompt for row in spark.read.format("prompt").load().collect()] == [True]
+    assert [row.has_no_delay for row in spark.read.format("low_latency").load().collect()] == [True]

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.options import SinkOptions, SourceOptions
 from pyspark_kafka_meta.spark import task_latency
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
-from pyspark_kafka_meta.spark.task_latency import be_prompt
+from pyspark_kafka_meta.spark.task_latency import avoid_socket_delays
 from pyspark_kafka_meta.write.input_columns import sink_columns
 
 MESSAGE = b"0123456789"
@@ -73,7 +73,7 @@ def test_second_message_of_a_task_does_not_wait_until_the_first_is_acknowledged(
 
 def test_what_is_sent_to_spark_waits_for_nothing(ends: tuple[socket.socket, socket.socket]) -> None:
     with ends[1].makefile("rb") as infile:
-        main(infile, be_prompt)
+        main(infile, avoid_socket_delays)
 
     assert ends[1].family == socket.AF_UNIX or ends[1].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -87,7 +87,7 @@ def test_reader_is_unpickled_elsewhere_too(infile: Any) -> None:
 def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with (tmp_path / "file").open("w+b") as infile:
-        main(infile, be_prompt)
+        main(infile, avoid_socket_delays)
         assert infile.read() == b""
 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
