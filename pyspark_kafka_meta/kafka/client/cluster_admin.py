@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.kafka.network.security.librdkafka_config import new_client
-from pyspark_kafka_meta.kafka.network.security.sasl_login import shown
+from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
 from pyspark_kafka_meta.options import ClientOptions
 
 TIMEOUT_S = 30.0
@@ -39,7 +39,7 @@ class ClusterAdmin:
             error: KafkaError = exception.args[0]
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerError(
-                    f"topic {name} could not be created: {shown(error.str(), self._security)}. Create it with one "
+                    f"topic {name} could not be created: {redacted(error.str(), self._security)}. Create it with one "
                     "partition and cleanup.policy=compact, or allow this user CREATE on it",
                     error.code(),
                 ) from None

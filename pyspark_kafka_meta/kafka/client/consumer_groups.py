@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.kafka.network.security.librdkafka_config import new_client
-from pyspark_kafka_meta.kafka.network.security.sasl_login import shown
+from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 
@@ -93,7 +93,7 @@ class ConsumerGroup:
                 error = exception.args[0]
             if error.code() not in NO_COORDINATOR_CODES or time.monotonic() >= deadline:
                 self._admin = None  # its keys or passwords may be outdated
-                text = shown(error.str(), self._options.security)
+                text = redacted(error.str(), self._options.security)
                 raise BrokerError(
                     f"the offsets of consumer group {self._name} could not be {verb}: {text}. {_advice(error.code())}",
                     error.code(),

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from pyspark_kafka_meta.errors import AuthenticationError, OptionError
 from pyspark_kafka_meta.kafka.network.security.key_stores import client_identity, trusted_pem
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token
-from pyspark_kafka_meta.kafka.network.security.sasl_login import shown
+from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
 
@@ -43,7 +43,7 @@ class _Log:
 
     def log(self, level: int, text: str, *details: str) -> None:
         """As `logging.Logger.log`."""
-        logger.log(level, "%s", shown(text % details, self._security, self.token))
+        logger.log(level, "%s", redacted(text % details, self._security, self.token))
 
 
 def new_client(
@@ -60,7 +60,7 @@ def new_client(
     try:
         return kind({**librdkafka_settings(security, bootstrap_servers), **settings})
     except KafkaException as error:
-        reason = shown(error.args[0].str(), security)
+        reason = redacted(error.args[0].str(), security)
         raise OptionError(f"librdkafka refuses the security options: {reason}") from None
 
 

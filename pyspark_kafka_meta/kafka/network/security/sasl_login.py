@@ -50,7 +50,7 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
         response = connection.call(SASL_AUTHENTICATE, request(auth_bytes=to_send), deadline).message
         if response.error_code != 0:
             forget_token(security, token)
-            reason = shown(refusal.decode(errors="replace") or response.error_message or "", security, token)
+            reason = redacted(refusal.decode(errors="replace") or response.error_message or "", security, token)
             kind = TokenRefusedError if token else AuthenticationError
             raise kind(
                 f"{connection.address} refused the {name} login{reason and f' ({reason})'}: check the credentials"
@@ -69,7 +69,7 @@ def login_is_required(connection: Caller, deadline: float) -> bool:
     return code != ILLEGAL_SASL_STATE
 
 
-def shown(text: str, security: SecurityOptions, token: str = "") -> str:
+def redacted(text: str, security: SecurityOptions, token: str = "") -> str:
     """The text of a broker for an error or a log: shortened, without control characters, our password and token."""
     password = security.sasl_password.reveal() if security.sasl_password is not None else ""
     for secret in filter(None, (password, token)):
@@ -86,7 +86,7 @@ def _handshake(name: str, connection: Caller, deadline: float) -> Any:
 def _agree_on(name: str, connection: Caller, security: SecurityOptions, deadline: float) -> None:
     response = _handshake(name, connection, deadline)
     if response.error_code == UNSUPPORTED_SASL_MECHANISM:
-        offered = shown(", ".join(response.mechanisms), security)
+        offered = redacted(", ".join(response.mechanisms), security)
         raise AuthenticationError(
             f"{connection.address} offers no SASL mechanism {name}: set kafka.sasl.mechanism to one of {offered}"
         )

@@ -60,8 +60,8 @@ def _user_and_password(security: SecurityOptions) -> tuple[str, str]:
 
 def _bearer(security: SecurityOptions, host: str, deadline: float) -> Steps:
     token = bearer_token(security, host, deadline)
-    shown = "".join(f"\1{name}={value}" for name, value in security.oauth_extensions or ())
-    refusal = yield f"n,,\1auth=Bearer {token}{shown}\1\1".encode()
+    extensions = "".join(f"\1{name}={value}" for name, value in security.oauth_extensions or ())
+    refusal = yield f"n,,\1auth=Bearer {token}{extensions}\1\1".encode()
     if refusal:
         yield b"\1"  # RFC 7628, section 3.2.3: then the broker reports that the login failed
 
