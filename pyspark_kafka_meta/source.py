@@ -51,8 +51,8 @@ class KafkaMetaDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._own = {name: text for name, text in options.items() if not _is_set_by_spark(name)}
-        self._parsed = _parse(self._own) if is_read(self._own) else None
+        self._user_options = {name: text for name, text in options.items() if not _is_set_by_spark(name)}
+        self._parsed = _parse(self._user_options) if is_read(self._user_options) else None
         self._plans_writes = True
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ class KafkaMetaDataSource(DataSource):
         from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
         from pyspark_kafka_meta.write.input_columns import sink_columns
 
-        options = SinkOptions.parse(self._own)
+        options = SinkOptions.parse(self._user_options)
         return KafkaMetaWriter(options, sink_columns(schema, options.topic))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
@@ -111,7 +111,7 @@ class KafkaMetaDataSource(DataSource):
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
         from pyspark_kafka_meta.write.input_columns import sink_columns
 
-        options = SinkOptions.parse(self._own).for_stream()
+        options = SinkOptions.parse(self._user_options).for_stream()
         return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic), plans=self._plans_writes)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
@@ -130,7 +130,7 @@ class KafkaMetaDataSource(DataSource):
         return stream_reader(table, options, columns)
 
     def _read_options(self) -> TableOptions:
-        self._parsed = self._parsed or _parse(self._own)
+        self._parsed = self._parsed or _parse(self._user_options)
         return self._parsed
 
 

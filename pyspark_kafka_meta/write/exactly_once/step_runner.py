@@ -88,7 +88,7 @@ class StepRunner:
         )
         self._topic = options.transaction.decisions_topic
         self._decisions = decisions
-        self._own: TransactionalProducer | None = None  # since the last `Fence`
+        self._producer: TransactionalProducer | None = None  # since the last `Fence`
         self._written: dict[str, Decision] = {}  # since the last `ReadDecisions`
         self.committed = self.aborted = self.copied_records = 0
 
@@ -113,10 +113,10 @@ class StepRunner:
             case Fence():
                 max_block_ms = self._producer_options.max_block_ms
                 plan = self._plan
-                self._own = TransactionalProducer(
+                self._producer = TransactionalProducer(
                     self._client, plan.transactional_id, self.timeout_ms, plan.version, max_block_ms
                 )
-                self._own.begin()
+                self._producer.begin()
             case ReadDecisions():
                 self._written.clear()
                 return self._decisions.read()
@@ -162,15 +162,15 @@ class StepRunner:
     def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]]) -> bool:
         """Write records to the decisions topic in one transaction of the sink's own id, and before them what `records`
         writes. False if decisions were committed that this driver has not read, or another driver has fenced it."""
-        own = self._own
-        assert own is not None, "a driver fences all others before it writes"
+        producer = self._producer
+        assert producer is not None, "a driver fences all others before it writes"
         try:
-            writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
+            writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=producer)
             offset = self._write_records(writer, records(writer), what)
             if not self._decisions.is_unchanged_until(offset, self._written):
-                own.abort()
+                producer.abort()
                 return False
-            own.commit(self._client.api_deadline())
+            producer.commit(self._client.api_deadline())
         except FencedError:
             return False
         except TransactionTimeoutError:
