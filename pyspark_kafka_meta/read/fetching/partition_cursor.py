@@ -68,7 +68,7 @@ class Lost:
     cause: str
     from_offset: int
     until_offset: int
-    truncated_to: DivergingEpoch | None = None
+    truncation: DivergingEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +243,12 @@ class PartitionCursor(RetryPause):
         """Continue after lost offsets. In a truncated log, continue at the truncation, as Kafka's consumer does
         (`SubscriptionState.maybeCompleteValidation`): offsets that were emitted are read again, with the records that
         replaced them. Never before the range: a micro-batch has no offsets but those that Spark logged."""
-        kept = lost.truncated_to
-        if kept is not None and kept.end_offset >= self.range.from_offset:
-            self.position = kept.end_offset
-            self._forget_epoch(kept.epoch)
+        truncation = lost.truncation
+        if truncation is not None and truncation.end_offset >= self.range.from_offset:
+            self.position = truncation.end_offset
+            self._forget_epoch(truncation.epoch)
         else:
-            self.position = self.range.from_offset if kept is not None else lost.until_offset
+            self.position = self.range.from_offset if truncation is not None else lost.until_offset
             self._forget_epoch()
 
     def _on_diverging_epoch(self, diverging: DivergingEpoch) -> Instruction:
@@ -267,7 +267,7 @@ class PartitionCursor(RetryPause):
         if kept_until < start:
             replaced = f"{kept_until} to {start - 1}"
             cause += f"; a stream reads the records that replaced offsets {replaced} in its next micro-batch"
-        return Lost(cause, kept_until, self.position, truncated_to=DivergingEpoch(diverging.epoch, kept_until))
+        return Lost(cause, kept_until, self.position, truncation=DivergingEpoch(diverging.epoch, kept_until))
 
     def _on_empty(self, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
         end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
