@@ -277,12 +277,12 @@ class _Records:
 
     def slices(self) -> list[tuple[int, int]]:
         """(first, end exclusive) of the records in each slice. A record above `SLICE_BYTES` is a slice of its own."""
-        cuts = [0]
-        while cuts[-1] < len(self.starts):
-            first = cuts[-1]
+        bounds = [0]
+        while bounds[-1] < len(self.starts):
+            first = bounds[-1]
             within = int(np.searchsorted(self.starts, int(self.starts[first]) + SLICE_BYTES))
-            cuts.append(max(first + 1, min(within, first + SLICE_RECORDS)))
-        return list(pairwise(cuts))
+            bounds.append(max(first + 1, min(within, first + SLICE_RECORDS)))
+        return list(pairwise(bounds))
 
     def rows(self, slices: Sequence[tuple[int, int]]) -> Iterator[Rows]:
         """The records of each slice that are inside their part's range of offsets."""

@@ -103,7 +103,9 @@ def _within_sizes(
     max_records: int,
 ) -> list[tuple[OffsetRange, ...]]:
     max_size = min(max_records, SPLIT_OFFSETS)
-    pieces = [piece for whole in ranges if whole.size > 0 for piece in _cut(whole, -(-whole.size // max_size))]
+    pieces = [
+        piece for offsets in ranges if offsets.size > 0 for piece in _split(offsets, -(-offsets.size // max_size))
+    ]
     if min_partitions is not None and len(pieces) < min_partitions:
         return [(piece,) for piece in _split_for(pieces, min_partitions)]
     capacity = min(BUNDLE_OFFSETS, max_size)
@@ -124,7 +126,7 @@ def _split_for(pieces: Sequence[OffsetRange], min_partitions: int) -> list[Offse
     return [
         part
         for piece, count in zip(pieces, parts, strict=True)
-        for part in _cut(piece, _parts(piece.size, large_total, large_parts) if count > 1 else 1)
+        for part in _split(piece, _parts(piece.size, large_total, large_parts) if count > 1 else 1)
     ]
 
 
@@ -133,34 +135,36 @@ def _parts(size: int, total: int, min_partitions: int) -> int:
     return min(size, max(1, (2 * size * min_partitions + total) // (2 * total)))
 
 
-def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+def _split(offsets: OffsetRange, parts: int) -> list[OffsetRange]:
     """`parts` nonempty pieces of near-even size, smaller pieces first. Only the first follows a known epoch."""
     if parts == 1:
-        return [whole]
-    size, larger = divmod(whole.size, parts)
-    starts = [whole.from_offset + part * size + max(0, part - (parts - larger)) for part in range(parts + 1)]
-    return [_piece(whole, start, end) for start, end in pairwise(starts)]
+        return [offsets]
+    size, larger = divmod(offsets.size, parts)
+    starts = [offsets.from_offset + part * size + max(0, part - (parts - larger)) for part in range(parts + 1)]
+    return [_piece(offsets, start, end) for start, end in pairwise(starts)]
 
 
-def _piece(whole: OffsetRange, start: int, end: int) -> OffsetRange:
-    epoch = whole.start_epoch if start == whole.from_offset else NO_EPOCH
-    return replace(whole, from_offset=start, until_offset=end, start_epoch=epoch)
+def _piece(offsets: OffsetRange, start: int, end: int) -> OffsetRange:
+    epoch = offsets.start_epoch if start == offsets.from_offset else NO_EPOCH
+    return replace(offsets, from_offset=start, until_offset=end, start_epoch=epoch)
 
 
 def _deal_out(
     ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], tasks: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """Up to `tasks` tasks of near-even size: the ranges end to end, those of one leader together, and cut."""
-    line = sorted(ranges, key=lambda whole: (leaders.get(whole.partition, NO_LEADER), whole.partition))
-    ends = list(accumulate(whole.size for whole in line))
-    cuts = [ends[-1] * number // tasks for number in range(tasks + 1)]
+    """Up to `tasks` tasks of near-even size: the ranges end to end, those of one leader together, and split."""
+    line = sorted(ranges, key=lambda offsets: (leaders.get(offsets.partition, NO_LEADER), offsets.partition))
+    ends = list(accumulate(offsets.size for offsets in line))
+    bounds = [ends[-1] * number // tasks for number in range(tasks + 1)]
     dealt = [
         tuple(
-            _piece(whole, whole.until_offset - min(end - low, whole.size), whole.until_offset - max(end - high, 0))
-            for whole, end in zip(line, ends, strict=True)
-            if max(low, end - whole.size) < min(high, end)
+            _piece(
+                offsets, offsets.until_offset - min(end - low, offsets.size), offsets.until_offset - max(end - high, 0)
+            )
+            for offsets, end in zip(line, ends, strict=True)
+            if max(low, end - offsets.size) < min(high, end)
         )
-        for low, high in pairwise(cuts)
+        for low, high in pairwise(bounds)
     ]
     return [task for task in dealt if task]
 
