@@ -36,7 +36,7 @@ class ClientOptions:
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092",
         "Required. Brokers for the first connection, as host:port separated by commas. One reachable broker is enough.",
     )
-    client_id: str = _connections.label(
+    client_id: str = _connections.short_text(
         "kafka.client.id", "Client name in the brokers' logs, metrics and quotas.", default="kafkameta"
     )
     request_timeout_ms: int = _connections.number(
@@ -87,7 +87,7 @@ class ClientOptions:
 class FetchOptions:
     """What a Fetch asks for. No part of `ClientOptions`: a worker that reads and writes has one client."""
 
-    client_rack: str = _fetches.label(
+    client_rack: str = _fetches.short_text(
         "kafka.client.rack",
         "Rack or availability zone of the executors, for local replicas (KIP-392).",
         default="",

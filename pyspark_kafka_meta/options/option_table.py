@@ -19,7 +19,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import shortened
 from pyspark_kafka_meta.options.names import CaseInsensitiveMap, unknown_option
-from pyspark_kafka_meta.options.parsers import parse_choice, parse_label, parse_number
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_short_text
 from pyspark_kafka_meta.validators import INT32_MAX
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ class Rows:
         **columns: Unpack[Columns],
     ) -> Any:
         option = Option(name, default, parse, error, doc, self.section, self.queries)
-        return row(replace(option, **columns))
+        return option_field(replace(option, **columns))
 
     def number(
         self,
@@ -170,13 +170,13 @@ class Rows:
         error = f"Option '{name}' must be {' or '.join(choices)}, got '{{value}}'"
         return self.option(name, next(iter(choices)), partial(parse_choice, values=choices), error, doc, **columns)
 
-    def label(self, name: str, doc: str, default: str | None = None, **columns: Unpack[Columns]) -> Any:
+    def short_text(self, name: str, doc: str, default: str | None = None, **columns: Unpack[Columns]) -> Any:
         """An option whose value is any text of one line, such as a name."""
         error = f"Option '{name}' must be at most 255 printable characters"
-        return self.option(name, default, parse_label, error, doc, **columns)
+        return self.option(name, default, parse_short_text, error, doc, **columns)
 
 
-def row(option: Option) -> Any:
+def option_field(option: Option) -> Any:
     """A field with this row, which other dataclasses may have too."""
     return field(metadata={"option": option})
 

@@ -94,10 +94,10 @@ def parse_duration_ms(text: str) -> int:
 
 def parse_id(text: str) -> str:
     """An id of at most 255 printable characters, not empty."""
-    return parse_label(parse_text(text).strip())
+    return parse_short_text(parse_text(text).strip())
 
 
-def parse_label(text: str) -> str:
+def parse_short_text(text: str) -> str:
     """At most 255 printable characters."""
     if not text.isprintable() or len(text) > 255:
         raise ValueError

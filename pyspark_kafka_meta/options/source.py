@@ -28,9 +28,9 @@ from pyspark_kafka_meta.options.option_table import (
     Query,
     Rows,
     Section,
+    option_field,
     options_of,
     raise_problems,
-    row,
 )
 from pyspark_kafka_meta.options.sink import DECISIONS_TOPIC, TransactionOptions
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
@@ -181,8 +181,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
     include_headers: bool = _topics.choice(
         "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
     )
-    group_id: str | None = _groups.label("kafka.group.id", "Accepted with a warning: no consumer group is joined.")
-    group_id_prefix: str | None = _groups.label("groupIdPrefix", "Like kafka.group.id.")
+    group_id: str | None = _groups.short_text("kafka.group.id", "Accepted with a warning: no consumer group is joined.")
+    group_id_prefix: str | None = _groups.short_text("groupIdPrefix", "Like kafka.group.id.")
     commit_group: str | None = _groups.option(
         "commitOffsetsToGroup",
         None,
@@ -191,7 +191,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         "Consumer group to which a stream commits the offsets of finished micro-batches, for lag monitoring only.",
         queries=Query.RECORDS_STREAM,
     )
-    decisions_topic: str = row(options_of(TransactionOptions)["decisions_topic"])
+    decisions_topic: str = option_field(options_of(TransactionOptions)["decisions_topic"])
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:

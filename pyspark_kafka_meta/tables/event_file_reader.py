@@ -137,12 +137,12 @@ def advance(start: FilesOffset, files: Collection[EventFile], max_files: int | N
         filter(start.is_new, files),
         key=lambda file: (file.number - start.writers.get(file.writer_id, 0), file.writer_id),
     )
-    taken, left = (new, []) if max_files is None else (new[:max_files], new[max_files:])
-    if not taken and not start.initial:
+    chosen, left = (new, []) if max_files is None else (new[:max_files], new[max_files:])
+    if not chosen and not start.initial:
         return start
     before_left_ms = min((file.modified_ms for file in left), default=INT64_MAX) - 1
     kept = start.forget(files, min(_oldest_late_ms(files, now_ms), before_left_ms))
-    writers = {**kept.writers, **next_numbers(taken)}
+    writers = {**kept.writers, **next_numbers(chosen)}
     return FilesOffset(writers, kept.read_until_ms, replace(start, initial=False) if start.initial else None)
 
 

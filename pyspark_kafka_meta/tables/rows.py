@@ -208,8 +208,8 @@ ROWS: Mapping[Table, type] = {
 }
 
 
-def struct_type(row: type) -> StructType:
-    """The Spark columns of a table of `row`s."""
+def struct_type(row_type: type) -> StructType:
+    """The Spark columns of a table whose rows are `row_type`s."""
     from pyspark.sql import types
 
     scalars: dict[type, types.DataType] = {
@@ -224,11 +224,11 @@ def struct_type(row: type) -> StructType:
         return types.StructType([types.StructField(name, kind) for name, kind in members.items()])
 
     build = _builder(scalars, types.ArrayType, struct)
-    return types.StructType([types.StructField(name, build(hint)) for name, hint in _columns(row).items()])
+    return types.StructType([types.StructField(name, build(hint)) for name, hint in _columns(row_type).items()])
 
 
-def arrow_schema(row: type, names: Collection[str] | None = None) -> pa.Schema:
-    """The Arrow columns of a table of `row`s: all columns, or `names` in their order."""
+def arrow_schema(row_type: type, names: Collection[str] | None = None) -> pa.Schema:
+    """The Arrow columns of a table whose rows are `row_type`s: all columns, or `names` in their order."""
     import pyarrow as pa
 
     scalars = {
@@ -243,7 +243,7 @@ def arrow_schema(row: type, names: Collection[str] | None = None) -> pa.Schema:
         return pa.list_(pa.field("element", member))
 
     build = _builder(scalars, array, lambda members: pa.struct(list(members.items())))
-    columns = _columns(row)
+    columns = _columns(row_type)
     return pa.schema([(name, build(columns[name])) for name in (columns if names is None else names)])
 
 
@@ -271,9 +271,9 @@ def warn_of_invalid(count: int) -> None:
         logger.warning("skipped lines that are not refresh events: %d", count)
 
 
-def _columns(row: type) -> dict[str, Any]:
+def _columns(row_type: type) -> dict[str, Any]:
     """The type of each column. `time_ms` is also a timestamp column, the first one."""
-    types = column_types() if row is RefreshEvent else get_type_hints(row)
+    types = column_types() if row_type is RefreshEvent else get_type_hints(row_type)
     return {**({"time": datetime} if "time_ms" in types else {}), **types}
 
 

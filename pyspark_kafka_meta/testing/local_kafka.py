@@ -100,10 +100,10 @@ class LocalKafka:
 
     def __enter__(self) -> Self:
         """Start the cluster and wait until every broker knows all brokers: about 4 s, the first time 30 s more."""
-        taken = [port for port in self._layout.broker_ports.values() if not is_free(port)]
-        if taken:
+        used = [port for port in self._layout.broker_ports.values() if not is_free(port)]
+        if used:
             raise ClusterError(
-                f"Port {taken[0]} is in use: end the process that uses it (a closed connection blocks its port for a "
+                f"Port {used[0]} is in use: end the process that uses it (a closed connection blocks its port for a "
                 "minute), or leave out `ports` to use free ports."
             )
         runtime = JavaRuntime(find_java(), resolve_jars(self._release.jars), JVM_OPTIONS)

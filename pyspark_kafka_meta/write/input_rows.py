@@ -84,10 +84,10 @@ def read_rows(
         RecordTooLargeError: a row is larger than allowed.
     """
     pending: list[InputRows] = []
-    pending_rows = pending_bytes = row = 0
+    pending_rows = pending_bytes = first_row = 0
     for part in (part for batch in batches for part in _parts(batch, part_bytes)):
-        rows = _checked(_rows(part, columns, row, now_ms()), max_record_bytes)
-        row += len(rows)
+        rows = _checked(_rows(part, columns, first_row, now_ms()), max_record_bytes)
+        first_row += len(rows)
         ends, start = np.cumsum(rows.sizes), 0
         while start < len(rows):
             begin = int(ends[start - 1]) if start else 0

@@ -104,15 +104,15 @@ class Partitioner:
         sticky = self._sticky.setdefault(topic, _Sticky())
         if sticky.partition not in partitions:
             sticky.change(self._other(sticky.partition, partitions))
-        row = used_bytes = 0
-        while row < len(sizes):
+        start = used_bytes = 0
+        while start < len(sizes):
             if sticky.given_bytes >= self._sticky_bytes:
                 sticky.change(self._other(sticky.partition, partitions))
             full_at = used_bytes + self._sticky_bytes - sticky.given_bytes
             until = min(int(np.searchsorted(ends_at, full_at)) + 1, len(sizes))
-            result[row:until] = sticky.partition
+            result[start:until] = sticky.partition
             sticky.given_bytes += int(ends_at[until - 1]) - used_bytes
-            row, used_bytes = until, int(ends_at[until - 1])
+            start, used_bytes = until, int(ends_at[until - 1])
         return result
 
     def _other(self, current: int, partitions: Sequence[int]) -> int:

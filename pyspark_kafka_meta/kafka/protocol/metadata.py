@@ -8,7 +8,7 @@ from typing import Any
 from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, Exchange
-from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, label, ms, unique
+from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, checked_text, ms, unique
 from pyspark_kafka_meta.model import MetadataResponse, PartitionMetadata, TopicMetadata
 from pyspark_kafka_meta.validators import is_topic_name
 
@@ -43,7 +43,7 @@ def metadata_response(exchange: Exchange, topics: Collection[str] | None) -> Met
     requested = None if topics is None else set(topics) - refused
     check(len(message.brokers) <= MAX_BROKERS, "more than %d brokers", MAX_BROKERS)
     return MetadataResponse(
-        cluster_id=label(message.cluster_id, "cluster id"),
+        cluster_id=checked_text(message.cluster_id, "cluster id"),
         controller_id=message.controller_id,
         brokers=unique(map(broker, message.brokers), lambda known: known.node_id, "broker"),
         topics=(

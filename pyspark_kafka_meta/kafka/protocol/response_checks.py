@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint
 
 _HOST = re.compile(r"[!-~]{1,255}")
-_MAX_LABEL = 255
+_MAX_TEXT = 255
 _MAX_PRINTED = 500
 
 K = TypeVar("K")
@@ -27,11 +27,13 @@ def broker(entry: Any) -> Broker:
     check(entry.node_id >= 0, "a broker id of %d", entry.node_id)
     check(_HOST.fullmatch(entry.host) is not None, "an impossible host name for broker %d", entry.node_id)
     check(0 < entry.port < 65536, "port %d for broker %d", entry.port, entry.node_id)
-    return Broker(int(entry.node_id), Address(entry.host, int(entry.port)), label(getattr(entry, "rack", None), "rack"))
+    return Broker(
+        int(entry.node_id), Address(entry.host, int(entry.port)), checked_text(getattr(entry, "rack", None), "rack")
+    )
 
 
-def label(text: str | None, what: str) -> str | None:
-    check(text is None or (len(text) <= _MAX_LABEL and text.isprintable()), f"an impossible {what}")
+def checked_text(text: str | None, what: str) -> str | None:
+    check(text is None or (len(text) <= _MAX_TEXT and text.isprintable()), f"an impossible {what}")
     return text
 
 

@@ -127,24 +127,24 @@ def _find_strings(
     for start in range(0, int(until[-1]), SLICE_STRINGS):
         end = min(start + SLICE_STRINGS, int(until[-1]))
         # From here on, a group is the part of it that is in the slice.
-        taken = np.minimum(until, end) - np.maximum(first, start)
-        groups = np.flatnonzero(taken > 0)
-        taken, group_at, group_ends = taken[groups], starts_at[groups], ends[groups]
+        slice_counts = np.minimum(until, end) - np.maximum(first, start)
+        groups = np.flatnonzero(slice_counts > 0)
+        slice_counts, group_at, group_ends = slice_counts[groups], starts_at[groups], ends[groups]
         if first[groups[0]] < start:
             group_at[0] = next_at
         has_more = int(until[groups[-1]] > end)
-        taken[-1] += has_more
-        starts = find_starts(payload, group_at, taken, group_ends)
+        slice_counts[-1] += has_more
+        starts = find_starts(payload, group_at, slice_counts, group_ends)
         if has_more:
             next_at = group_ends[-1] = starts[-1]
-            taken[-1] -= 1
+            slice_counts[-1] -= 1
             starts = starts[:-1]
 
-        def locate_string(string: int, groups: Positions = groups, taken: Ints = taken) -> str:
-            return locate(int(np.repeat(groups, taken)[string]))
+        def locate_string(string: int, groups: Positions = groups, slice_counts: Ints = slice_counts) -> str:
+            return locate(int(np.repeat(groups, slice_counts)[string]))
 
         length, at = read_varints(payload, starts, locate_string)
-        fits = np.maximum(length, 0) == expected_ends(starts, taken, group_ends) - at
+        fits = np.maximum(length, 0) == expected_ends(starts, slice_counts, group_ends) - at
         fits[::2] &= length[::2] >= 0  # a key is never null
         require(fits & (length >= -1), "a header length is wrong", locate_string)
         yield at, length
