@@ -99,7 +99,7 @@ class Feed:
 
 class FollowedRanges(LostRecords):
     """A range of a Spark task lies within the log, so that reaching the log's end is a doubt that asks brokers; the end
-    of a range without end always lies behind the log, and is no doubt."""
+    of a range without end always lies after the log, and is no doubt."""
 
     def confirm(self, cursor: PartitionCursor, suspicion: OutOfRange | EmptyResponses, now: float) -> Instruction:
         return None if isinstance(suspicion, EmptyResponses) else super().confirm(cursor, suspicion, now)

@@ -45,7 +45,7 @@ class ProtocolError(KafkaMetaError):
 
 
 class ResponseTooLargeError(KafkaMetaError):
-    """A broker's answer is larger than the options allow, and would be again. Raise kafka.fetch.max.bytes."""
+    """A broker's response is larger than the options allow, and would be again. Raise kafka.fetch.max.bytes."""
 
 
 class RequestTooLargeError(KafkaMetaError):

@@ -110,7 +110,7 @@ def defer_signals() -> Iterator[None]:
 @contextmanager
 def reporting(until_ended: bool = False) -> Iterator[None]:
     """Ends the command with exit code 1 after an error of ours, and after Ctrl-C as shells do, so that nothing goes on
-    behind an `&&`.
+    after an `&&`.
 
     Args:
         until_ended: whether Ctrl-C is how the command is meant to end: with 0.

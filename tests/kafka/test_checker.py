@@ -67,12 +67,12 @@ def test_anomaly_is_found(name: str) -> None:
 def one_record_wrong() -> dict[str, list[Record]]:
     histories = {}
     for index, row in enumerate(ACKED):
-        before, behind = ACKED[:index], ACKED[index + 1 :]
-        histories[f"{row.value} lost"] = before + behind
-        histories[f"{row.value} repeated at once"] = [*before, row, row, *behind]
+        before, after = ACKED[:index], ACKED[index + 1 :]
+        histories[f"{row.value} lost"] = before + after
+        histories[f"{row.value} repeated at once"] = [*before, row, row, *after]
         histories[f"{row.value} repeated later"] = [*ACKED, row]
         if row.offset > 0:
-            histories[f"{row.value} too early"] = [row, *before, *behind]
+            histories[f"{row.value} too early"] = [row, *before, *after]
     return histories
 
 

@@ -400,7 +400,7 @@ def test_foreign_records_among_the_decisions_do_not_matter_but_a_lost_decision_d
 
 
 def test_overlapping_batch_writes_with_one_id_are_each_visible_once(sink: Sink) -> None:
-    """Each recognises its own decision, also behind that of the other."""
+    """Each recognises its own decision, also after that of the other."""
     slow, quick = sink.committer(), sink.committer()
     go_on = decide_alone(slow, BatchId(BATCH, "slow", 0), [sink.write(slow.plan(), 0)])
     quick.commit(BatchId(BATCH, "quick", 0), [sink.write(quick.plan(), 1)], 0)

@@ -156,14 +156,14 @@ def test_r19_a_record_larger_than_any_fetch_limit_comes_whole(proxied: ProxiedKa
     producer = Producer(
         {"bootstrap.servers": proxied.kafka.admin_servers, "message.max.bytes": 8_000_000, "log_level": 0}
     )
-    for text in ("before", value, "behind"):
+    for text in ("before", value, "after"):
         producer.produce(topic, text, partition=0)
         assert producer.flush(30) == 0
     limits = {"kafka.max.partition.fetch.bytes": "1000", "kafka.fetch.max.bytes": "1000"}
     stream = proxied.stream(topic, tmp_path, **limits)
     try:
         stream.run_until(lambda: len(stream.rows) == 3)
-        assert [row.value for row in stream.rows] == ["before", value, "behind"]
+        assert [row.value for row in stream.rows] == ["before", value, "after"]
     finally:
         stream.close()
 

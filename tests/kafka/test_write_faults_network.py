@@ -117,7 +117,7 @@ def test_slow_stage_before_the_sink_is_no_timeout(open_worker: OpenWorker, wait_
 
 RETRIED = {
     "damaged batch": Fault(ErrorCode.corrupt_message, is_appended=False),
-    "refused, and those behind it with it": Fault(ErrorCode.not_enough_replicas, is_appended=False),
+    "refused, and those after it with it": Fault(ErrorCode.not_enough_replicas, is_appended=False),
     "appended, but not replicated in time": Fault(ErrorCode.not_enough_replicas_after_append, is_appended=True),
     "appended, but not acknowledged in time": Fault(ErrorCode.request_timed_out, is_appended=True),
     "appended before": Fault(ErrorCode.duplicate_sequence_number, is_appended=True),

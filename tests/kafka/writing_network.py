@@ -28,7 +28,7 @@ class Fault:
 
     Attributes:
         is_appended: whether the log has the batch. If not, the broker refuses it because of a wrong checksum, and the
-            batches behind it because of their sequence.
+            batches after it because of their sequence.
         is_lasting: whether the partition refuses all batches of this producer epoch, as a leader that has forgotten it.
     """
 

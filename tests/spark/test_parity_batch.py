@@ -215,7 +215,7 @@ BOTH_REFUSE: dict[str, tuple[dict[str, Any], str]] = {
         {"subscribe": "<rich>", "startingOffsets": at(_0=0, _1=0), "endingOffsets": at(_0=1, _2=1)},
         "The specified start offset and end offset should have the same topic-partitions|exactly the partitions",
     ),
-    "R21 start behind end": (
+    "R21 start after end": (
         {"subscribe": "<rich>", "startingOffsets": at(_0=9, _1=0, _2=0), "endingOffsets": at(_0=3, _1=1, _2=1)},
         "The specified start offset 9 is greater than the end offset 3 for topic .* partition 0",
     ),
@@ -271,7 +271,7 @@ def test_r14_a_union_with_itself_reads_twice(spark: SparkSession, kafka: Any, to
 FAILING = ("true", "false")
 
 
-def test_r15_retention_under_a_dataframe_is_told_and_the_next_load_starts_behind_it(
+def test_r15_retention_under_a_dataframe_is_told_and_the_next_load_starts_after_it(
     spark: SparkSession, kafka: Any, topic: str, produce: Any, delete_records: Any
 ) -> None:
     produce(topic, map(str, range(10)), partition=0)
@@ -292,7 +292,7 @@ def test_mb30_min_partitions_makes_as_many_tasks(spark: SparkSession, kafka: Any
     assert rows.select(spark_partition_id().alias("task")).distinct().count() >= 6
 
 
-def test_r22_a_start_behind_the_end_of_the_log_is_refused_when_the_query_is_planned(
+def test_r22_a_start_after_the_end_of_the_log_is_refused_when_the_query_is_planned(
     spark: SparkSession, kafka: Any, topics: dict[str, str]
 ) -> None:
     rows = read(

@@ -63,7 +63,7 @@ def delete(kafka: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
-def test_mb2_latest_begins_behind_what_is_there_and_goes_on_after_a_stop(
+def test_mb2_latest_begins_after_what_is_there_and_goes_on_after_a_stop(
     how: str, query: Query, topic: str, produce: Any, add_partitions: Any
 ) -> None:
     options = {how: topic if how == "subscribe" else {topic: [0, 1, 2]}, "startingOffsets": "latest"}

@@ -148,10 +148,10 @@ def test_new_leader_reports_no_end_before_the_start_of_its_epoch() -> None:
     network.cluster.append(T0, BATCH)
 
     assert listed(network, 2, LATEST_TIMESTAMP).error_code == 78
-    assert listed(network, 2, 2**62).error_code == 78, "the record may lie behind its high watermark"
+    assert listed(network, 2, 2**62).error_code == 78, "the record may lie after its high watermark"
     assert listed(network, 2, 0).offset == 0
     assert listed(network, 2, EARLIEST_TIMESTAMP).error_code == 0
     network.replica_ends[2, T0] = 20
     assert listed(network, 2, LATEST_TIMESTAMP).offset == 20, "not the end of its log"
     del network.cluster.logs[T0][1:]
-    assert listed(network, 2, LATEST_TIMESTAMP).offset == 10, "not behind the end of a truncated log"
+    assert listed(network, 2, LATEST_TIMESTAMP).offset == 10, "not after the end of a truncated log"

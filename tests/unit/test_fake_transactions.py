@@ -58,7 +58,7 @@ def test_open_transaction_holds_back_readers_of_committed_records(scene: Scene, 
     scene.write(T0, "before")
     producer = begun(scene, client)
     assert produced(client, producer).base_offset == 1
-    scene.write(T0, "behind")
+    scene.write(T0, "after")
 
     assert fetched(scene).last_stable_offset == 1
     assert len(read_batch_headers(fetched(scene).records)) == 1

@@ -259,7 +259,7 @@ def test_slow_broker_times_out_once_at_the_first_deadline_and_others_are_unhurt(
         offsets(cluster.network, 1, node_id)
     cluster.mock.set_rtt_ms(1, SLOW_MS)
     cluster.send(1, "late", timeout_s=SOON_S)
-    cluster.send(1, "behind it")
+    cluster.send(1, "after it")
     cluster.send(2, "b", partition=T1)
 
     assert offsets(cluster.network, 1, node_id=2) == [1]
@@ -491,7 +491,7 @@ def test_session_is_renewed_only_when_nothing_is_in_flight(monkeypatch: pytest.M
     assert was_silent == [True], "the second request waits for the login, which waits for the first response"
 
 
-def test_refused_renewal_is_one_failure_of_the_requests_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_renewal_is_one_failure_of_the_requests_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
 
     def behave(peer: socket.socket) -> None:
@@ -605,7 +605,7 @@ def name_another_partition(peer: socket.socket) -> None:
         (name_another_partition, ProtocolError, "unrequested t-5"),
     ],
 )
-def test_wrong_answer_is_one_failure_of_the_requests_behind_it(
+def test_wrong_answer_is_one_failure_of_the_requests_after_it(
     network: KafkaNetwork, misbehave: Wrong, kind: type[KafkaMetaError], text: str
 ) -> None:
     connections = []

@@ -212,7 +212,7 @@ class PartitionCursor(RetryPause):
 
     def on_local_start(self, offset: int) -> Instruction:
         """After `EmptyResponses`: take the first offset on the leader's own disk. Before it, remote storage may be
-        slow. Behind it, there are no records up to the end of the range: compaction has removed them."""
+        slow. After it, there are no records up to the end of the range: compaction has removed them."""
         if self.position < offset:
             return BackOff()
         self.position = self.range.until_offset

@@ -39,7 +39,7 @@ class ReadDecisions:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmDecisions:
-    """Write a record behind the decisions, and read up to it: a broker that does not know yet that it has lost the
+    """Write a record after the decisions, and read up to it: a broker that does not know yet that it has lost the
     partition reports an end of the log that is too low. Result: False if there are decisions that `ReadDecisions` did
     not return, or another driver has fenced this one."""
 
@@ -62,7 +62,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcomes:
-    """Read from the log how transactions ended: the markers behind their records. Result: a tuple of those that were
+    """Read from the log how transactions ended: the markers after their records. Result: a tuple of those that were
     aborted. Raises DataLossError if no marker can come any more, and ConnectError if one may come later."""
 
     transactions: tuple[OpenTransaction, ...]

@@ -2,7 +2,7 @@
 
 A driver writes the records of a decision (`decision_records.py`) in a transaction of the sink's own id, so that a
 fenced driver cannot write any more. Other sinks' open transactions do not matter: records are read up to the high
-watermark, and count if the marker behind them is a commit.
+watermark, and count if the marker after them is a commit.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class _Search:
     """For the marker of a transaction in one of its partitions.
 
     Attributes:
-        next_offset: behind what was read.
-        is_lost: whether the log is gone, or starts behind `next_offset`.
+        next_offset: after what was read.
+        is_lost: whether the log is gone, or starts after `next_offset`.
         error: why the log was not read up to its end.
     """
 
@@ -61,7 +61,7 @@ class Copy(NamedTuple):
     """A record batch for another producer, in the partition that it was read from.
 
     Attributes:
-        left: what the transaction wrote to this partition behind the batch.
+        left: what the transaction wrote to this partition after the batch.
     """
 
     partition: TopicPartition
@@ -77,11 +77,11 @@ class TransactionReader:
         self._log = LogReader(client)
 
     def is_committed(self, transaction: OpenTransaction, deadline: float) -> bool:
-        """Whether the marker behind the transaction's records, in any of its partitions, commits them. Waits for the
+        """Whether the marker after the transaction's records, in any of its partitions, commits them. Waits for the
         marker if the transaction is just ending.
 
         Raises:
-            DataLossError: no marker can come any more: all logs are gone or start behind its records, or by `deadline`
+            DataLossError: no marker can come any more: all logs are gone or start after its records, or by `deadline`
                 all markers were written and no log has one.
             ConnectError: no log has a marker by `deadline`, but one may come later.
             KafkaMetaError: a log cannot be read.

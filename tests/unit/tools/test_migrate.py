@@ -54,7 +54,7 @@ def logged(checkpoint: Path, batch: int, source: int = 0) -> SourceOffset:
     ],
     ids=["committed", "planned and not committed", "two digits", "batch 0 not committed", "several sources"],
 )
-def test_reading_goes_on_behind_the_last_committed_batch(
+def test_reading_goes_on_after_the_last_committed_batch(
     batches: dict[int, list[str]], committed: int, expected: list[str], pending: int | None, tmp_path: Path
 ) -> None:
     checkpoint = make(tmp_path / "old", batches, committed, initial='{"t":{"0":2}}')

@@ -94,7 +94,7 @@ def test_every_column_may_have_large_types(text: pa.DataType, binary: pa.DataTyp
     ]
 
 
-def test_values_behind_the_first_2_gib_of_a_large_column_are_read() -> None:
+def test_values_after_the_first_2_gib_of_a_large_column_are_read() -> None:
     memory = np.zeros(2_200_000_008, np.uint8)  # the kernel gives pages only to what is written
     memory[-8:] = np.frombuffer(b"firstsec", np.uint8)
     ends = np.array([0, 2_200_000_000, 2_200_000_005, 2_200_000_008])

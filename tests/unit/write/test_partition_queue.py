@@ -183,7 +183,7 @@ def test_after_a_failure_nothing_is_sent_until_all_responses_are_there_then_all_
     assert [queued.base_sequence for queued in (second, third, fourth)] == [1, 2, 3]
 
 
-def test_batch_behind_a_failed_one_may_be_acknowledged_before_it() -> None:
+def test_batch_after_a_failed_one_may_be_acknowledged_before_it() -> None:
     queue = Queue(1, 1, 1)
     first, second, third = queue.send_all()
 
@@ -261,7 +261,7 @@ def test_forgotten_producer_starts_again_with_the_next_epoch(code: ErrorCode) ->
 
     for queued in (first, second, third):
         queue.respond(queued, ErrorCode.out_of_order_sequence_number)
-    assert queue.send_all() == [first], "alone: with others behind it in flight, its epoch would never go up"
+    assert queue.send_all() == [first], "alone: with others after it in flight, its epoch would never go up"
     assert queue.respond(first, code) == BackOff()
     assert queue.sequences() == [0, 3, 5]
 

@@ -24,7 +24,7 @@ A, B, C = ((family, (ip, 9092)) for family, ip in ((10, "2001:db8::1"), (2, "192
         ([(2, ("192.0.2.9", 9092))], [A, B, C]),
     ],
 )
-def test_order_begins_behind_the_address_that_failed_last(failed: list[Candidate], order: list[Candidate]) -> None:
+def test_order_begins_after_the_address_that_failed_last(failed: list[Candidate], order: list[Candidate]) -> None:
     failures = FailedAddresses()
     for candidate in failed:
         failures.add(HOST, candidate)

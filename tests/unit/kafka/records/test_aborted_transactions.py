@@ -124,7 +124,7 @@ KEYS = {
     "no key": varint(-1),
     "empty key": varint(0),
     "short key": varint(3) + bytes(3),
-    "marker behind a negative length": varint(-5) + bytes(4),
+    "marker after a negative length": varint(-5) + bytes(4),
 }
 
 

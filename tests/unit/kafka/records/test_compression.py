@@ -125,7 +125,7 @@ def test_several_frames_or_members_are_one_text(codec: Codec) -> None:
 
 @pytest.mark.parametrize("padding", [b"\0", bytes(4), bytes(1000), b"garbage", b"garbage" * 1000])
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
-def test_bytes_behind_the_compressed_data_are_ignored_as_in_java(codec: Codec, padding: bytes) -> None:
+def test_bytes_after_the_compressed_data_are_ignored_as_in_java(codec: Codec, padding: bytes) -> None:
     assert decompress(codec, COMPRESS[codec](TEXT) + padding, room=len(TEXT)) == TEXT
 
 
@@ -135,13 +135,13 @@ def test_padded_text_larger_than_the_target_is_not_corrupt(codec: Codec) -> None
         decompress(codec, COMPRESS[codec](TEXT) + b"padding", room=len(TEXT) - 1)
 
 
-def test_padding_behind_several_gzip_members_is_ignored() -> None:
+def test_padding_after_several_gzip_members_is_ignored() -> None:
     members = COMPRESS[Codec.GZIP](TEXT[:5000]) + COMPRESS[Codec.GZIP](TEXT[5000:])
 
     assert decompress(Codec.GZIP, members + b"padding") == TEXT
 
 
-def test_damaged_gzip_member_behind_another_is_refused() -> None:
+def test_damaged_gzip_member_after_another_is_refused() -> None:
     member = bytearray(COMPRESS[Codec.GZIP](TEXT))
     member[-8] ^= 1  # its checksum
 
@@ -169,7 +169,7 @@ def test_snappy_blocks_may_hold_no_text() -> None:
     assert decompress(Codec.SNAPPY, empty + xerial_snappy(TEXT)[16:]) == TEXT
 
 
-def test_fewer_bytes_than_a_length_behind_snappy_blocks_are_ignored_as_in_java() -> None:
+def test_fewer_bytes_than_a_length_after_snappy_blocks_are_ignored_as_in_java() -> None:
     assert decompress(Codec.SNAPPY, xerial_snappy(TEXT) + b"abc") == TEXT
 
 

@@ -38,7 +38,7 @@ def damage_checksum(batch: StoredBatch) -> StoredBatch:
 
 
 def damage_value(batch: StoredBatch) -> StoredBatch:
-    """The last byte of the last record's value; the count of its headers comes behind it."""
+    """The last byte of the last record's value; the count of its headers comes after it."""
     return replace(batch, data=batch.data[:-2] + b"?" + batch.data[-1:])
 
 

@@ -1,4 +1,4 @@
-"""A task whose records are lost fails, or continues behind them if the options allow it."""
+"""A task whose records are lost fails, or continues after them if the options allow it."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def lag_behind(scene: Scene) -> None:
 
 
 def lag_behind_in_fetches(scene: Scene) -> None:
-    """The same to a Fetch: broker 2 has all records, and for seven seconds gives out none of those behind offset 3."""
+    """The same to a Fetch: broker 2 has all records, and for seven seconds gives out none of those after offset 3."""
     grow(scene)
     scene.cluster.move_leader(T0, 2)
     scene.network.replica_ends[2, T0] = 3
@@ -228,7 +228,7 @@ def test_log_that_ends_before_the_range_for_a_moment_loses_nothing(scene: Scene,
 
 
 @pytest.mark.parametrize("grows", [True, False])
-def test_range_that_begins_behind_the_log_is_waited_for_as_long(scene: Scene, grows: bool) -> None:
+def test_range_that_begins_after_the_log_is_waited_for_as_long(scene: Scene, grows: bool) -> None:
     scene.write(T0, "0", "1", "2")
     reading = scene.reader().read([scene.range(T0, 4, 6)])
     if grows:

@@ -68,7 +68,7 @@ def flipped(data: bytes, position: int) -> bytes:
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def test_position_moves_behind_the_records_and_into_their_epoch() -> None:
+def test_position_moves_after_the_records_and_into_their_epoch() -> None:
     reader = cursor()
     records = batch(["a", "b"], epoch=5) + batch(["c"], base_offset=2, epoch=6)
 
@@ -321,7 +321,7 @@ def test_only_unknown_epochs_in_a_row_show_that_the_cache_is_wrong(between: Fetc
 
 
 @pytest.mark.parametrize("end_offset", [5, 6, 90])
-def test_diverging_epoch_at_or_behind_the_position_is_no_loss(end_offset: int) -> None:
+def test_diverging_epoch_at_or_after_the_position_is_no_loss(end_offset: int) -> None:
     reader = cursor(start=5)
 
     assert reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), response_is_empty=True) is None
@@ -331,7 +331,7 @@ def test_diverging_epoch_at_or_behind_the_position_is_no_loss(end_offset: int) -
 @pytest.mark.parametrize(
     ("end_offset", "goes_on_at", "with_epoch"),
     [
-        pytest.param(7, 7, EPOCH, id="behind the start of the range"),
+        pytest.param(7, 7, EPOCH, id="after the start of the range"),
         pytest.param(5, 5, EPOCH, id="at the start of the range"),
         pytest.param(3, 5, NO_EPOCH, id="before the range, which is not left"),
     ],

@@ -118,7 +118,7 @@ def test_start_that_has_aged_out_is_told_once_however_often_it_is_planned(
     assert caplog.text.count("names offset 1 of t-0, and its log starts at 3") == 1
 
 
-def test_end_that_has_aged_out_tells_of_no_loss_behind_it(scene: Scene) -> None:
+def test_end_that_has_aged_out_tells_of_no_loss_after_it(scene: Scene) -> None:
     del scene.cluster.logs[T0][:2]
     options = {"startingOffsets": "earliest", "endingOffsets": offsets_json(p0=4, p1=-1, p2=-1)}
     found = batch_planner(scene, **options, **GO_ON).batch_ranges()
@@ -333,7 +333,7 @@ def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene)
 
 
 def test_query_that_becomes_read_committed_waits_for_the_transaction_and_repeats_nothing(scene: Scene) -> None:
-    """Its checkpoint lies behind the last stable offset, and that is no truncation."""
+    """Its checkpoint lies after the last stable offset, and that is no truncation."""
     start = scene.planner(startingOffsets="latest").next_offset(BEGINNING, None, limited=False)
     scene.network.open_transactions[T0] = positions(start)[T0] - 2
     planner = scene.planner(kafka_isolation_level="read_committed")
@@ -345,7 +345,7 @@ def test_query_that_becomes_read_committed_waits_for_the_transaction_and_repeats
     assert positions(later)[T0] == positions(start)[T0] + 1
 
 
-def test_starting_offset_behind_an_open_transaction_is_no_mistake(scene: Scene) -> None:
+def test_starting_offset_after_an_open_transaction_is_no_mistake(scene: Scene) -> None:
     end = scene.cluster.bounds(T0)[1]
     scene.network.open_transactions[T0] = end - 2
     named = json.dumps({"t": {"0": end - 1, "1": -2, "2": -2}})

@@ -58,12 +58,12 @@ BAD_BATCHES: dict[str, tuple[dict[str, str], type[Exception], str]] = {
         OptionError,
         "endingOffsets must name exactly .* Missing: none. Not read: t-3",
     ),
-    "start behind the log": (
+    "start after the log": (
         {"startingOffsets": offsets_json(p0=13, p1=-2, p2=-2)},
         OptionError,
         "startingOffsets names offset 13 of t-0, and its log ends at 12: correct it",
     ),
-    "end behind the log": (
+    "end after the log": (
         {"endingOffsets": offsets_json(p0=13, p1=-1, p2=-1)},
         OptionError,
         "endingOffsets names offset 13 of t-0, and its log ends at 12: correct it",
@@ -258,8 +258,8 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
     with pytest.raises(DataLossError, match="offset 2 of t-0, and its log starts at 3"):
         resolve({T0: 2, T1: 7})
     assert resolve({T0: 2, T1: 7}, **GO_ON)[T0] == Position(3)
-    behind = "the commit of consumer group g names offset 13 of t-1, and its log ends at 12"
-    with pytest.raises(DataLossError, match=f"{behind}: .*set the option failOnDataLoss to false"):
+    reason = "the commit of consumer group g names offset 13 of t-1, and its log ends at 12"
+    with pytest.raises(DataLossError, match=f"{reason}: .*set the option failOnDataLoss to false"):
         resolve({T0: 5, T1: 13})
     scene.events.clear()
     assert resolve({T0: 5, T1: 13}, **GO_ON) == {T0: Position(5), T1: Position(0)}

@@ -85,7 +85,7 @@ TOLD_BY_EVENTS = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_query_goes_on_behind_the_loss_if_that_is_allowed(
+def test_query_goes_on_after_the_loss_if_that_is_allowed(
     scene: Scene, caplog: pytest.LogCaptureFixture, loss: str
 ) -> None:
     happens, _, expected = LOSSES[loss]
@@ -236,7 +236,7 @@ def test_policy_covers_partitions_that_the_new_topic_lacks(scene: Scene) -> None
     assert query.step() == {T0: (0, 16)}
 
 
-def test_policy_covers_the_target_of_a_query_that_ends_behind_the_new_log(scene: Scene) -> None:
+def test_policy_covers_the_target_of_a_query_that_ends_after_the_new_log(scene: Scene) -> None:
     query = Query(
         scene, ends_now(scene), startingOffsets="earliest", maxOffsetsPerTrigger="3", onTopicRecreated="earliest"
     )

@@ -375,10 +375,10 @@ def test_all_versions_of_an_app_up_to_the_last_are_written() -> None:
     assert not is_written(decisions, BatchId("other", "other", 0))
 
 
-def test_batch_write_recognises_its_decision_behind_that_of_another() -> None:
+def test_batch_write_recognises_its_decision_after_that_of_another() -> None:
     mine, other = BatchId(BATCH, "mine", 0), BatchId(BATCH, "other", 0)
-    behind = [(ReadDecisions, by_series(decision(mine, A).settled()))]
-    written = next(step for step in Run(commit(other, [B], NOW_MS), behind).steps if isinstance(step, WriteDecision))
+    after = [(ReadDecisions, by_series(decision(mine, A).settled()))]
+    written = next(step for step in Run(commit(other, [B], NOW_MS), after).steps if isinstance(step, WriteDecision))
 
     assert is_written(by_series(written.decision), mine)
     assert not is_written(by_series(decision(other, B)), mine)

@@ -40,14 +40,14 @@ def hide_end(scene: CommitScene, batches: int) -> None:
 # --- an end of the log that is too low --------------------------------------------------------------------------------
 
 
-def test_decision_behind_a_stale_end_is_settled_before_its_transactions_are_aborted(scene: CommitScene) -> None:
+def test_decision_after_a_stale_end_is_settled_before_its_transactions_are_aborted(scene: CommitScene) -> None:
     scene.driver().commit(BatchId(BATCH, "first", 0), [scene.task(0, 0)])
     assert scene.driver().decide(BatchId(BATCH, "second", 0), [scene.task(1, 100)])
     hide_end(scene, batches=2)
     decisions = scene.driver().recover()
     assert is_written(decisions, BatchId(BATCH, "second", 0))
     scene.driver().commit(BatchId(BATCH, "third", 0), [scene.task(2, 200)])
-    assert numbers(scene, T0) == [0, 3, 102, 105, 201, 204], "no row is copied behind those of the next batch"
+    assert numbers(scene, T0) == [0, 3, 102, 105, 201, 204], "no row is copied after those of the next batch"
     assert scene.cluster.coordinators.transactions["orders/1/0"].state == "CompleteCommit"
 
 

@@ -198,7 +198,7 @@ def test_marker_is_lost_if_the_coordinator_has_no_marker_to_write(
         is_committed(scene, transaction)
 
 
-def test_marker_is_lost_at_once_if_the_logs_start_behind_it(scene: CommitScene, transaction: OpenTransaction) -> None:
+def test_marker_is_lost_at_once_if_the_logs_start_after_it(scene: CommitScene, transaction: OpenTransaction) -> None:
     time_out(scene, transaction)
     for partition in (T0, T1, T2):
         scene.write(partition, "removed")
