@@ -68,7 +68,7 @@ LONG_FILES = (
     "page/test_page.py",
     "monitoring/test_live_alerts.py",
     "unit/write/exactly_once/test_protocol_model.py",
-    "wire/test_mutated_answers.py",
+    "wire/test_mutated_responses.py",
     "spark/test_two_executors.py",
     "spark/test_killed_drivers.py",
     "spark/test_speculation.py",

@@ -1,4 +1,4 @@
-"""A leader's answers to the batches of an idempotent producer: the fake cluster and real brokers agree on the table."""
+"""A leader's responses to batches of an idempotent producer: the fake cluster and real brokers agree on the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.logs import batch
 
 
 class Sent(NamedTuple):
-    """A batch of `size` records from `sequence`, and the leader's answer. An error has a base offset of -1."""
+    """A batch of `size` records from `sequence`, and the leader's response. An error has a base offset of -1."""
 
     sequence: int
     size: int

@@ -1,4 +1,4 @@
-"""A coordinator's answers to EndTxn: the fake cluster and real brokers agree on the table."""
+"""A coordinator's responses to EndTxn: the fake cluster and real brokers agree on the table."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def write(
     entry = ProducePartition(partition, topic_id if version is V2 else None, records)
     request = ProduceRequest((entry,), -1, 10_000, transactional_id, version)
     client.network.produce.send(leader.broker, request, client.clock() + PATIENCE_S)
-    answer = client.network.produce.receive([leader.broker.node_id], client.clock() + PATIENCE_S)
-    assert isinstance(answer, ProduceResponse), answer
-    return answer.partitions[0]
+    response = client.network.produce.receive([leader.broker.node_id], client.clock() + PATIENCE_S)
+    assert isinstance(response, ProduceResponse), response
+    return response.partitions[0]
 
 
 def end_codes(

@@ -39,7 +39,7 @@ class LockstepPolicy(RefreshPolicy):
 
 
 class FirstBrokerChoice(BrokerChoice):
-    """Stays with whoever answered the bootstrap request."""
+    """Stays with whoever responded to the bootstrap request."""
 
     def succeeded(self, address: Address) -> None:
         super().succeeded(address)
@@ -55,7 +55,7 @@ class Variant:
         backoff: exponential and with jitter (KIP-580); else always `PolicySettings.retry_backoff_ms`.
         topics: those it asks for: of the tasks so far, of the query, or all of the cluster.
         spread_max_age: max age has jitter.
-        keep_first_broker: whoever answered the bootstrap request is asked again.
+        keep_first_broker: whoever responded to the bootstrap request is asked again.
     """
 
     name: str
@@ -89,13 +89,13 @@ class CacheModel:
 
     Attributes:
         topics: number of topics asked for.
-        waiting: partitions that are fetched again after the next good answer.
+        waiting: partitions that are fetched again after the next good response.
         reported: partitions with trouble that may not have ended.
         attempts: number of requests begun.
-        generation: number of good answers.
+        generation: number of good responses.
         asked: address of the request under way, None if there is none.
         wakes_at: when to look whether a refresh is due.
-        version, members_version: newest state of the cluster that an answer told.
+        version, members_version: newest state of the cluster that a response told.
     """
 
     def __init__(self, variant: Variant, bootstrap: Sequence[Address], topics: int, seed: int) -> None:
@@ -150,12 +150,12 @@ class CacheModel:
         self._policy.failed(now, self._choice.failed(self.asked, brokers))
         self.asked = None
 
-    def answered(self, newer: set[int], anything: bool, now: float) -> set[int]:
+    def on_response(self, newer: set[int], anything: bool, now: float) -> set[int]:
         """Returns the partitions that may be fetched again.
 
         Args:
             newer: partitions with a newer leader, among those in `reported`.
-            anything: whether the answer changed anything at all.
+            anything: whether the response changed anything at all.
         """
         assert self.asked is not None
         self.generation += 1
@@ -176,5 +176,5 @@ class CacheModel:
 
 
 def led(partitions: Sequence[int]) -> SnapshotChanges:
-    """The changes of an answer or hint that names new leaders for these."""
+    """The changes of a response or hint that names new leaders for these."""
     return SnapshotChanges(leaders_changed=tuple(LeaderChange(TOPIC, one, 0, 1, 0, 1) for one in partitions))

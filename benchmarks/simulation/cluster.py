@@ -1,7 +1,7 @@
 """The simulated cluster: who leads what, who is up, and what each broker has heard of it, all as functions of time.
 
 Brokers restart one after the other. How long a controlled shutdown and a kill -9 take was measured on Apache Kafka 4.1
-with its default settings. Sizes are those of a Metadata v12 answer in Kafka's wire protocol.
+with its default settings. Sizes are those of a Metadata v12 response in Kafka's wire protocol.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Scenario:
         return self.calm_s + self.restarts * self.restart_every_s
 
 
-def answer_bytes(brokers: int, topics: int, partitions: int, replicas: int = 3) -> int:
-    """Size of a Metadata v12 answer with its length prefix, all replicas in sync. 43 bytes of frame and cluster (a
+def response_bytes(brokers: int, topics: int, partitions: int, replicas: int = 3) -> int:
+    """Size of a Metadata v12 response with its length prefix, all replicas in sync. 43 bytes of frame and cluster (a
     cluster id of 22 characters); for each broker its id, host, port and no rack; for each topic its name, id, flags and
     error, and the number of its partitions in two bytes; for each partition its number, leader, epoch, error and two
     lists of replicas."""

@@ -18,7 +18,7 @@ class Figures:
         mean, peak_1_s, peak_10_s: Metadata requests a second at all brokers, in the whole span, its worst second, and
             its worst ten.
         broker_peak_1_s: requests in the worst second of any one broker.
-        mean_mb, peak_mb: answers in megabytes a second, in the whole span and its worst second.
+        mean_mb, peak_mb: responses in megabytes a second, in the whole span and its worst second.
         stalls: times that a worker could not fetch a partition.
         heal_mean_ms, heal_p99_ms, heal_worst_ms: how long.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.simulation.clients import CacheModel, Variant
-from benchmarks.simulation.cluster import Cluster, Scenario, answer_bytes
+from benchmarks.simulation.cluster import Cluster, Scenario, response_bytes
 from pyspark_kafka_meta.model import Address, RefreshReason
 
 
@@ -21,12 +21,12 @@ class Log:
 
     Attributes:
         request_s, request_broker, request_bytes: one entry for each Metadata request that reached a broker: when,
-            which, and the size of its answer.
+            which, and the size of its response.
         stall_s, heal_s: one entry for each time that a worker could not fetch a partition although it had a leader:
             since when, and how long until it fetched from the leader.
         refused: attempts at a broker that was down.
-        attempts, answers: requests begun and answered, as counted by the caches.
-        under_way: requests that had no answer yet at the end.
+        attempts, responses: requests begun, and responses, as counted by the caches.
+        under_way: requests that had no response yet at the end.
         unhealed: partitions that nobody could fetch at the end.
     """
 
@@ -37,7 +37,7 @@ class Log:
     heal_s: array[float] = field(default_factory=lambda: array("d"))
     refused: int = 0
     attempts: int = 0
-    answers: int = 0
+    responses: int = 0
     under_way: int = 0
     unhealed: int = 0
 
@@ -79,7 +79,7 @@ class Simulation:
             self._now, _, handler, arguments = heapq.heappop(self._heap)
             handler(*arguments)
         self._log.attempts = sum(cache.attempts for cache in self._caches)
-        self._log.answers = sum(cache.generation for cache in self._caches)
+        self._log.responses = sum(cache.generation for cache in self._caches)
         self._log.under_way = sum(cache.asked is not None for cache in self._caches)
         self._log.unhealed = len(self._stalled)
         return self._log
@@ -135,7 +135,7 @@ class Simulation:
             self._at(self._now + noticed_after, self._fetch, int(self._owner[partition]), partition)
 
     def _fetch(self, worker: int, partition: int) -> None:
-        """The answer to a Fetch, or that there will be none."""
+        """The response to a Fetch, or that there will be none."""
         if self._owner[partition] != worker:
             return
         now, cluster = self._now, self._cluster
@@ -172,7 +172,7 @@ class Simulation:
     def _plan_wake(self, worker: int) -> None:
         cache = self._caches[worker]
         if cache.asked is not None:
-            return  # the answer will plan
+            return  # the response will plan
         due = cache.due_at(self._now)
         if due != cache.wakes_at:
             cache.wakes_at = due
@@ -189,7 +189,7 @@ class Simulation:
         broker = self._broker_ids[cache.begin(self._members(cache), now)]
         if self._cluster.is_up(broker, now):
             self._count_request(cache, broker)
-            self._at(now + self._scenario.round_trip_s, self._answer, worker, broker)
+            self._at(now + self._scenario.round_trip_s, self._respond, worker, broker)
         else:
             self._log.refused += 1
             self._at(now + self._scenario.round_trip_s, self._refused, worker)
@@ -202,22 +202,22 @@ class Simulation:
         partitions = cache.topics * scenario.partitions_per_topic
         self._log.request_s.append(self._now)
         self._log.request_broker.append(broker)
-        self._log.request_bytes.append(answer_bytes(scenario.brokers, cache.topics, partitions))
+        self._log.request_bytes.append(response_bytes(scenario.brokers, cache.topics, partitions))
 
     def _refused(self, worker: int) -> None:
         cache = self._caches[worker]
         cache.refused(self._members(cache), self._now)
         self._plan_wake(worker)
 
-    def _answer(self, worker: int, broker: int) -> None:
+    def _respond(self, worker: int, broker: int) -> None:
         cache, told = self._caches[worker], self._now - self._cluster.lags[broker]
         newer, anything = self._merge(worker, told)
-        for partition in sorted(cache.answered(newer, anything, self._now)):
+        for partition in sorted(cache.on_response(newer, anything, self._now)):
             self._at(self._now + self._scenario.round_trip_s, self._fetch, worker, partition)
         self._plan_wake(worker)
 
     def _merge(self, worker: int, told: float) -> tuple[set[int], bool]:
-        """What an answer that knows the cluster of the time `told` changes; older epochs change nothing."""
+        """What a response that knows the cluster of the time `told` changes; older epochs change nothing."""
         cache, cluster, known = self._caches[worker], self._cluster, self._known[worker]
         newer_reported: set[int] = set()
         version, members_version = cluster.version(told), cluster.members_version(told)

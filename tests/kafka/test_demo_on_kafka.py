@@ -14,7 +14,7 @@ from pyspark_kafka_meta.tools.demo.clusters import TOPIC, LocalKafkaCluster
 
 
 def leaders(cluster: LocalKafkaCluster) -> list[int | None]:
-    """By partition, as the first broker that answers sees it."""
+    """By partition, as the first broker that responds sees it."""
     return [row.leader_id for row in partition_rows(ClientOptions.parse(cluster.options), [TOPIC])]
 
 

@@ -128,7 +128,7 @@ def test_r14_a_slow_network_is_read_through(
 
 
 @pytest.mark.slow
-def test_r14_a_network_too_slow_for_a_whole_answer_is_read_through_in_smaller_ones(
+def test_r14_a_network_too_slow_for_a_whole_response_is_read_through_in_smaller_ones(
     proxied: ProxiedKafka, tmp_path: Path
 ) -> None:
     topic = proxied.create_topic(1)

@@ -74,7 +74,7 @@ def test_every_broker_names_all_three(local_kafka: LocalKafka, wait_for: Callabl
 
 
 @pytest.mark.kafka
-def test_the_others_answer_after_a_kill_and_the_killed_one_after_a_restart(
+def test_the_others_respond_after_a_kill_and_the_killed_one_after_a_restart(
     breakable_kafka: LocalKafka, wait_for: Callable[..., Any]
 ) -> None:
     pid = breakable_kafka.pid(2)
@@ -122,7 +122,7 @@ def test_a_stopped_broker_is_missing_at_once_and_comes_back_on_another_port(
 
 
 @pytest.mark.kafka
-def test_brokers_answer_without_their_controller(breakable_kafka: LocalKafka, wait_for: Callable[..., Any]) -> None:
+def test_brokers_respond_without_their_controller(breakable_kafka: LocalKafka, wait_for: Callable[..., Any]) -> None:
     breakable_kafka.kill(1)
     wait_for(reports(breakable_kafka, 2, {2, 3, 4}))
 

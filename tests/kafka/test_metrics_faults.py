@@ -163,11 +163,11 @@ def test_a_metrics_topic_that_the_user_may_not_write_to(
         stream.assert_unharmed()
 
 
-@pytest.mark.parametrize("answers", [False, True], ids=["dead port", "silent port"])
-def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], answers: bool) -> None:
+@pytest.mark.parametrize("responds", [False, True], ids=["dead port", "silent port"])
+def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], responds: bool) -> None:
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
-        if answers:
+        if responds:
             port.listen()
         stream = play(metricsTopic="events", metricsBootstrapServers=f"127.0.0.1:{port.getsockname()[1]}")
         rounds = 60

@@ -1,4 +1,4 @@
-"""Real brokers answer Produce and InitProducerId as the fake cluster does, which the writer's unit tests rely on."""
+"""Real brokers respond to Produce and InitProducerId as the fake cluster does: the writer's unit tests rely on it."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Producing:
         """Empty while the broker waits for the controller's next block of ids (COORDINATOR_LOAD_IN_PROGRESS)."""
         node_id = self.log.leader_id
         self._network.transactions.send(self.brokers[node_id], ProducerIdRequest(), time.monotonic() + PATIENCE_S)
-        answer = self._network.transactions.receive([node_id], time.monotonic() + PATIENCE_S)
-        assert isinstance(answer, ProducerIdResponse), answer
-        assert (answer.error_code, answer.producer.epoch) in ((0, 0), (COORDINATOR_LOAD_IN_PROGRESS, -1))
-        return [answer.producer.producer_id] if answer.error_code == 0 else []
+        response = self._network.transactions.receive([node_id], time.monotonic() + PATIENCE_S)
+        assert isinstance(response, ProducerIdResponse), response
+        assert (response.error_code, response.producer.epoch) in ((0, 0), (COORDINATOR_LOAD_IN_PROGRESS, -1))
+        return [response.producer.producer_id] if response.error_code == 0 else []
 
     def produce(self, topic_id: UUID | None, *batches: bytes, node_id: int | None = None) -> list[ProducedPartition]:
         """The results of one request for each batch, all in flight at the same time."""
@@ -66,9 +66,9 @@ class Producing:
         return [self._received(broker.node_id) for _ in batches]
 
     def _received(self, node_id: int) -> ProducedPartition:
-        answer = self._network.produce.receive([node_id], time.monotonic() + PATIENCE_S)
-        assert isinstance(answer, ProduceResponse), answer
-        [partition] = answer.partitions
+        response = self._network.produce.receive([node_id], time.monotonic() + PATIENCE_S)
+        assert isinstance(response, ProduceResponse), response
+        [partition] = response.partitions
         return partition
 
 

@@ -62,9 +62,9 @@ class Task:
         entry = ProducePartition(self.first, self.client.cache.snapshot.topic_id(self.first.topic), records)
         request = ProduceRequest((entry,), -1, 10_000, opened.transactional_id, self.transaction.version)
         self.client.network.produce.send(leader.broker, request, time.monotonic() + 30)
-        answer = self.client.network.produce.receive([leader.broker.node_id], time.monotonic() + 30)
-        assert isinstance(answer, ProduceResponse), answer
-        return answer.partitions[0].error_code
+        response = self.client.network.produce.receive([leader.broker.node_id], time.monotonic() + 30)
+        assert isinstance(response, ProduceResponse), response
+        return response.partitions[0].error_code
 
 
 def batch(*values: int, partition: int | None = None) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Real brokers answer the requests of transactions as the fake cluster does, which unit tests rely on."""
+"""Real brokers respond to the requests of transactions as the fake cluster does, which unit tests rely on."""
 
 from __future__ import annotations
 

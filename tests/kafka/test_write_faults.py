@@ -82,7 +82,7 @@ def test_too_few_replicas_fail_a_task_in_time_and_its_next_attempt_waits_for_the
     breakable_kafka: LocalKafka, open_worker: OpenWorker, wait_for: Callable[..., Any]
 ) -> None:
     leader, *followers = breakable_kafka.broker_ids
-    # A leader whose followers have just died answers REQUEST_TIMED_OUT after this time, later NOT_ENOUGH_REPLICAS.
+    # A leader whose followers have just died sends REQUEST_TIMED_OUT after this time, later NOT_ENOUGH_REPLICAS.
     worker = open_worker([[leader, *followers]] * PARTITIONS, **{"kafka.request.timeout.ms": "3000"})
     wait_for(lambda: in_sync(breakable_kafka, worker.topic, 3))
     with worker.attempt(delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as failing:

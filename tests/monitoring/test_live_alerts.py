@@ -72,7 +72,7 @@ SCENES: dict[str, Labels] = {
     FAILING: {("cluster",), ("transactions",), ("lag",), ("",)},
 }
 DEAD = (FAILING, "")
-"""The exporter itself does not answer."""
+"""The exporter itself does not respond."""
 
 
 def hurried(text: str) -> str:

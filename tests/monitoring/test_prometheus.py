@@ -1,4 +1,4 @@
-"""A real Prometheus with the shipped files scrapes the exporter, and its HTTP API answers with the tables' figures."""
+"""A real Prometheus with the shipped files scrapes the exporter, and its HTTP API responds with the tables' figures."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_caches_are_those_of_the_table(api: Api, events: list[Event]) -> None:
     partitions = Counter((row.executor_id or "",) for row in rows)
     generations = {(row.executor_id or "",): row.generation_at_least for row in rows}
     missing = {row.cache_id: row.events_missing for row in rows}
-    answered_s = {(row.executor_id or "",): (now_ms - (row.age_at_most_ms or 0)) / 1000 for row in rows}
+    responded_s = {(row.executor_id or "",): (now_ms - (row.age_at_most_ms or 0)) / 1000 for row in rows}
 
     assert api.values("kafkameta_caches", "executor") == dict.fromkeys(partitions, 1)
     assert api.values("kafkameta_cached_partitions", "executor") == partitions
     assert api.values("kafkameta_cache_generation", "executor") == generations
     assert api.values("kafkameta_events_missing") == {(): sum(missing.values())} == {(): 1}
-    assert api.values("kafkameta_cache_last_refresh_timestamp_seconds", "executor") == answered_s
+    assert api.values("kafkameta_cache_last_refresh_timestamp_seconds", "executor") == responded_s
 
 
 def test_rules_are_evaluated_and_the_loss_alone_alerts(api: Api) -> None:

@@ -42,7 +42,7 @@ def events(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def answer(url: str, path: str, headers: dict[str, str]) -> int:
+def status_of(url: str, path: str, headers: dict[str, str]) -> int:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
     try:
         connection.request("GET", path, headers=headers)
@@ -64,9 +64,9 @@ def test_watching_shows_who_is_stale_and_has_no_buttons(serve: Any, page: Page, 
 
 def test_other_names_and_other_sites_are_refused(serve: Any, events: Path) -> None:
     with serve("--path", str(events)) as url:
-        assert (answer(url, "/", {}), answer(url, WEBSOCKET, UPGRADE)) == (200, 101)
+        assert (status_of(url, "/", {}), status_of(url, WEBSOCKET, UPGRADE)) == (200, 101)
         for header, value in (("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")):
-            refused = answer(url, "/", {header: value}), answer(url, WEBSOCKET, {**UPGRADE, header: value})
+            refused = status_of(url, "/", {header: value}), status_of(url, WEBSOCKET, {**UPGRADE, header: value})
             assert refused == (403, 403), (header, value)
 
 
@@ -81,11 +81,11 @@ def test_it_ends_at_once_while_somebody_looks_on(serve: Any, page: Page, events:
 
     assert time.monotonic() - began < 15
     with pytest.raises(ConnectionRefusedError):
-        answer(url, "/", {})
+        status_of(url, "/", {})
 
 
 @pytest.mark.slow
-def test_brokers_that_do_not_answer_are_told_of_and_do_not_hold_up_the_end(serve: Any, page: Page) -> None:
+def test_brokers_that_do_not_respond_are_told_of_and_do_not_hold_up_the_end(serve: Any, page: Page) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"127.0.0.1:{silent.getsockname()[1]}"
         with serve("--topic", "events", "--bootstrap-servers", server) as url:

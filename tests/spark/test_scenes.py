@@ -135,8 +135,8 @@ def test_scene_01_ask_one_broker_learn_them_all(stage: Stage, kafka: Any, topic:
     first_broker = {"kafka.bootstrap.servers": servers[0]}
     found = kafkameta.brokers(stage.spark, **first_broker).collect()
     partitions = kafkameta.partitions(stage.spark, **first_broker, subscribe=topic).collect()
-    answered = "reason = 'bootstrap' AND kind = 'refresh' AND outcome <> 'failed'"
-    learned = {tuple(row.brokers_added) for row in stage.events(answered)}
+    responded = "reason = 'bootstrap' AND kind = 'refresh' AND outcome <> 'failed'"
+    learned = {tuple(row.brokers_added) for row in stage.events(responded)}
 
     assert {f"{row.host}:{row.port}" for row in found} == set(servers)
     assert {row.answered_by for row in found} == {servers[0]}
@@ -154,12 +154,12 @@ def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path) -> None:
     batch = stage.spark.read.format("kafkameta").options(**other.options).load()
     assert batch.count() >= PARTITIONS
     failed = other.events("reason = 'bootstrap' AND outcome = 'failed'")
-    answered = other.events("reason = 'bootstrap' AND outcome = 'changed'")
+    responded = other.events("reason = 'bootstrap' AND outcome = 'changed'")
 
     refused = [row for row in failed if f"{row.broker_host}:{row.broker_port}" in dead]  # the living broker may be slow
     assert refused and all(row.latency_ms is not None and "refused" in row.error for row in refused), "the time lost"
-    assert {f"{row.broker_host}:{row.broker_port}" for row in answered} == {stage.servers.split(",")[0]}
-    attempts = {row.cache_id: row.attempt for row in answered}
+    assert {f"{row.broker_host}:{row.broker_port}" for row in responded} == {stage.servers.split(",")[0]}
+    attempts = {row.cache_id: row.attempt for row in responded}
     lost = [row.cache_id for row in failed]
     assert attempts == {cache_id: lost.count(cache_id) + 1 for cache_id in attempts}
 
@@ -337,11 +337,11 @@ def test_scene_11_a_partition_without_a_leader_is_told_from_those_that_have_one(
 
 
 def test_scene_13_the_request_itself(stage: Stage) -> None:
-    answered = stage.events("kind = 'refresh' AND outcome <> 'failed'")
+    responded = stage.events("kind = 'refresh' AND outcome <> 'failed'")
     failed = stage.events("kind = 'refresh' AND outcome = 'failed'")
 
-    assert answered
-    for row in answered:
+    assert responded
+    for row in responded:
         assert row.api_version >= 9 and row.correlation_id >= 0 and row.attempt >= 1
         assert 0 < row.request_bytes < row.response_bytes and row.latency_ms > 0
         assert row.broker_id in (1, 2, 3) or row.broker_host == "localhost", "a bootstrap address has no broker id"

@@ -26,8 +26,8 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, M
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.kafka.harness import Stream
-from tests.wire.answer_frames import fetch_frame, metadata_frame
-from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker
+from tests.wire.response_frames import fetch_frame, metadata_frame
+from tests.wire.scripted_broker import Behaviour, frame, read_frame, scripted_broker, send_versions
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -44,7 +44,7 @@ CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
 
 def kafka(peer: socket.socket) -> None:
     """A broker with one record in topic t that accepts any login."""
-    answer_versions(peer, metadata=12, list_offsets=7)
+    send_versions(peer, metadata=12, list_offsets=7)
     agree_on_mechanism(peer)
     authenticate(peer, lambda _: b"")
     while True:

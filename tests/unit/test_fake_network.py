@@ -45,9 +45,9 @@ def send(network: FakeNetwork, *entries: FetchPartition, node_id: int = 1) -> No
 
 def fetched(network: FakeNetwork, entry: FetchPartition, node_id: int = 1) -> FetchedPartition:
     send(network, entry, node_id=node_id)
-    answer = network.fetch.receive([node_id], network.clock() + 30)
-    assert isinstance(answer, FetchResponse)
-    return answer.partitions[0]
+    response = network.fetch.receive([node_id], network.clock() + 30)
+    assert isinstance(response, FetchResponse)
+    return response.partitions[0]
 
 
 def test_fetch_returns_batches_from_the_batch_with_the_position() -> None:
@@ -65,9 +65,9 @@ def test_fetch_at_the_end_waits_and_is_empty() -> None:
     began = network.clock()
 
     assert network.fetch.receive([1], began + 0.2) is None
-    answer = network.fetch.receive([1], began + 30)
-    assert isinstance(answer, FetchResponse)
-    assert (answer.partitions[0].records, answer.partitions[0].high_watermark) == (b"", 20)
+    response = network.fetch.receive([1], began + 30)
+    assert isinstance(response, FetchResponse)
+    assert (response.partitions[0].records, response.partitions[0].high_watermark) == (b"", 20)
     assert network.clock() == about_s(began + 0.5)
 
 
@@ -128,9 +128,9 @@ def listed(network: FakeNetwork, node_id: int, timestamp: int) -> PartitionOffse
     epoch = network.cluster.partition(T0).leader_epoch
     request = OffsetsRequest((OffsetQuery(T0, timestamp, epoch),), False)
     network.offsets.send(network.cluster.brokers[node_id], request, network.clock() + 1)
-    answer = network.offsets.receive([node_id], network.clock() + 1)
-    assert isinstance(answer, OffsetsResponse)
-    return answer.offsets[T0]
+    response = network.offsets.receive([node_id], network.clock() + 1)
+    assert isinstance(response, OffsetsResponse)
+    return response.offsets[T0]
 
 
 def test_only_the_leader_responds_to_list_offsets() -> None:

@@ -53,18 +53,18 @@ def send(network: FakeNetwork, *entries: ProducePartition, node_id: int = 1) -> 
 
 
 def received(network: FakeNetwork, node_id: int = 1) -> ProduceResponse:
-    answer = network.produce.receive([node_id], network.clock() + TIMEOUT_S)
-    assert isinstance(answer, ProduceResponse)
-    return answer
+    response = network.produce.receive([node_id], network.clock() + TIMEOUT_S)
+    assert isinstance(response, ProduceResponse)
+    return response
 
 
 def failure(network: FakeNetwork, node_id: int = 1) -> KafkaMetaError:
-    answer = network.produce.receive([node_id], network.clock() + 2 * TIMEOUT_S)
-    assert isinstance(answer, RequestFailure)
+    response = network.produce.receive([node_id], network.clock() + 2 * TIMEOUT_S)
+    assert isinstance(response, RequestFailure)
     assert network.produce.receive([node_id], network.clock() + TIMEOUT_S) is None, (
         "a failure is of all requests in flight"
     )
-    return answer.error
+    return response.error
 
 
 def produced(network: FakeNetwork, records: bytes | ProducePartition, node_id: int = 1) -> ProducedPartition:
@@ -267,9 +267,9 @@ def test_throttled_produce_is_handled() -> None:
     network = a_network()
     network.throttles[1] = deque([700])
     send(network, entry(network, batch(["a"])))
-    answer = received(network)
+    response = received(network)
 
-    assert (answer.throttle_ms, outcome(answer.partitions[0])) == (700, (0, 0))
+    assert (response.throttle_ms, outcome(response.partitions[0])) == (700, (0, 0))
 
 
 def test_metadata_that_is_there_interrupts_the_wait_for_a_hung_broker() -> None:
@@ -286,12 +286,12 @@ def test_metadata_that_is_there_interrupts_the_wait_for_a_hung_broker() -> None:
 def test_each_producer_id_is_given_once_by_any_broker_and_after_scripted_errors() -> None:
     network = a_network()
     network.transaction_errors["InitProducerId"].append(14)
-    answers = []
+    responses = []
     for node_id in (1, 2, 3):
         network.transactions.send(network.cluster.brokers[node_id], ProducerIdRequest(), network.clock() + 1)
-        answers.append(network.transactions.receive([node_id], network.clock() + 1))
+        responses.append(network.transactions.receive([node_id], network.clock() + 1))
 
-    assert answers == [
+    assert responses == [
         ProducerIdResponse(1, 14, NO_PRODUCER),
         ProducerIdResponse(2, 0, ProducerIdAndEpoch(1000, 0)),
         ProducerIdResponse(3, 0, ProducerIdAndEpoch(1001, 0)),

@@ -29,7 +29,7 @@ from benchmarks.simulation.clients import (
     CacheModel,
     Variant,
 )
-from benchmarks.simulation.cluster import HOST_BYTES, SESSION_S, TOPIC_BYTES, Scenario, answer_bytes
+from benchmarks.simulation.cluster import HOST_BYTES, SESSION_S, TOPIC_BYTES, Scenario, response_bytes
 from benchmarks.simulation.figures import figures, requests_by_time
 from benchmarks.simulation.run import Log, Simulation
 from pyspark_kafka_meta.errors import ConnectError
@@ -76,7 +76,7 @@ def test_every_attempt_of_a_cache_is_one_request_at_one_broker_or_was_refused(na
 
     requests = len(log.request_s)
     assert log.attempts == requests + log.refused
-    assert requests <= log.answers + log.under_way <= requests + log.refused
+    assert requests <= log.responses + log.under_way <= requests + log.refused
     assert len(log.request_broker) == len(log.request_bytes) == requests
     assert log.refused > 0, "some were asked while they were down"
 
@@ -134,8 +134,8 @@ def test_by_hand_without_a_hint_it_takes_a_refresh_and_a_fetch() -> None:
 
 
 def test_by_hand_a_fixed_backoff_asks_ninety_times_until_the_session_of_a_killed_broker_ends() -> None:
-    # Noticed after 5 ms. Then each 105 ms (an answer and the backoff) a request, and 5 ms later its answer: the first
-    # answer after 9.3 s is number 90, at 9.355 s, and the fetch from the new leader takes 5 ms more.
+    # Noticed after 5 ms. Then each 105 ms (a response and the backoff) a request, and 5 ms later its response: the
+    # first response after 9.3 s is number 90, at 9.355 s, and the fetch from the new leader takes 5 ms more.
     log = Simulation(ONE_KILLED, FIXED_BACKOFF).run()
 
     requests = restart_requests(log, ONE_KILLED)
@@ -169,7 +169,7 @@ def test_figures_count_by_seconds_of_the_span() -> None:
     assert requests_by_time(log, 0.0, 35.0, 10).tolist() == [0.1, 0.4, 0.1]
 
 
-def test_answer_size_is_that_of_the_wire_format() -> None:
+def test_response_size_is_that_of_the_wire_format() -> None:
     replicas = {"leader_id": 1, "leader_epoch": 7, "replica_nodes": (1, 2, 3), "isr_nodes": (1, 2, 3)}
     partitions = tuple(
         MetadataResponsePartition(error_code=ErrorCode.none, partition_index=number, **replicas)
@@ -179,11 +179,11 @@ def test_answer_size_is_that_of_the_wire_format() -> None:
     topics = tuple(MetadataResponseTopic(name=f"{number:0{TOPIC_BYTES}}", **topic) for number in range(20))
     address = {"host": "h" * HOST_BYTES, "port": 9092}
     brokers = tuple(MetadataResponseBroker(node_id=node_id, **address) for node_id in range(100))
-    answer = MetadataMessage(throttle_time=milliseconds(0), brokers=brokers, cluster_id="c" * 22, topics=topics)
+    response = MetadataMessage(throttle_time=milliseconds(0), brokers=brokers, cluster_id="c" * 22, topics=topics)
     body = io.BytesIO()
-    entity_writer(MetadataMessage)(body, answer)
+    entity_writer(MetadataMessage)(body, response)
 
-    assert answer_bytes(100, 20, 10_000) == FRAME_BYTES + len(body.getvalue())
+    assert response_bytes(100, 20, 10_000) == FRAME_BYTES + len(body.getvalue())
 
 
 BROKERS = [Broker(node_id, Address(f"broker-{node_id}", 9092)) for node_id in range(5)]
@@ -255,7 +255,7 @@ class Pair:
             return
         newer = [number for number, epoch in enumerate(self.epochs) if epoch > self.known[number]]
         anything = bool(newer) or self.model.generation == 0
-        self.model.answered(self.model.reported.intersection(newer), anything, self.now)
+        self.model.on_response(self.model.reported.intersection(newer), anything, self.now)
         self.known = list(self.epochs)
 
 

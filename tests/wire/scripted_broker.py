@@ -67,7 +67,7 @@ def read_message(peer: socket.socket, kind: Any) -> tuple[int, Any]:
 
 
 def frame(message: Any, correlation_id: int) -> bytes:
-    """A whole answer frame."""
+    """A whole response frame."""
     body = io.BytesIO()
     header = message.__header_schema__(correlation_id=correlation_id)
     entity_writer(type(header))(body, header)
@@ -75,16 +75,16 @@ def frame(message: Any, correlation_id: int) -> bytes:
     return len(body.getvalue()).to_bytes(4, "big") + body.getvalue()
 
 
-def answer_versions(peer: socket.socket, **newest: int) -> None:
-    """Answer the ApiVersions request that opens each connection, ours or librdkafka's; `newest` lowers what is offered,
-    by API name."""
+def send_versions(peer: socket.socket, **newest: int) -> None:
+    """Respond to the ApiVersions request that opens each connection, ours or librdkafka's; `newest` lowers what is
+    offered, by API name."""
     _, version, correlation_id = read_request(peer)
-    answer = v2 if version < 3 else v3
+    schema = v2 if version < 3 else v3
     offered = tuple(
-        answer.ApiVersion(api_key=api.key, min_version=0, max_version=newest.get(api.name, api.max_version))
+        schema.ApiVersion(api_key=api.key, min_version=0, max_version=newest.get(api.name, api.max_version))
         for api in APIS
     )
-    message = answer.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
+    message = schema.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
     peer.sendall(frame(message, correlation_id))
 
 

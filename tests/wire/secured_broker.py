@@ -20,9 +20,9 @@ from kio.serial import entity_reader
 from kio.static.primitive import i64Timedelta
 
 from pyspark_kafka_meta.testing.listener_security import Credentials
-from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, read_message
+from tests.wire.scripted_broker import Behaviour, frame, read_frame, read_message, send_versions
 
-Answer = Callable[[bytes], bytes | None]
+Respond = Callable[[bytes], bytes | None]
 """The response of a broker to authentication bytes; None refuses the login."""
 SCHEMAS = {1: (v1_request, v1_response), 2: (v2_request, v2_response)}
 """Of SaslAuthenticate, by version: librdkafka has 1."""
@@ -60,16 +60,16 @@ def agree_on_mechanism(
     return str(request.mechanism)
 
 
-def authenticate(peer: socket.socket, *answers: Answer, lifetime_ms: int = 0, refusal: str = "no") -> list[bytes]:
-    """Answer so many SaslAuthenticate requests. Returns the bytes that came."""
+def authenticate(peer: socket.socket, *responses: Respond, lifetime_ms: int = 0, refusal: str = "no") -> list[bytes]:
+    """Respond to so many SaslAuthenticate requests. Returns the bytes that came."""
     received = []
-    for answer in answers:
+    for respond in responses:
         sent = read_frame(peer)
         request_schema, response_schema = SCHEMAS[int.from_bytes(sent[2:4], "big")]
         header, size = entity_reader(request_schema.SaslAuthenticateRequest.__header_schema__)(sent, 0)
         request, _ = entity_reader(request_schema.SaslAuthenticateRequest)(sent, size)
         received.append(request.auth_bytes)
-        auth_bytes = answer(request.auth_bytes)
+        auth_bytes = respond(request.auth_bytes)
         response = response_schema.SaslAuthenticateResponse(
             error_code=ErrorCode.none if auth_bytes is not None else ErrorCode.sasl_authentication_failed,
             error_message=None if auth_bytes is not None else refusal,
@@ -84,7 +84,7 @@ def parrot(secret: str) -> Behaviour:
     """Refuses each login with an error that has its secret and text that would forge a log line."""
 
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         agree_on_mechanism(peer)
         authenticate(peer, lambda _: None, refusal=f"{secret}? \x1b[31m\r\nFATAL forged line")
 

@@ -31,13 +31,13 @@ from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
 from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
-from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
+from tests.wire.scripted_broker import Behaviour, frame, read_request, scripted_broker, send_versions
 from tests.wire.secured_broker import over_tls
 
 SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=30_000, max_frame_bytes=1_000_000)
 PATIENCE_S = 30.0
 SHORT_S = 2.0
-"""For peers of which no whole answer comes."""
+"""For peers of which no whole response comes."""
 
 
 def ask(address: Address, timeout_s: float = PATIENCE_S, topics: tuple[str, ...] = ()) -> MetadataResponse:
@@ -67,17 +67,17 @@ def topic(name: str) -> MetadataResponseTopic:
 
 
 def serve_metadata(peer: socket.socket, **fields: object) -> None:
-    answer_versions(peer, metadata=12)
+    send_versions(peer, metadata=12)
     _, _, correlation_id = read_request(peer)
     peer.sendall(metadata_frame(correlation_id, **fields))
 
 
-def test_a_good_answer_is_read() -> None:
+def test_a_good_response_is_read() -> None:
     with scripted_broker(lambda peer: serve_metadata(peer, brokers=(broker(4, "kafka-4", 29092),))) as address:
-        answer = ask(address)
-    assert [(one.node_id, str(one.address)) for one in answer.brokers] == [(4, "kafka-4:29092")]
-    assert answer.api_version == 12
-    assert answer.correlation_id == 2
+        response = ask(address)
+    assert [(one.node_id, str(one.address)) for one in response.brokers] == [(4, "kafka-4:29092")]
+    assert response.api_version == 12
+    assert response.correlation_id == 2
 
 
 def test_a_refused_connection_names_the_address() -> None:
@@ -130,19 +130,19 @@ def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytes
         ),
         pytest.param(lambda peer: peer.sendall(b"\xff" * 8), ProtocolError, "-1 bytes", id="negative length"),
         pytest.param(
-            lambda peer: (answer_versions(peer), peer.sendall(metadata_frame(99))),
+            lambda peer: (send_versions(peer), peer.sendall(metadata_frame(99))),
             ProtocolError,
             "answered request 99 instead of 2",
-            id="another request's answer",
+            id="another request's response",
         ),
         pytest.param(
-            lambda peer: (answer_versions(peer), peer.sendall(b"\0\0\0\x06" + b"\0\0\0\x02\0\xff")),
+            lambda peer: (send_versions(peer), peer.sendall(b"\0\0\0\x06" + b"\0\0\0\x02\0\xff")),
             ProtocolError,
             "cannot be read",
             id="garbage",
         ),
         pytest.param(
-            lambda peer: answer_versions(peer, metadata=8),
+            lambda peer: send_versions(peer, metadata=8),
             UnsupportedBrokerError,
             r"Kafka 2\.7 or later",
             id="old broker",
@@ -163,13 +163,13 @@ def test_a_misbehaving_peer_ends_in_a_typed_error_at_once(
     [
         pytest.param(lambda peer: None, ConnectError, "does not answer: is it a Kafka broker", id="silent peer"),
         pytest.param(
-            lambda peer: answer_versions(peer), RequestTimeoutError, "did not answer Metadata", id="silent later"
+            lambda peer: send_versions(peer), RequestTimeoutError, "did not answer Metadata", id="silent later"
         ),
         pytest.param(
-            lambda peer: (answer_versions(peer), peer.sendall((50).to_bytes(4, "big") + b"\0")),
+            lambda peer: (send_versions(peer), peer.sendall((50).to_bytes(4, "big") + b"\0")),
             RequestTimeoutError,
             "did not answer in time",
-            id="answer cut off",
+            id="response cut off",
         ),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_peer_that_falls_silent_ends_in_a_typed_error_within_the_deadline(
 
 def test_one_byte_at_a_time_does_not_outlast_the_deadline() -> None:
     def drip(peer: socket.socket) -> None:
-        answer_versions(peer)
+        send_versions(peer)
         for byte in (1000).to_bytes(4, "big") + b"\0" * 1000:
             peer.sendall(bytes([byte]))
             peer.settimeout(0.01)
@@ -213,8 +213,8 @@ def connection_with_request(behave: Behaviour, protocol: str) -> Iterator[Connec
         yield connection
 
 
-def begin_answer(peer: socket.socket) -> None:
-    answer_versions(peer, metadata=12)
+def begin_response(peer: socket.socket) -> None:
+    send_versions(peer, metadata=12)
     peer.sendall((100_000).to_bytes(4, "big"))
 
 
@@ -230,7 +230,7 @@ def test_bytes_that_keep_trickling_in_do_not_outlast_the_deadline(monkeypatch: p
         time.sleep(0.0003)
         return 1
 
-    with connection_with_request(begin_answer, "PLAINTEXT") as connection:
+    with connection_with_request(begin_response, "PLAINTEXT") as connection:
         monkeypatch.setattr(socket.socket, "recv_into", trickle)
         started = time.monotonic()
         with pytest.raises(RequestTimeoutError, match="did not answer in time"):
@@ -239,8 +239,8 @@ def test_bytes_that_keep_trickling_in_do_not_outlast_the_deadline(monkeypatch: p
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_an_answer_that_is_not_all_there_when_its_deadline_has_passed_is_not_waited_for(protocol: str) -> None:
-    with connection_with_request(begin_answer, protocol) as connection:
+def test_a_response_that_is_not_all_there_when_its_deadline_has_passed_is_not_waited_for(protocol: str) -> None:
+    with connection_with_request(begin_response, protocol) as connection:
         started = time.monotonic()
         with pytest.raises(RequestTimeoutError, match="did not answer in time"):
             connection.receive(soon(-1))
@@ -248,15 +248,15 @@ def test_an_answer_that_is_not_all_there_when_its_deadline_has_passed_is_not_wai
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_an_answer_that_is_all_there_is_read_though_its_deadline_has_passed(protocol: str) -> None:
-    has_answered = threading.Event()
+def test_a_response_that_is_all_there_is_read_though_its_deadline_has_passed(protocol: str) -> None:
+    has_responded = threading.Event()
 
-    def answer(peer: socket.socket) -> None:
+    def response(peer: socket.socket) -> None:
         serve_metadata(peer, brokers=tuple(broker(number, "x" * 255) for number in range(100)))  # two TLS records
-        has_answered.set()
+        has_responded.set()
 
-    with connection_with_request(answer, protocol) as connection:
-        assert has_answered.wait(PATIENCE_S)
+    with connection_with_request(response, protocol) as connection:
+        assert has_responded.wait(PATIENCE_S)
         assert len(connection.receive(soon(-1)).message.brokers) == 100
 
 
@@ -270,7 +270,7 @@ def test_an_answer_that_is_all_there_is_read_though_its_deadline_has_passed(prot
         ({"topics": (topic("foreign"),)}, "unrequested topic 'foreign'"),
     ],
 )
-def test_an_answer_with_impossible_or_foreign_contents_is_dropped(fields: dict[str, object], text: str) -> None:
+def test_a_response_with_impossible_or_foreign_contents_is_dropped(fields: dict[str, object], text: str) -> None:
     with (
         scripted_broker(lambda peer: serve_metadata(peer, **fields)) as address,
         pytest.raises(ProtocolError, match=text),

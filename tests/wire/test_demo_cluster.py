@@ -93,7 +93,7 @@ def test_nobody_leads_while_all_are_dead_and_who_comes_back_leads_all(cluster: E
     assert leaders(cluster, cluster.topics) == leaders(cluster, cluster.copies) == [2, 2, 2, 2]
 
 
-def test_that_no_real_broker_answers_is_told_as_a_cluster_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_no_real_broker_responds_is_told_as_a_cluster_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "ADMIN_TIMEOUT_S", 0.1)
     real: Any = LocalKafkaCluster.__new__(LocalKafkaCluster)
     real._admin = AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})

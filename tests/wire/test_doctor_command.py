@@ -27,7 +27,7 @@ from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.doctor import connection_checks
-from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
+from tests.wire.scripted_broker import frame, read_message, scripted_broker, send_versions
 
 CLOSED_PORT = "127.0.0.1:1"
 PRODUCE_KEY, FETCH_KEY, INIT_PRODUCER_ID_KEY = 0, 1, 22
@@ -47,16 +47,16 @@ def broker_that_advertises(nowhere: bool = False, fetch: int = 16) -> Iterator[A
     port: list[int] = []
 
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer, fetch=fetch)
+        send_versions(peer, fetch=fetch)
         while True:
             correlation_id, _ = read_message(peer, MetadataRequest)
             broker = MetadataResponseBroker(
                 node_id=BrokerId(1), host="127.0.0.1", port=i32(1 if nowhere else port[0]), rack=None
             )
-            answer = MetadataResponse(
+            response = MetadataResponse(
                 throttle_time=milliseconds(0), brokers=(broker,), cluster_id="c", topics=(), error_code=ErrorCode.none
             )
-            peer.sendall(frame(answer, correlation_id))
+            peer.sendall(frame(response, correlation_id))
 
     with scripted_broker(behave) as address:
         port.append(address.port)

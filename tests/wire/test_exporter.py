@@ -87,7 +87,7 @@ def test_stale_partitions_and_lag_are_those_of_the_cluster(
     assert sample(first, "fetch_response_bytes_total", cluster_id="", broker="1") == 300
     assert [sample(found, "stale_partitions", **EXECUTOR) for found in (first, moved)] == [0, 1]
     assert sample(down, "exporter_up", source="cluster") == sample(down, "exporter_up", source="lag") == 0
-    assert sample(down, "stale_partitions", **EXECUTOR) == 1, "the last answer is a lower bound"
+    assert sample(down, "stale_partitions", **EXECUTOR) == 1, "the last response is a lower bound"
     assert sample(down, "lag_records", **of_topic) is None, "an old lag would look good"
     assert sample(down, "cached_partitions", **EXECUTOR) == 2
 

@@ -17,15 +17,15 @@ from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.testing import MockCluster
 
 VALUE_BYTES = 300_000
-ANSWERS = 6
+RESPONSES = 6
 
 
-def test_answers_of_one_read_take_turns_in_the_same_memory(
+def test_responses_of_one_read_take_turns_in_the_same_memory(
     mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mock_cluster.create_topic("t")
     producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers, "linger.ms": 0})
-    for _ in range(ANSWERS):
+    for _ in range(RESPONSES):
         producer.produce("t", bytes(VALUE_BYTES), partition=0)
         assert producer.flush(10) == 0
     addresses: list[int] = []
@@ -43,8 +43,8 @@ def test_answers_of_one_read_take_turns_in_the_same_memory(
         {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "subscribe": "t", **one_a_time}
     )
     with closing(client_without_events(options.client, Origin(role=Role.READER))) as client:
-        batches = TaskReader(client, options, ["value"]).read([OffsetRange(TopicPartition("t", 0), None, 0, ANSWERS)])
-        assert sum(batch.num_rows for batch in batches) == ANSWERS
+        batches = TaskReader(client, options, ["value"]).read([OffsetRange(TopicPartition("t", 0), None, 0, RESPONSES)])
+        assert sum(batch.num_rows for batch in batches) == RESPONSES
 
-    assert len(addresses) == ANSWERS
+    assert len(addresses) == RESPONSES
     assert len(set(addresses)) == 1

@@ -26,7 +26,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.mock_cluster import MockCluster
-from tests.wire.scripted_broker import answer_versions, scripted_broker
+from tests.wire.scripted_broker import scripted_broker, send_versions
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 as loopback")
 
@@ -69,7 +69,7 @@ def nothing(port: int, accepted: Accepted) -> Iterator[None]:
     yield
 
 
-silent, closing_at_once, silent_later = peer(lambda _: None), peer(socket.socket.close), peer(answer_versions)
+silent, closing_at_once, silent_later = peer(lambda _: None), peer(socket.socket.close), peer(send_versions)
 
 
 @pytest.fixture

@@ -30,28 +30,28 @@ from pyspark_kafka_meta.model import NO_EPOCH, Address, OffsetRange, TopicPartit
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from tests.unit.kafka.records import handmade
-from tests.wire.answer_frames import TOPIC_ID, fetch_frame, metadata_frame
-from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
+from tests.wire.response_frames import TOPIC_ID, fetch_frame, metadata_frame
+from tests.wire.scripted_broker import Behaviour, frame, read_request, scripted_broker, send_versions
 
 POLL_TIMEOUT_S = 0.8
 DEADLINE_S = 15
 """About 1.5 s, with a margin for a busy machine. A read that hangs never ends."""
 CONNECTIONS = 40
 """Pauses double from 0.1 s to 1 s; a hot loop makes hundreds in this time."""
-Answer = Callable[[socket.socket, int], None]
+Respond = Callable[[socket.socket, int], None]
 """Sends the response of a Fetch request with this correlation id."""
 
 
-def serving(answer: Answer, connections: list[socket.socket]) -> Behaviour:
+def serving(respond: Respond, connections: list[socket.socket]) -> Behaviour:
     def behave(peer: socket.socket) -> None:
         connections.append(peer)
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         while True:
             key, _, correlation_id = read_request(peer)
             if key == METADATA.key:
                 peer.sendall(metadata_frame(correlation_id, peer))
             else:
-                answer(peer, correlation_id)
+                respond(peer, correlation_id)
 
     return behave
 
@@ -89,7 +89,7 @@ def flood(peer: socket.socket, correlation_id: int) -> None:
         peer.sendall(bytes(1 << 20))
 
 
-def send(make: Callable[[int], bytes]) -> Answer:
+def send(make: Callable[[int], bytes]) -> Respond:
     return lambda peer, correlation_id: peer.sendall(make(correlation_id))
 
 
@@ -101,10 +101,10 @@ def refuse_by_an_unknown_code(correlation_id: int) -> bytes:
 
 
 BAD = handmade.batch([handmade.Row(0)])[:-1] + b"?"
-HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
+HOSTILE: dict[str, tuple[Respond, type[KafkaMetaError], str]] = {
     "HTTP": (send(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"), ReadTimeoutError, "speaks HTTP, not the Kafka"),
     "2 GB frame": (send(lambda _: b"\x7f\xff\xff\xff" + bytes(100)), ReadTimeoutError, "announced 2147483647 bytes"),
-    "2 GB answer": (
+    "2 GB response": (
         send(lambda number: b"\x7f\xff\xff\xff" + number.to_bytes(4, "big")),
         ResponseTooLargeError,
         r"Fetch with 2147483647 bytes, more than the limit of 119537664 .*raise kafka\.fetch\.max\.bytes to 2080374783",
@@ -139,10 +139,10 @@ HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_fetch_answers_end_in_a_typed_error_by_the_deadline(name: str) -> None:
-    answer, kind, text = HOSTILE[name]
+def test_hostile_fetch_responses_end_in_a_typed_error_by_the_deadline(name: str) -> None:
+    respond, kind, text = HOSTILE[name]
     connections: list[socket.socket] = []
-    with scripted_broker(serving(answer, connections)) as address:
+    with scripted_broker(serving(respond, connections)) as address:
         began = time.monotonic()
         with pytest.raises(kind, match=text):
             read(address)
@@ -151,8 +151,8 @@ def test_hostile_fetch_answers_end_in_a_typed_error_by_the_deadline(name: str) -
 
 
 def test_a_response_may_be_64_mib_larger_than_the_records_its_fetch_asks_for() -> None:
-    answer = send(lambda number: (70 << 20).to_bytes(4, "big") + number.to_bytes(4, "big"))
-    with scripted_broker(serving(answer, [])) as address:
+    respond = send(lambda number: (70 << 20).to_bytes(4, "big") + number.to_bytes(4, "big"))
+    with scripted_broker(serving(respond, [])) as address:
         limit, needed = 1000 + (64 << 20), (70 - 64) << 20
         with pytest.raises(
             ResponseTooLargeError, match=rf"limit of {limit} .*raise kafka\.fetch\.max\.bytes to {needed}"
@@ -162,7 +162,7 @@ def test_a_response_may_be_64_mib_larger_than_the_records_its_fetch_asks_for() -
             read(address, fetch_max_bytes=needed)
 
 
-def test_an_answer_that_comes_twice_is_read_once() -> None:
+def test_a_response_that_comes_twice_is_read_once() -> None:
     connections: list[socket.socket] = []
     with scripted_broker(serving(send(lambda number: fetch_frame(number, 0) * 2), connections)) as address:
         assert read(address) == [{"value": b"v"}]
@@ -177,9 +177,9 @@ def ask(address: Address, times: int = 1) -> None:
         network.close()
 
 
-def test_answers_that_come_twice_are_not_taken_for_those_of_the_next_request() -> None:
+def test_responses_that_come_twice_are_not_taken_for_those_of_the_next_request() -> None:
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         _, _, correlation_id = read_request(peer)
         message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(), topics=())
         peer.sendall(frame(message, correlation_id) * 2)
@@ -197,7 +197,7 @@ def test_a_million_brokers_are_refused() -> None:
     body = head + bytes([0xC1, 0x84, 0x3D]) + entries * 1000 + tail
 
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         read_request(peer)
         peer.sendall(len(body).to_bytes(4, "big") + body)
 

@@ -47,7 +47,7 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.testing import MockCluster
 from tests.partitions import T0, T1
-from tests.wire.scripted_broker import answer_versions, frame, read_message, read_request, scripted_broker
+from tests.wire.scripted_broker import frame, read_message, read_request, scripted_broker, send_versions
 
 TOPIC_ID = uuid4()
 T0_REQUEST = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 100),), 0, 1, 100, False)
@@ -56,7 +56,7 @@ SOON_S, LATER_S = 0.3, 10.0
 PATIENCE_MS = 5_000
 """Far longer than any test takes: a Fetch that is parked stays so."""
 SLOW_MS = 10_000
-"""How late a slow broker answers: a time-out at `SOON_S` comes long before, on a busy machine too."""
+"""How late a slow broker responds: a time-out at `SOON_S` comes long before, on a busy machine too."""
 
 
 @dataclass(slots=True)
@@ -90,11 +90,11 @@ class Cluster:
     def offsets(self, node_id: int, *queries: OffsetQuery) -> Mapping[TopicPartition, PartitionOffset]:
         """The responses of a broker."""
         self.network.offsets.send(self.broker(node_id), OffsetsRequest(queries, False), within(LATER_S))
-        answer = self.network.offsets.receive([node_id], within(LATER_S))
-        if isinstance(answer, RequestFailure):
-            raise answer.error
-        assert answer is not None
-        return answer.offsets
+        response = self.network.offsets.receive([node_id], within(LATER_S))
+        if isinstance(response, RequestFailure):
+            raise response.error
+        assert response is not None
+        return response.offsets
 
     def ask(self, *partitions: TopicPartition, by_id: bool = True, offset: int = 0, wait_ms: int = 0) -> FetchRequest:
         entries = tuple(
@@ -105,9 +105,9 @@ class Cluster:
 
     def fetch(self, node_id: int, request: FetchRequest, timeout_s: float = LATER_S) -> FetchResponse | RequestFailure:
         self.network.fetch.send(self.broker(node_id), request, within(timeout_s))
-        answer = self.network.fetch.receive([node_id], within(2 * timeout_s))
-        assert answer is not None
-        return answer
+        response = self.network.fetch.receive([node_id], within(2 * timeout_s))
+        assert response is not None
+        return response
 
     def produce(self, partition: TopicPartition, *values: str) -> None:
         producer = Producer({"bootstrap.servers": self.mock.bootstrap_servers, "linger.ms": 20})
@@ -149,9 +149,9 @@ def within(seconds: float) -> float:
     return time.monotonic() + seconds
 
 
-def only(answer: FetchResponse | RequestFailure | None) -> FetchedPartition:
-    assert isinstance(answer, FetchResponse), answer
-    [partition] = answer.partitions
+def only(response: FetchResponse | RequestFailure | None) -> FetchedPartition:
+    assert isinstance(response, FetchResponse), response
+    [partition] = response.partitions
     return partition
 
 
@@ -168,16 +168,16 @@ def rows(partition: FetchedPartition) -> list[tuple[int, str]]:
 
 
 def test_one_address_names_all_brokers_and_leaders(cluster: Cluster) -> None:
-    answer = cluster.learn()
-    [topic] = answer.topics
+    response = cluster.learn()
+    [topic] = response.topics
 
-    assert [broker.node_id for broker in answer.brokers] == [1, 2, 3]
-    assert {str(broker.address) for broker in answer.brokers} == set(cluster.mock.bootstrap_servers.split(","))
+    assert [broker.node_id for broker in response.brokers] == [1, 2, 3]
+    assert {str(broker.address) for broker in response.brokers} == set(cluster.mock.bootstrap_servers.split(","))
     assert [(partition.partition, partition.leader_id) for partition in topic.partitions] == [(0, 1), (1, 2)]
     assert (topic.name, topic.error_code, topic.topic_id is not None) == ("t", 0, True)
-    assert answer.api_version == METADATA.max_version
-    assert min(answer.request_bytes, answer.response_bytes) > 20
-    assert answer.correlation_id > 1
+    assert response.api_version == METADATA.max_version
+    assert min(response.request_bytes, response.response_bytes) > 20
+    assert response.correlation_id > 1
 
 
 def test_all_topics_or_none_can_be_asked_for(cluster: Cluster) -> None:
@@ -220,17 +220,17 @@ def test_first_and_last_offset_of_a_log(cluster: Cluster) -> None:
     cases = [(EARLIEST_TIMESTAMP, 1), (LATEST_TIMESTAMP, 3)]
 
     for timestamp, expected in cases:
-        answers = cluster.offsets(1, OffsetQuery(T0, timestamp, cluster.epoch(T0)))
-        assert {answer.partition: (answer.error_code, answer.offset) for answer in answers.values()} == {
+        responses = cluster.offsets(1, OffsetQuery(T0, timestamp, cluster.epoch(T0)))
+        assert {response.partition: (response.error_code, response.offset) for response in responses.values()} == {
             T0: (0, expected)
         }
 
 
 def test_offsets_of_a_partition_that_the_broker_does_not_lead_or_know(cluster: Cluster) -> None:
     unknown = TopicPartition("nope", 0)
-    answers = cluster.offsets(1, *(OffsetQuery(log, LATEST_TIMESTAMP) for log in (T0, T1, unknown)))
+    responses = cluster.offsets(1, *(OffsetQuery(log, LATEST_TIMESTAMP) for log in (T0, T1, unknown)))
 
-    assert {log: answer.error_code for log, answer in answers.items()} == {T0: 0, T1: 6, unknown: 3}
+    assert {log: response.error_code for log, response in responses.items()} == {T0: 0, T1: 6, unknown: 3}
 
 
 def ask_for_ends(cluster: Cluster, timeout_s: float) -> None:
@@ -243,10 +243,10 @@ def ask_for_ends(cluster: Cluster, timeout_s: float) -> None:
 def receive_ends(cluster: Cluster) -> dict[int, OffsetsResponse | RequestFailure]:
     """By node id."""
     received = [cluster.network.offsets.receive([1, 2], within(LATER_S)) for _ in range(2)]
-    return {answer.node_id: answer for answer in received if answer is not None}
+    return {response.node_id: response for response in received if response is not None}
 
 
-def test_leader_that_does_not_answer_in_time_does_not_cost_the_answer_of_another(cluster: Cluster) -> None:
+def test_leader_that_does_not_respond_in_time_does_not_cost_the_response_of_another(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
     ask_for_ends(cluster, LATER_S)
     receive_ends(cluster)
@@ -263,7 +263,7 @@ def test_leader_that_does_not_answer_in_time_does_not_cost_the_answer_of_another
     assert time.monotonic() - began < SLOW_MS / 1000
 
 
-def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster, monkeypatch: Any) -> None:
+def test_response_that_nobody_waits_for_is_not_taken_for_the_next(cluster: Cluster, monkeypatch: Any) -> None:
     cluster.produce(T0, "a", "b")
 
     def give_up(*_: object) -> None:
@@ -276,8 +276,8 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2
 
 
-def test_slow_connection_leaves_the_answer_as_much_time_again(cluster: Cluster) -> None:
-    cluster.mock.set_rtt_ms(1, 3_500)  # to open the connection, and again for the answer
+def test_slow_connection_leaves_the_response_as_much_time_again(cluster: Cluster) -> None:
+    cluster.mock.set_rtt_ms(1, 3_500)  # to open the connection, and again for the response
     request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
     cluster.network.offsets.send(cluster.broker(1), request, within(6.9))
 
@@ -317,25 +317,25 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_tells_offsets(cluster
 @pytest.mark.parametrize(("by_id", "version"), [(True, 16), (False, 12)])
 def test_records_are_fetched_by_topic_id_or_by_name(cluster: Cluster, by_id: bool, version: int) -> None:
     cluster.produce(T1, "a", "b")
-    answer = cluster.fetch(2, cluster.ask(T1, by_id=by_id))
-    partition = only(answer)
+    response = cluster.fetch(2, cluster.ask(T1, by_id=by_id))
+    partition = only(response)
 
     assert (partition.partition, partition.error_code, partition.high_watermark) == (T1, 0, 2)
     assert rows(partition) == [(0, "a"), (1, "b")]
-    assert isinstance(answer, FetchResponse)
-    assert answer.response_bytes > len(partition.records)
+    assert isinstance(response, FetchResponse)
+    assert response.response_bytes > len(partition.records)
     assert [entry[2] for entry in cluster.sent if entry[1] == FETCH.key] == [version]
 
 
-def test_one_fetch_answers_for_several_partitions(cluster: Cluster) -> None:
+def test_one_fetch_is_for_several_partitions(cluster: Cluster) -> None:
     cluster.mock.move_leader("t", 1, 1)
     cluster.learn()
     cluster.produce(T0, "a")
     cluster.produce(T1, "b")
-    answer = cluster.fetch(1, cluster.ask(T0, T1))
+    response = cluster.fetch(1, cluster.ask(T0, T1))
 
-    assert isinstance(answer, FetchResponse)
-    assert {partition.partition: rows(partition) for partition in answer.partitions} == {T0: [(0, "a")], T1: [(0, "b")]}
+    assert isinstance(response, FetchResponse)
+    assert {part.partition: rows(part) for part in response.partitions} == {T0: [(0, "a")], T1: [(0, "b")]}
 
 
 def test_old_leader_names_the_new_one_and_where_it_is(cluster: Cluster) -> None:
@@ -372,12 +372,12 @@ def test_error_code_of_a_partition_reaches_the_caller(cluster: Cluster, code: in
 
 
 @pytest.mark.parametrize("code", [-1, 7, 56])
-def test_error_code_of_the_whole_answer_reaches_the_caller(cluster: Cluster, code: int) -> None:
+def test_error_code_of_the_whole_response_reaches_the_caller(cluster: Cluster, code: int) -> None:
     cluster.mock.push_request_errors(FETCH.key, code)
-    answer = cluster.fetch(1, cluster.ask(T0))
+    response = cluster.fetch(1, cluster.ask(T0))
 
-    assert isinstance(answer, FetchResponse)
-    assert (answer.error_code, answer.partitions) == (code, ())
+    assert isinstance(response, FetchResponse)
+    assert (response.error_code, response.partitions) == (code, ())
 
 
 # --- waiting for responses --------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def test_metadata_does_not_wait_behind_a_parked_fetch(cluster: Cluster) -> None:
     assert cluster.network.fetch.receive([1], within(0)) is None, "the broker still waits for records"
 
 
-def test_the_first_answer_is_given_first(cluster: Cluster) -> None:
+def test_the_first_response_is_given_first(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
     cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=2_000), within(LATER_S))
     cluster.network.fetch.send(cluster.broker(2), cluster.ask(T1, wait_ms=2_000), within(LATER_S))
@@ -414,7 +414,7 @@ def test_only_the_brokers_named_are_waited_for(cluster: Cluster) -> None:
     assert cluster.network.fetch.receive([2], within(LATER_S)) is not None
 
 
-def test_dropped_fetch_never_answers_and_the_next_one_does(cluster: Cluster) -> None:
+def test_dropped_fetch_gets_no_response_and_the_next_one_does(cluster: Cluster) -> None:
     for value in ("a", "b"):
         cluster.produce(T0, value)
     cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0), within(LATER_S))
@@ -425,13 +425,13 @@ def test_dropped_fetch_never_answers_and_the_next_one_does(cluster: Cluster) -> 
     assert rows(only(cluster.fetch(1, cluster.ask(T0, offset=1)))) == [(1, "b")]
 
 
-def test_second_fetch_is_not_answered_by_what_was_asked_first(cluster: Cluster) -> None:
+def test_second_fetch_does_not_get_the_response_to_the_first(cluster: Cluster) -> None:
     """As when a task ends early and its worker starts the next task."""
     cluster.produce(T0, "a", "b")
     for partition in (T0, T1):
         cluster.network.fetch.send(cluster.broker(1), cluster.ask(partition), within(LATER_S))
-    answer = cluster.network.fetch.receive([1], within(LATER_S))
-    assert only(answer).partition == T1
+    response = cluster.network.fetch.receive([1], within(LATER_S))
+    assert only(response).partition == T1
     assert cluster.network.fetch.receive([1], within(0)) is None
 
 
@@ -442,10 +442,10 @@ def test_broker_that_took_the_place_of_another_has_a_connection_of_its_own(clust
     successor = Broker(9, cluster.broker(1).address)
     cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
     cluster.network.fetch.send(successor, cluster.ask(T1), within(LATER_S))
-    answer = cluster.network.fetch.receive([1, 9], within(LATER_S))
+    response = cluster.network.fetch.receive([1, 9], within(LATER_S))
 
-    assert isinstance(answer, FetchResponse)
-    assert (answer.node_id, rows(only(answer))) == (9, [(0, "a")])
+    assert isinstance(response, FetchResponse)
+    assert (response.node_id, rows(only(response))) == (9, [(0, "a")])
 
 
 def test_broker_that_moved_is_asked_where_it_is_now(cluster: Cluster) -> None:
@@ -453,13 +453,13 @@ def test_broker_that_moved_is_asked_where_it_is_now(cluster: Cluster) -> None:
     cluster.fetch(1, cluster.ask(T0))
     moved = Broker(1, cluster.broker(2).address)
     cluster.network.fetch.send(moved, cluster.ask(T1), within(LATER_S))
-    answer = cluster.network.fetch.receive([1], within(LATER_S))
+    response = cluster.network.fetch.receive([1], within(LATER_S))
 
-    assert isinstance(answer, FetchResponse)
-    assert rows(only(answer)) == [(0, "a")]
+    assert isinstance(response, FetchResponse)
+    assert rows(only(response)) == [(0, "a")]
 
 
-# --- brokers that do not answer ---------------------------------------------------------------------------------------
+# --- brokers that do not respond --------------------------------------------------------------------------------------
 
 
 def test_broker_that_is_down_cannot_be_asked(cluster: Cluster) -> None:
@@ -504,7 +504,7 @@ def test_disconnect_is_a_failure_and_the_next_fetch_connects_anew(cluster: Clust
 
 @contextmanager
 def black_hole() -> Iterator[Address]:
-    """An address that answers no packet: a listener with a full backlog."""
+    """An address that responds to no packet: a listener with a full backlog."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as queue:
         for _ in range(4):
             waiting = queue.enter_context(socket.socket())
@@ -520,9 +520,9 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
         cluster.network.fetch.send(Broker(1, nowhere), cluster.ask(T0), within(LATER_S))
         for _ in range(2):
             cluster.network.fetch.send(cluster.broker(2), cluster.ask(T1), within(LATER_S))
-            answer = cluster.network.fetch.receive([1, 2], within(LATER_S))
-            assert isinstance(answer, FetchResponse)
-            assert (answer.node_id, rows(only(answer))) == (2, [(0, "a")])
+            response = cluster.network.fetch.receive([1, 2], within(LATER_S))
+            assert isinstance(response, FetchResponse)
+            assert (response.node_id, rows(only(response))) == (2, [(0, "a")])
         assert time.monotonic() - began < LATER_S / 2
         cluster.network.fetch.drop(1)
         cluster.network.fetch.send(Broker(1, nowhere), cluster.ask(T0), within(SOON_S))
@@ -534,19 +534,19 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
 
 
 def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(network: KafkaNetwork) -> None:
-    may_answer, was_closed = threading.Event(), threading.Event()
+    may_respond, was_closed = threading.Event(), threading.Event()
 
-    def answer_late(peer: socket.socket) -> None:
-        may_answer.wait(LATER_S)
-        answer_versions(peer)
+    def respond_late(peer: socket.socket) -> None:
+        may_respond.wait(LATER_S)
+        send_versions(peer)
         read_request(peer)
         if peer.recv(1) == b"":
             was_closed.set()
 
-    with scripted_broker(answer_late) as address:
+    with scripted_broker(respond_late) as address:
         network.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
         network.close()
-        may_answer.set()
+        may_respond.set()
         assert was_closed.wait(LATER_S)
 
 
@@ -558,7 +558,7 @@ def slow(cluster: Cluster) -> None:
     cluster.mock.set_rtt_ms(1, SLOW_MS)
 
 
-def test_slow_answer_times_out_at_the_deadline_and_the_next_question_is_answered(cluster: Cluster) -> None:
+def test_slow_response_times_out_at_the_deadline_and_the_next_request_gets_its_own(cluster: Cluster) -> None:
     slow(cluster)
     # The first request has an open connection. The next needs a new one, because late responses may come on the first.
     for error, said in ((RequestTimeoutError, "did not answer Metadata in time"), (ConnectError, "does not answer")):
@@ -577,15 +577,15 @@ def test_slow_fetch_times_out_and_other_brokers_are_unhurt(cluster: Cluster) -> 
     cluster.network.fetch.send(cluster.broker(2), cluster.ask(T1), within(LATER_S))
     began = time.monotonic()
     received = [cluster.network.fetch.receive([1, 2], within(LATER_S)) for _ in range(2)]
-    answers = {answer.node_id: answer for answer in received if answer is not None}
+    responses = {response.node_id: response for response in received if response is not None}
 
-    assert isinstance(answers[2], FetchResponse)
-    assert isinstance(late := answers[1], RequestFailure)
+    assert isinstance(responses[2], FetchResponse)
+    assert isinstance(late := responses[1], RequestFailure)
     assert isinstance(late.error, RequestTimeoutError)
     assert time.monotonic() - began < SLOW_MS / 1000
 
 
-def test_late_answer_of_a_fetch_that_timed_out_is_never_taken_for_the_next_ones(cluster: Cluster) -> None:
+def test_late_response_of_a_fetch_that_timed_out_is_never_taken_for_the_next_ones(cluster: Cluster) -> None:
     for value in ("a", "b"):
         cluster.produce(T0, value)
     slow(cluster)
@@ -637,16 +637,16 @@ def timed_failure(network: KafkaNetwork, address: Address) -> tuple[KafkaMetaErr
     """How a Fetch from this broker fails, and after how many seconds."""
     network.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
     began = time.monotonic()
-    answer = network.fetch.receive([1], within(LATER_S))
-    assert isinstance(answer, RequestFailure)
-    return answer.error, time.monotonic() - began
+    response = network.fetch.receive([1], within(LATER_S))
+    assert isinstance(response, RequestFailure)
+    return response.error, time.monotonic() - began
 
 
-def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_end(network: KafkaNetwork) -> None:
+def test_response_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_end(network: KafkaNetwork) -> None:
     may_go_on, timeout_s = threading.Event(), 2.0
 
-    def answer_in_two_parts(peer: socket.socket) -> None:
-        answer_versions(peer)
+    def respond_in_two_parts(peer: socket.socket) -> None:
+        send_versions(peer)
         _, _, correlation_id = read_request(peer)
         whole = fetch_frame(correlation_id, 0)
         peer.sendall(whole[:10])
@@ -656,24 +656,24 @@ def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_e
             peer.recv(1)
         peer.sendall(whole[10:])
 
-    with scripted_broker(answer_in_two_parts) as busy, scripted_broker(answer_versions) as silent:
+    with scripted_broker(respond_in_two_parts) as busy, scripted_broker(send_versions) as silent:
         network.fetch.send(Broker(1, busy), T0_REQUEST, within(timeout_s))
         network.fetch.send(Broker(2, silent), T0_REQUEST, within(LATER_S))
         assert network.fetch.receive([2], within(2 * timeout_s)) is None
         may_go_on.set()
-        answer = network.fetch.receive([1], within(LATER_S))
+        response = network.fetch.receive([1], within(LATER_S))
 
-    assert only(answer).partition == T0
+    assert only(response).partition == T0
 
 
-def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
+def test_less_is_asked_of_a_broker_whose_response_was_late_and_then_more_again(
     network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", 1.0)  # late long before the time-out, a quarter of which is quick
     passes_in_time, requested = 200_000, []
 
-    def answer_over_a_slow_link(peer: socket.socket) -> None:
-        answer_versions(peer)
+    def respond_over_a_slow_link(peer: socket.socket) -> None:
+        send_versions(peer)
         while True:
             correlation_id, message = read_message(peer, request_schema(FETCH, FETCH.max_version).FetchRequest)
             requested.append(message.max_bytes)
@@ -682,7 +682,7 @@ def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
 
     request = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 1 << 20),), 0, 1, 1 << 23, False)
     came = []
-    with scripted_broker(answer_over_a_slow_link) as address:
+    with scripted_broker(respond_over_a_slow_link) as address:
         for _ in range(4):
             network.fetch.send(Broker(1, address), request, within(LATER_S))
             came.append(isinstance(network.fetch.receive([1], within(LATER_S)), FetchResponse))
@@ -696,13 +696,13 @@ def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
 
 
 @pytest.mark.parametrize("sent_bytes", [2, 4, 20])
-def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
+def test_broker_that_falls_silent_in_a_response_is_left_long_before_the_time_out(
     network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch, sent_bytes: int
 ) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", SOON_S)
 
     def fall_silent(peer: socket.socket) -> None:
-        answer_versions(peer)
+        send_versions(peer)
         _, _, correlation_id = read_request(peer)
         peer.sendall(fetch_frame(correlation_id, 0)[:sent_bytes])
 
@@ -722,7 +722,7 @@ def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
     def hang_up_then_fall_silent(peer: socket.socket) -> None:
         connections.append(peer)
         if len(connections) == 1:
-            answer_versions(peer)
+            send_versions(peer)
             read_request(peer)
             peer.shutdown(socket.SHUT_RDWR)
 
@@ -734,14 +734,14 @@ def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
 
 
 @pytest.mark.parametrize(("partitions", "said"), [((0, 5), "unrequested t-5"), ((0, 0), "the same partition twice")])
-def test_fetch_answer_that_breaks_the_rules_is_a_failure_and_ends_the_connection(
+def test_fetch_response_that_breaks_the_rules_is_a_failure_and_ends_the_connection(
     network: KafkaNetwork, partitions: tuple[int, ...], said: str
 ) -> None:
     connections = []
 
     def lie(peer: socket.socket) -> None:
         connections.append(peer)
-        answer_versions(peer)
+        send_versions(peer)
         _, _, correlation_id = read_request(peer)
         peer.sendall(fetch_frame(correlation_id, *partitions))
 

@@ -54,13 +54,13 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
     mock_cluster: MockCluster, network: KafkaNetwork, opened: list[Connection]
 ) -> None:
     alias = Address("localhost", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
-    answer = network.metadata(alias, (), time.monotonic() + 10)
-    assert alias not in {broker.address for broker in answer.brokers}
-    for broker in (Broker(9, alias), answer.brokers[0]):
+    response = network.metadata(alias, (), time.monotonic() + 10)
+    assert alias not in {broker.address for broker in response.brokers}
+    for broker in (Broker(9, alias), response.brokers[0]):
         network.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 10)
         assert isinstance(network.offsets.receive([broker.node_id], time.monotonic() + 10), OffsetsResponse)
     assert [connection.fileno() >= 0 for connection in opened] == [True, True]
-    for broker in answer.brokers:
+    for broker in response.brokers:
         network.metadata(broker.address, (), time.monotonic() + 10)
 
     assert [connection.fileno() >= 0 for connection in opened] == [False, True, True, True]
@@ -74,9 +74,9 @@ def test_a_broker_has_three_connections_at_most_whatever_it_is_asked(
     mock_cluster.create_topic("t", partitions=1)
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     address = Address(host, int(port))
-    answer = network.metadata(address, ["t"], time.monotonic() + 10)
-    (broker,) = (broker for broker in answer.brokers if broker.address == address)
-    (topic,) = answer.topics
+    response = network.metadata(address, ["t"], time.monotonic() + 10)
+    (broker,) = (broker for broker in response.brokers if broker.address == address)
+    (topic,) = response.topics
     part = FetchPartition(T0, topic.topic_id, 0, topic.partitions[0].leader_epoch, -1, 100)
     for _ in range(3):
         deadline = time.monotonic() + 10
@@ -96,8 +96,8 @@ def test_requests_that_are_sent_one_after_the_other_share_a_connection(
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     address = Address(host, int(port))
     deadline = time.monotonic() + 10
-    answer = network.metadata(address, (), deadline)
-    (broker,) = (broker for broker in answer.brokers if broker.address == address)
+    response = network.metadata(address, (), deadline)
+    (broker,) = (broker for broker in response.brokers if broker.address == address)
     for _ in range(2):
         network.offsets.send(broker, OffsetsRequest((), False), deadline)
         assert isinstance(network.offsets.receive([broker.node_id], deadline), OffsetsResponse)
@@ -116,9 +116,9 @@ def test_a_shared_connection_has_the_limit_of_the_request_that_uses_it(
     mock_cluster.create_topic("t", partitions=1)
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     deadline = time.monotonic() + 10
-    answer = network.metadata(Address(host, int(port)), ["t"], deadline)
-    (broker,) = (broker for broker in answer.brokers if broker.address == Address(host, int(port)))
-    part = ProducePartition(T0, answer.topics[0].topic_id, write_batch(b"", 0, 0, 0, NO_PRODUCER, -1, 0))
+    response = network.metadata(Address(host, int(port)), ["t"], deadline)
+    (broker,) = (broker for broker in response.brokers if broker.address == Address(host, int(port)))
+    part = ProducePartition(T0, response.topics[0].topic_id, write_batch(b"", 0, 0, 0, NO_PRODUCER, -1, 0))
     limits_ms = []
     for _ in range(2):
         network.produce.send(broker, ProduceRequest((part,), -1, 1000), deadline)

@@ -68,7 +68,7 @@ def test_a_person_sees_a_table_and_the_total(scene: Scene) -> None:
     assert rows == [["t-0", "1", "3", "2"], ["t-1", "0", "0", "0"]]
 
 
-def test_a_watch_follows_the_log_and_goes_on_while_no_broker_answers(
+def test_a_watch_follows_the_log_and_goes_on_while_no_broker_responds(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: Iterator[Callable[[], object]] = iter(

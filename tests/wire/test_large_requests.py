@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.network import connection
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.model import Address
-from tests.wire.scripted_broker import Behaviour, answer_versions, scripted_broker
+from tests.wire.scripted_broker import Behaviour, scripted_broker, send_versions
 from tests.wire.test_connection import metadata_frame
 
 LIMIT = 50_000
@@ -33,7 +33,7 @@ def refusing(limit: int, accepted: list[socket.socket]) -> Behaviour:
 
     def behave(peer: socket.socket) -> None:
         accepted.append(peer)
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         while size := int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big"):
             if size > limit:
                 peer.shutdown(socket.SHUT_RDWR)
@@ -103,7 +103,7 @@ def hanging_up(accepted: list[socket.socket]) -> Behaviour:
 
     def behave(peer: socket.socket) -> None:
         accepted.append(peer)
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         peer.recv(4, socket.MSG_WAITALL)
         peer.shutdown(socket.SHUT_RDWR)
 

@@ -137,7 +137,7 @@ def follow_a_move(worker: Worker) -> int:
     return old_epoch
 
 
-def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
+def test_stale_responses_send_no_fetch_to_the_old_node(worker: Worker) -> None:
     old_epoch = follow_a_move(worker)
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
@@ -148,7 +148,7 @@ def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
     assert set(worker.brokers_of(FETCH)) == {2}
 
 
-def test_five_stale_answers_in_a_row_send_no_fetch_to_the_old_node(worker: Worker) -> None:
+def test_five_stale_responses_in_a_row_send_no_fetch_to_the_old_node(worker: Worker) -> None:
     old_epoch = follow_a_move(worker)
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
@@ -212,7 +212,7 @@ def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hi
     assert (worker.events[-1].details.broker_id, worker.events[-1].reason) == (3, RefreshReason.LEADER_HINT)
 
 
-def test_broker_that_is_late_with_metadata_delays_no_answer_about_offsets(
+def test_broker_that_is_late_with_metadata_delays_no_response_about_offsets(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_offsets, "OVERDUE_MS", 50)
@@ -222,9 +222,9 @@ def test_broker_that_is_late_with_metadata_delays_no_answer_about_offsets(
     worker.cluster.set_rtt_ms(2, SLOW_MS)
     worker.cluster.set_rtt_ms(3, SLOW_MS)
     began = time.monotonic()
-    answers = worker.client.list_offsets({T0: LATEST_TIMESTAMP}, worker.client.api_deadline())
+    responses = worker.client.list_offsets({T0: LATEST_TIMESTAMP}, worker.client.api_deadline())
 
-    assert answers[T0].offset == RECORDS
+    assert responses[T0].offset == RECORDS
     assert time.monotonic() - began < SLOW_MS / 1000
     assert worker.client.cache.has_request_in_flight
 

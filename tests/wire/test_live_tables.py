@@ -39,7 +39,7 @@ def test_a_dead_bootstrap_address_is_passed_over(cluster: MockCluster) -> None:
     assert str(description.address) == first
 
 
-def test_nobody_answers(cluster: MockCluster) -> None:
+def test_nobody_responds(cluster: MockCluster) -> None:
     with pytest.raises(ConnectError, match=r"no broker responded.*127\.0\.0\.1:1"):
         describe_cluster(options("127.0.0.1:1"), ())
 

@@ -52,7 +52,7 @@ def leaders(text: str) -> list[int]:
     return [document["topics"][0]["partitions"][0]["leader_id"] for document in documents]
 
 
-def test_json_is_the_answer_and_who_gave_it(cluster: MockCluster) -> None:
+def test_json_is_the_response_and_who_gave_it(cluster: MockCluster) -> None:
     document = json.loads(run(cluster, "--json").stdout)
 
     assert document["answered_by"] == cluster.bootstrap_servers.split(",")[0]
@@ -76,7 +76,7 @@ def test_a_refresh_on_demand_is_shown_with_its_reason_broker_and_size(cluster: M
 def test_a_refresh_on_demand_asks_for_metadata_once_more_than_the_cache_had_to(cluster: MockCluster) -> None:
     cluster.start_request_tracking()
     run(cluster, "--refresh")
-    assert [request.api_key for request in cluster.requests()].count(3) == 3, "the look, the first answer, on demand"
+    assert [request.api_key for request in cluster.requests()].count(3) == 3, "the look, the first response, on demand"
 
 
 def test_a_watch_prints_a_line_of_json_for_each_look_and_ends_well_with_ctrl_c(
@@ -103,7 +103,7 @@ def test_a_watched_cache_tells_what_changed(cluster: MockCluster, monkeypatch: p
     assert "t-0: 1 to 2 (epoch 1 to 2)" in " ".join(text.split())
 
 
-def test_a_watch_goes_on_while_no_broker_answers(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_goes_on_while_no_broker_responds(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def move() -> None:
         cluster.broker_up(-1)
         cluster.move_leader("t", 0, 3)

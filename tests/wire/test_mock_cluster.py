@@ -68,7 +68,7 @@ def test_brokers_and_topics_are_those_asked_for(cluster: MockCluster) -> None:
 
 
 @pytest.mark.parametrize("broker_id", [1, 2, 3])
-def test_a_moved_leader_is_in_the_next_metadata_answer(cluster: MockCluster, broker_id: int) -> None:
+def test_a_moved_leader_is_in_the_next_metadata_response(cluster: MockCluster, broker_id: int) -> None:
     cluster.move_leader("t", 0, broker_id)
     assert client(cluster).list_topics("t", timeout=10).topics["t"].partitions[0].leader == broker_id
 
@@ -78,7 +78,7 @@ def test_a_pushed_leader_response_lies_once(cluster: MockCluster) -> None:
     true_epoch = ask_once(cluster).topics[0].partitions[0].leader_epoch
     cluster.push_leader_response("t", 0, broker_id=3, leader_epoch=true_epoch - 1)
     seen = [ask_once(cluster).topics[0].partitions[0] for _ in range(2)]
-    assert [(answer.leader_id, answer.leader_epoch) for answer in seen] == [(3, true_epoch - 1), (1, true_epoch)]
+    assert [(response.leader_id, response.leader_epoch) for response in seen] == [(3, true_epoch - 1), (1, true_epoch)]
 
 
 def test_records_written_are_read_back(cluster: MockCluster) -> None:
@@ -107,7 +107,7 @@ def test_requests_are_tracked_from_start_to_stop(cluster: MockCluster) -> None:
     assert cluster.requests() == []
 
 
-def test_a_broker_that_is_down_answers_again_when_it_is_up(cluster: MockCluster) -> None:
+def test_a_broker_that_is_down_responds_again_when_it_is_up(cluster: MockCluster) -> None:
     first = cluster.bootstrap_servers.split(",")[0]
     lonely: dict[str, str | int | float | bool] = {"bootstrap.servers": first, "log_level": 0}
     cluster.broker_down(1)
@@ -125,14 +125,14 @@ def test_a_round_trip_takes_as_long_as_it_was_told_to(cluster: MockCluster) -> N
     assert client(cluster).list_topics("t", timeout=10).brokers
 
 
-def test_pushed_errors_are_answered_once_each(cluster: MockCluster) -> None:
+def test_pushed_errors_are_returned_once_each(cluster: MockCluster) -> None:
     cluster.push_request_errors(PRODUCE, LEADER_NOT_AVAILABLE, LEADER_NOT_AVAILABLE)
     cluster.start_request_tracking()
     produce(cluster, b"in the end")
     assert Counter(request.api_key for request in cluster.requests())[PRODUCE] == 3
 
 
-def test_partition_errors_are_answered_once_each(cluster: MockCluster) -> None:
+def test_partition_errors_are_returned_once_each(cluster: MockCluster) -> None:
     produce(cluster, b"in the end")
     cluster.push_partition_errors("t", 0, FETCH, LEADER_NOT_AVAILABLE)
     cluster.start_request_tracking()

@@ -1,4 +1,4 @@
-"""Produce and InitProducerId over sockets: pipelines, full buffers, lost connections, wrong answers."""
+"""Produce and InitProducerId over sockets: pipelines, full buffers, lost connections, wrong responses."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.partitions import T0, T1
-from tests.unit.kafka.protocol.answers import T_ID, produce_message
+from tests.unit.kafka.protocol.responses import T_ID, produce_message
 from tests.unit.kafka.records.handmade import fetched as fetched_records
 from tests.unit.kafka.records.handmade import rows_of
 from tests.unit.logs import batch
-from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
+from tests.wire.scripted_broker import frame, read_message, scripted_broker, send_versions
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls
 
 SOON_S, LATER_S = 0.3, 20.0
 SLOW_MS = 10_000
-"""How late a slow broker answers: a time-out at `SOON_S` comes long before, on a busy machine too."""
+"""How late a slow broker responds: a time-out at `SOON_S` comes long before, on a busy machine too."""
 IN_FLIGHT = 5
 MEGABYTE = 1 << 20
 AUTHORITY = CertificateAuthority()
@@ -89,9 +89,9 @@ def send(network: KafkaNetwork, address: Address, content: bytes, node_id: int =
     network.produce.send(Broker(node_id, address), request(content), within(timeout_s))
 
 
-def only(answer: ProduceResponse | RequestFailure | None) -> ProducedPartition:
-    assert isinstance(answer, ProduceResponse), answer
-    [partition] = answer.partitions
+def only(response: ProduceResponse | RequestFailure | None) -> ProducedPartition:
+    assert isinstance(response, ProduceResponse), response
+    [partition] = response.partitions
     return partition
 
 
@@ -101,10 +101,10 @@ def offsets(network: KafkaNetwork, count: int, node_id: int = 1) -> list[int]:
 
 
 def failure(network: KafkaNetwork, node_id: int = 1) -> KafkaMetaError:
-    answer = network.produce.receive([node_id], within(2 * LATER_S))
-    assert isinstance(answer, RequestFailure), answer
+    response = network.produce.receive([node_id], within(2 * LATER_S))
+    assert isinstance(response, RequestFailure), response
     assert network.produce.receive([node_id], within(SOON_S)) is None, "a failure is of all requests in flight"
-    return answer.error
+    return response.error
 
 
 def read_produce(peer: socket.socket) -> tuple[int, bytes]:
@@ -121,8 +121,8 @@ def acknowledgement(correlation_id: int, offset: int) -> bytes:
 
 
 def acknowledge(peer: socket.socket) -> None:
-    """Answer each request; the offset is the number in its records."""
-    answer_versions(peer)
+    """Respond to each request; the offset is the number in its records."""
+    send_versions(peer)
     while True:
         correlation_id, content = read_produce(peer)
         assert content == content[:1] * len(content)
@@ -155,9 +155,9 @@ class Cluster:
             self.network.fetch.send(
                 self.broker(node_id), FetchRequest((entry,), 0, 1, MEGABYTE, False), within(LATER_S)
             )
-            answer = self.network.fetch.receive([node_id], within(LATER_S))
-            assert isinstance(answer, FetchResponse)
-            rows = rows_of(fetched_records(bytes(answer.partitions[0].records), from_offset=len(values)))
+            response = self.network.fetch.receive([node_id], within(LATER_S))
+            assert isinstance(response, FetchResponse)
+            rows = rows_of(fetched_records(bytes(response.partitions[0].records), from_offset=len(values)))
             if not rows:
                 return values
             values += [(row.value or b"").decode() for row in rows]
@@ -189,16 +189,16 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Api, int]]:
 def test_produced_records_are_read_back_with_their_offsets(cluster: Cluster, versions: list[tuple[Api, int]]) -> None:
     cluster.send(1, "a", "b")
     cluster.send(1, "c")
-    answers = [cluster.network.produce.receive([1], within(LATER_S)) for _ in range(2)]
+    responses = [cluster.network.produce.receive([1], within(LATER_S)) for _ in range(2)]
 
-    assert [(only(answer).error_code, only(answer).base_offset) for answer in answers] == [(0, 0), (0, 2)]
+    assert [(only(response).error_code, only(response).base_offset) for response in responses] == [(0, 0), (0, 2)]
     assert cluster.log(T0, 1) == ["a", "b", "c"]
     assert [version for api, version in versions if api is PRODUCE] == [10, 10], "the newest of the mock"
-    assert isinstance(answers[0], ProduceResponse)
-    assert answers[0].request_bytes > len(batch(["a", "b"]))
+    assert isinstance(responses[0], ProduceResponse)
+    assert responses[0].request_bytes > len(batch(["a", "b"]))
 
 
-def test_requests_in_flight_are_answered_in_their_order_and_wait_once(cluster: Cluster) -> None:
+def test_requests_in_flight_get_responses_in_their_order_and_wait_once(cluster: Cluster) -> None:
     cluster.send(1, "first")
     offsets(cluster.network, 1)
     cluster.mock.set_rtt_ms(1, 1000)
@@ -228,9 +228,9 @@ def test_error_code_of_a_partition_reaches_the_caller(cluster: Cluster, code: in
     cluster.mock.push_partition_errors("t", 0, PRODUCE.key, code)
     for _ in range(2):
         cluster.send(1, "a")
-    answers = [only(cluster.network.produce.receive([1], within(LATER_S))) for _ in range(2)]
+    responses = [only(cluster.network.produce.receive([1], within(LATER_S))) for _ in range(2)]
 
-    assert [answer.error_code for answer in answers] == [code, 0]
+    assert [response.error_code for response in responses] == [code, 0]
 
 
 def test_broker_that_goes_down_fails_its_requests_once_and_no_others(cluster: Cluster) -> None:
@@ -269,12 +269,12 @@ def test_slow_broker_times_out_once_at_the_first_deadline_and_others_are_unhurt(
 
 
 def test_producer_ids_are_given_by_any_broker(cluster: Cluster) -> None:
-    answers = []
+    responses = []
     for node_id in (1, 2):
         cluster.network.transactions.send(cluster.broker(node_id), ProducerIdRequest(), within(LATER_S))
-        answers.append(cluster.network.transactions.receive([node_id], within(LATER_S)))
+        responses.append(cluster.network.transactions.receive([node_id], within(LATER_S)))
 
-    producers = [answer.producer for answer in answers if isinstance(answer, ProducerIdResponse)]
+    producers = [response.producer for response in responses if isinstance(response, ProducerIdResponse)]
     assert [epoch for _, epoch in producers] == [0, 0]
     assert len({producer_id for producer_id, _ in producers}) == 2
 
@@ -286,10 +286,10 @@ def test_metadata_that_arrives_interrupts_the_wait(cluster: Cluster) -> None:
     cluster.send(1, "b")
     began = time.monotonic()
     cluster.network.send_metadata(cluster.broker(2).address, ["t"], within(LATER_S))
-    while (answer := cluster.network.receive_metadata(within(0))) is None:
+    while (response := cluster.network.receive_metadata(within(0))) is None:
         assert cluster.network.produce.receive([1], within(LATER_S)) is None
 
-    assert answer.topics
+    assert response.topics
     assert time.monotonic() - began < SLOW_MS / 2000
 
 
@@ -297,7 +297,7 @@ def test_metadata_that_arrives_interrupts_the_wait(cluster: Cluster) -> None:
 
 
 def test_broker_that_reads_nothing_delays_nobody_and_times_out(network: KafkaNetwork) -> None:
-    with scripted_broker(answer_versions_and_stop_reading) as deaf, scripted_broker(acknowledge) as healthy:
+    with scripted_broker(send_versions_and_stop_reading) as deaf, scripted_broker(acknowledge) as healthy:
         for address, node_id in ((deaf, 1), (healthy, 2)):
             network.produce.send(Broker(node_id, address), request(records(0)), within(LATER_S))
         assert offsets(network, 1, node_id=2) == [0]
@@ -306,11 +306,11 @@ def test_broker_that_reads_nothing_delays_nobody_and_times_out(network: KafkaNet
             send(network, deaf, content, timeout_s=2)
             send(network, healthy, records(number), node_id=2)
         assert time.monotonic() - began < 1, "sending does not wait for the full buffer"
-        answers = [network.produce.receive([1, 2], within(LATER_S)) for _ in range(21)]
+        responses = [network.produce.receive([1, 2], within(LATER_S)) for _ in range(21)]
         took_s = time.monotonic() - began
 
-    assert [only(answer).base_offset for answer in answers[:20]] == list(range(20))
-    assert isinstance(late := answers[20], RequestFailure)
+    assert [only(response).base_offset for response in responses[:20]] == list(range(20))
+    assert isinstance(late := responses[20], RequestFailure)
     assert isinstance(late.error, RequestTimeoutError)
     assert "did not answer a Produce in time" in str(late.error)
     assert 2 <= took_s < LATER_S
@@ -325,7 +325,7 @@ def test_time_that_the_caller_is_away_with_bytes_unsent_is_no_timeout(
 
     def read_late(peer: socket.socket) -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        answer_versions(peer)
+        send_versions(peer)
         assert may_read.wait(LATER_S)
         for number in range(2):
             peer.sendall(acknowledgement(read_produce(peer)[0], number))
@@ -346,7 +346,7 @@ def test_broker_that_reads_nothing_times_out_once_the_caller_waits(
     network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monotonic, away_s = time.monotonic, 0.0
-    with scripted_broker(answer_versions_and_stop_reading) as address:
+    with scripted_broker(send_versions_and_stop_reading) as address:
         monkeypatch.setattr(time, "monotonic", lambda: monotonic() + away_s)
         send(network, address, records(0, 16 * MEGABYTE), timeout_s=1)
         assert network.produce.receive([1], within(SOON_S)) is None
@@ -358,9 +358,9 @@ def test_broker_that_reads_nothing_times_out_once_the_caller_waits(
     assert time.monotonic() - began < 1 + 2 * SOON_S
 
 
-def answer_versions_and_stop_reading(peer: socket.socket) -> None:
+def send_versions_and_stop_reading(peer: socket.socket) -> None:
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    answer_versions(peer)
+    send_versions(peer)
     threading.Event().wait(LATER_S / 4)
 
 
@@ -369,7 +369,7 @@ def test_megabytes_in_flight_arrive_whole_and_in_order(protocol: str) -> None:
     may_read, received = threading.Event(), []
 
     def read_late(peer: socket.socket) -> None:
-        answer_versions(peer)
+        send_versions(peer)
         assert may_read.wait(LATER_S)
         received.extend([read_produce(peer) for _ in range(IN_FLIGHT)])
         peer.sendall(b"".join(acknowledgement(correlation_id, content[0]) for correlation_id, content in received))
@@ -391,7 +391,7 @@ def test_latency_counts_from_the_last_byte_sent(network: KafkaNetwork) -> None:
     may_read = threading.Event()
 
     def read_late(peer: socket.socket) -> None:
-        answer_versions(peer)
+        send_versions(peer)
         assert may_read.wait(LATER_S)
         correlation_id, _ = read_produce(peer)
         peer.sendall(acknowledgement(correlation_id, 0))
@@ -400,11 +400,11 @@ def test_latency_counts_from_the_last_byte_sent(network: KafkaNetwork) -> None:
         send(network, address, records(0, 32 * MEGABYTE))
         assert network.produce.receive([1], within(2)) is None
         may_read.set()
-        answer = network.produce.receive([1], within(LATER_S))
+        response = network.produce.receive([1], within(LATER_S))
 
-    assert isinstance(answer, ProduceResponse)
-    assert answer.latency_ms < 1_500
-    assert answer.request_bytes > 32 * MEGABYTE
+    assert isinstance(response, ProduceResponse)
+    assert response.latency_ms < 1_500
+    assert response.request_bytes > 32 * MEGABYTE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux closes a connection whose peer has a full buffer")
@@ -416,7 +416,7 @@ def test_full_buffer_does_not_close_the_connection_as_a_dead_host_does(
     may_read = threading.Event()
 
     def read_late(peer: socket.socket) -> None:
-        answer_versions(peer)
+        send_versions(peer)
         assert may_read.wait(LATER_S)
         correlation_id, _ = read_produce(peer)
         peer.sendall(acknowledgement(correlation_id, 0))
@@ -472,7 +472,7 @@ def test_session_is_renewed_only_when_nothing_is_in_flight(monkeypatch: pytest.M
     was_silent = []
 
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer)
+        send_versions(peer)
         for _ in range(2):  # the session is due at once: the login of the connection, then that of the first request
             log_in(peer, lifetime_ms=60_000)
         correlation_id, content = read_produce(peer)
@@ -495,7 +495,7 @@ def test_refused_renewal_is_one_failure_of_the_requests_after_it(monkeypatch: py
     monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
 
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer)
+        send_versions(peer)
         for _ in range(2):
             log_in(peer, lifetime_ms=60_000)
         correlation_id, content = read_produce(peer)
@@ -513,7 +513,7 @@ def test_refused_renewal_is_one_failure_of_the_requests_after_it(monkeypatch: py
 def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_new_address(
     network: KafkaNetwork,
 ) -> None:
-    with scripted_broker(answer_versions) as old, scripted_broker(acknowledge) as new:
+    with scripted_broker(send_versions) as old, scripted_broker(acknowledge) as new:
         send(network, old, records(0))
         send(network, new, records(1))
         send(network, new, records(2))
@@ -522,7 +522,7 @@ def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_n
         assert offsets(network, 1) == [3]
 
 
-def test_dropped_requests_are_never_answered(network: KafkaNetwork) -> None:
+def test_dropped_requests_get_no_response(network: KafkaNetwork) -> None:
     with scripted_broker(acknowledge) as address:
         for number in range(IN_FLIGHT):
             send(network, address, records(number))
@@ -550,7 +550,7 @@ def test_requests_whose_sender_was_cancelled_are_dropped(
         assert offsets(network, 1) == [3]
 
 
-# --- brokers that answer wrongly --------------------------------------------------------------------------------------
+# --- brokers that respond wrongly -------------------------------------------------------------------------------------
 
 Wrong = Callable[[socket.socket], None]
 
@@ -563,12 +563,12 @@ def close_before_the_second_response(peer: socket.socket) -> None:
     peer.shutdown(socket.SHUT_RDWR)
 
 
-def answer_in_the_wrong_order(peer: socket.socket) -> None:
+def respond_in_the_wrong_order(peer: socket.socket) -> None:
     first, second, *_ = [read_produce(peer)[0] for _ in range(IN_FLIGHT)]
     peer.sendall(acknowledgement(first, 0) + acknowledgement(second + 1, 2) + acknowledgement(second, 1))
 
 
-def answer_twice(peer: socket.socket) -> None:
+def respond_twice(peer: socket.socket) -> None:
     first, *_ = [read_produce(peer)[0] for _ in range(IN_FLIGHT)]
     peer.sendall(acknowledgement(first, 0) * 2)
 
@@ -598,14 +598,14 @@ def name_another_partition(peer: socket.socket) -> None:
             ConnectError,
             "closed the connection while waiting for its Produce response",
         ),
-        (answer_in_the_wrong_order, ProtocolError, "answered request 4 instead of 3"),
-        (answer_twice, ProtocolError, "answered request 2 instead of 3"),
+        (respond_in_the_wrong_order, ProtocolError, "answered request 4 instead of 3"),
+        (respond_twice, ProtocolError, "answered request 2 instead of 3"),
         (add_bytes, ProtocolError, "has 1 extra bytes"),
         (cut_off, ConnectError, "closed the connection"),
         (name_another_partition, ProtocolError, "unrequested t-5"),
     ],
 )
-def test_wrong_answer_is_one_failure_of_the_requests_after_it(
+def test_wrong_response_is_one_failure_of_the_requests_after_it(
     network: KafkaNetwork, misbehave: Wrong, kind: type[KafkaMetaError], text: str
 ) -> None:
     connections = []
@@ -613,7 +613,7 @@ def test_wrong_answer_is_one_failure_of_the_requests_after_it(
     def behave(peer: socket.socket) -> None:
         connections.append(peer)
         if len(connections) == 1:
-            answer_versions(peer)
+            send_versions(peer)
             misbehave(peer)
         else:
             acknowledge(peer)
@@ -629,15 +629,15 @@ def test_wrong_answer_is_one_failure_of_the_requests_after_it(
         assert offsets(network, 1) == [7], "over a new connection"
 
 
-def test_answer_to_a_request_that_is_not_sent_yet_is_a_failure(network: KafkaNetwork) -> None:
+def test_response_to_a_request_that_is_not_sent_yet_is_a_failure(network: KafkaNetwork) -> None:
     has_failed = threading.Event()
 
-    def answer_too_early(peer: socket.socket) -> None:
-        answer_versions(peer)
+    def respond_too_early(peer: socket.socket) -> None:
+        send_versions(peer)
         peer.sendall(acknowledgement(2, 0))
         has_failed.wait(LATER_S)  # the broker reads nothing until then
 
-    with scripted_broker(answer_too_early) as address:
+    with scripted_broker(respond_too_early) as address:
         send(network, address, records(0, 32 * MEGABYTE))
         error = failure(network)
         has_failed.set()
@@ -646,11 +646,11 @@ def test_answer_to_a_request_that_is_not_sent_yet_is_a_failure(network: KafkaNet
     assert str(error) == f"{address} answered Produce before it had the whole request"
 
 
-def test_extra_bytes_after_the_last_response_are_no_answer_to_the_next_request() -> None:
+def test_extra_bytes_after_the_last_response_are_no_response_to_the_next_request() -> None:
     """With TLS, they were decrypted with the response: no selector sees them."""
 
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer)
+        send_versions(peer)
         correlation_id, content = read_produce(peer)
         peer.sendall(acknowledgement(correlation_id, content[0]) + acknowledgement(correlation_id + 1, 99))
 

@@ -45,7 +45,7 @@ from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority, Credentials
-from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
+from tests.wire.scripted_broker import Behaviour, frame, read_request, scripted_broker, send_versions
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 
 AUTHORITY = CertificateAuthority()
@@ -96,11 +96,11 @@ def ask(address: Address, options: dict[str, str], times: int = 1, timeout_s: fl
 
 
 def serve(peer: socket.socket) -> None:
-    answer_versions(peer, metadata=12)
-    answer_metadata(peer)
+    send_versions(peer, metadata=12)
+    send_metadata(peer)
 
 
-def answer_metadata(peer: socket.socket) -> None:
+def send_metadata(peer: socket.socket) -> None:
     _, _, correlation_id = read_request(peer)
     message = MetadataResponse(brokers=(), topics=(), throttle_time=milliseconds(0))
     peer.sendall(frame(message, correlation_id))
@@ -384,12 +384,12 @@ def test_tls_is_1_2_at_least() -> None:
 # --- SASL -------------------------------------------------------------------------------------------------------------
 
 
-def logged_in(*answers: Callable[[bytes], bytes | None]) -> Behaviour:
+def logged_in(*responses: Callable[[bytes], bytes | None]) -> Behaviour:
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         agree_on_mechanism(peer)
-        authenticate(peer, *answers)
-        answer_metadata(peer)
+        authenticate(peer, *responses)
+        send_metadata(peer)
 
     return behave
 
@@ -488,13 +488,13 @@ def test_a_session_is_renewed_before_it_ends_on_the_same_connection(
     received: list[bytes] = []
 
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         for question in range(3):
             if question < logins:
                 agree_on_mechanism(peer)
                 received.extend(authenticate(peer, accept, lifetime_ms=60_000))
             if question > 0:
-                answer_metadata(peer)
+                send_metadata(peer)
 
     with scripted_broker(behave) as address:
         ask(address, PLAIN, times=2)
@@ -510,7 +510,7 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
 
     def behave(peer: socket.socket) -> None:
         connections.append(peer)
-        answer_versions(peer)
+        send_versions(peer)
         agree_on_mechanism(peer)
         authenticate(peer, accept, lifetime_ms=60_000)
         agree_on_mechanism(peer)
@@ -522,21 +522,21 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
 
     settings = ConnectionSettings("test", connect_timeout_ms=1_000, max_frame_bytes=1 << 20, security=security(PLAIN))
     request = FetchRequest((FetchPartition(TopicPartition("t", 0), uuid4(), 0, 0, -1, 100),), 0, 1, 100, False)
-    network, answers = KafkaNetwork(settings), []
+    network, responses = KafkaNetwork(settings), []
     with scripted_broker(behave) as address:
         for _ in range(2):
             network.fetch.send(Broker(1, address), request, time.monotonic() + 5)
-            answers.append(network.fetch.receive([1], time.monotonic() + 5))
+            responses.append(network.fetch.receive([1], time.monotonic() + 5))
     network.close()
 
-    assert isinstance(answers[0], FetchResponse)
-    assert isinstance(answers[1], RequestFailure) and isinstance(answers[1].error, AuthenticationError)
+    assert isinstance(responses[0], FetchResponse)
+    assert isinstance(responses[1], RequestFailure) and isinstance(responses[1].error, AuthenticationError)
     assert len(connections) == 1
 
 
 def disagree(error: ErrorCode) -> Behaviour:
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         agree_on_mechanism(peer, ("GSSAPI", "X\n\x1b[31m"), error)
 
     return behave
@@ -606,11 +606,11 @@ def test_a_new_token_follows_a_token_that_a_renewed_login_has_refused(monkeypatc
     def behave(peer: socket.socket) -> None:
         connections.append(peer)
         if len(connections) == 1:
-            answer_versions(peer, metadata=12)
+            send_versions(peer, metadata=12)
             for _ in range(2):
                 agree_on_mechanism(peer)
                 authenticate(peer, accept, lifetime_ms=60_000)
-            answer_metadata(peer)
+            send_metadata(peer)
             agree_on_mechanism(peer)
             authenticate(peer, lambda _: b'{"status":"invalid_token"}', refuse)
         else:
@@ -623,7 +623,7 @@ def test_a_new_token_follows_a_token_that_a_renewed_login_has_refused(monkeypatc
 
 def test_a_port_that_wants_a_login_says_so_to_who_has_none() -> None:
     def behave(peer: socket.socket) -> None:
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         if peer.recv(6, socket.MSG_PEEK | socket.MSG_WAITALL)[4:] == SASL_HANDSHAKE.key.to_bytes(2, "big"):
             agree_on_mechanism(peer)
         peer.shutdown(socket.SHUT_RDWR)
@@ -640,7 +640,7 @@ def test_a_broker_that_hangs_up_on_everything_is_looked_into_once() -> None:
 
     def behave(peer: socket.socket) -> None:
         connections.append(peer)
-        answer_versions(peer, metadata=12)
+        send_versions(peer, metadata=12)
         read_request(peer)
         peer.shutdown(socket.SHUT_RDWR)
 
@@ -651,7 +651,7 @@ def test_a_broker_that_hangs_up_on_everything_is_looked_into_once() -> None:
 
 def test_a_broker_that_is_silent_during_the_login_is_left_in_time() -> None:
     with (
-        scripted_broker(lambda peer: answer_versions(peer)) as address,
+        scripted_broker(lambda peer: send_versions(peer)) as address,
         pytest.raises(ConnectError, match="does not answer"),
     ):
         ask(address, PLAIN, timeout_s=SHORT_S)

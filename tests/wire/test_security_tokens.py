@@ -33,7 +33,7 @@ GOOD = {"access_token": "a.b-c", "token_type": "Bearer", "expires_in": 3600}
 
 
 class Endless:
-    """A provider that never answers."""
+    """A provider that never responds."""
 
     def token(self) -> str:
         threading.Event().wait(30)
@@ -100,7 +100,7 @@ def test_a_token_without_a_lifetime_serves_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "kind", "text"),
+    ("status", "response", "kind", "text"),
     [
         (401, {"error": "invalid_client", "error_description": CANARY}, AuthenticationError, r"OAuthError: invalid_cl"),
         (401, {"message": CANARY}, AuthenticationError, r"the token endpoint returned no token \(KeyError\)"),
@@ -111,10 +111,10 @@ def test_a_token_without_a_lifetime_serves_once() -> None:
     ],
 )
 def test_an_endpoint_that_gives_no_token_says_why_and_no_secret(
-    status: int, answer: dict[str, Any], kind: type[KafkaMetaError], text: str, caplog: pytest.LogCaptureFixture
+    status: int, response: dict[str, Any], kind: type[KafkaMetaError], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with token_endpoint(status, answer) as (url, _), pytest.raises(kind, match=text) as caught:
+    with token_endpoint(status, response) as (url, _), pytest.raises(kind, match=text) as caught:
         bearer_token(by_endpoint(url), "broker", soon())
     assert CANARY not in "".join(traceback.format_exception(caught.value)) + caplog.text
 
@@ -278,17 +278,17 @@ def test_kerberos_asks_for_no_security_layer(kerberos: SecurityOptions) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "text"),
+    ("responses", "text"),
     [([b"unknown"], "no ticket for kafka@broker"), ([b"second", b"\x06\0\0\0"], "requires a GSSAPI security layer")],
 )
 def test_kerberos_failures_are_authentication_errors(
-    kerberos: SecurityOptions, answers: list[bytes], text: str
+    kerberos: SecurityOptions, responses: list[bytes], text: str
 ) -> None:
     steps = STEPS["GSSAPI"](kerberos, "broker", soon())
     next(steps)
     with pytest.raises(AuthenticationError, match=text):
-        for answer in answers:
-            steps.send(answer)
+        for response in responses:
+            steps.send(response)
 
 
 # --- librdkafka -------------------------------------------------------------------------------------------------------

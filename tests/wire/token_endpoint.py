@@ -1,4 +1,4 @@
-"""An OpenID Connect endpoint that gives every client the same answer."""
+"""An OpenID Connect endpoint that gives every client the same response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def token_endpoint(
-    status: int, answer: dict[str, Any], location: str = ""
+    status: int, response: dict[str, Any], location: str = ""
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Its URL and its requests: Authorization header and body. `location` is the target of a redirect."""
     requests = []
@@ -25,7 +25,7 @@ def token_endpoint(
             self.send_header("Content-Type", "application/json")
             self.send_header("Location", location)
             self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            self.wfile.write(json.dumps(response).encode())
 
         def log_message(self, *_: object) -> None:
             pass

@@ -157,10 +157,10 @@ def test_cache_of_a_worker_that_reads_and_writes_has_the_role_of_its_latest_even
 
 
 def test_row_has_the_cluster_id_of_its_cache() -> None:
-    answered = {**LEARNED, "cluster_id": "east"}
+    responded = {**LEARNED, "cluster_id": "east"}
     old_release = {name: value for name, value in LEARNED.items() if name != "cluster_id"}
 
-    assert {row.cluster_id for row in cache_rows([answered], NOW_MS)} == {"east"}
+    assert {row.cluster_id for row in cache_rows([responded], NOW_MS)} == {"east"}
     assert {row.cluster_id for row in cache_rows([old_release], NOW_MS)} == {None}
 
 

@@ -45,7 +45,7 @@ def plan(reader: KafkaMetaStreamReader, finished: SourceOffset) -> None:
 
 
 class Admin:
-    """Answers with these error codes, then well."""
+    """Responds with these error codes, then well."""
 
     def __init__(self, *codes: int) -> None:
         self.codes, self.asked, self.made, self.polled = list(codes), 0, 0, 0

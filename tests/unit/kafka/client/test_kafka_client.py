@@ -48,8 +48,8 @@ def client(scene: Scene) -> KafkaClient:
 
 def latest(scene: Scene, client: KafkaClient, *partitions: TopicPartition) -> dict[TopicPartition, int]:
     """The ends of these logs."""
-    answers = client.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), scene.clock() + DEADLINE_S)
-    return {partition: answer.offset for partition, answer in answers.items()}
+    responses = client.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), scene.clock() + DEADLINE_S)
+    return {partition: response.offset for partition, response in responses.items()}
 
 
 # --- partitions -------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_no_broker_at_all_ends_at_the_deadline(scene: Scene) -> None:
     assert DEADLINE_S - 1 <= scene.clock() - began <= DEADLINE_S
 
 
-def test_known_topics_outlive_brokers_that_do_not_answer(scene: Scene, client: KafkaClient) -> None:
+def test_known_topics_outlive_brokers_that_do_not_respond(scene: Scene, client: KafkaClient) -> None:
     scene.network.down.update({1, 2, 3})
     scene.clock.sleep(300)
 
@@ -180,10 +180,10 @@ def test_offsets_come_from_each_leader_by_one_request(scene: Scene) -> None:
     scene.cluster.move_leader(T1, 1)
     scene.write(T2, "one more")
     asked = {T0: EARLIEST_TIMESTAMP, T1: LATEST_TIMESTAMP, T2: LATEST_TIMESTAMP}
-    answers = scene.warm_client().list_offsets(asked, scene.clock() + 1)
+    responses = scene.warm_client().list_offsets(asked, scene.clock() + 1)
 
-    assert {partition: answer.offset for partition, answer in answers.items()} == {T0: 0, T1: 12, T2: 13}
-    assert answers[T1].leader_epoch == 1
+    assert {partition: response.offset for partition, response in responses.items()} == {T0: 0, T1: 12, T2: 13}
+    assert responses[T1].leader_epoch == 1
     assert scene.sent("ListOffsets") == [1, 3]
 
 
@@ -206,12 +206,12 @@ RETRIED: dict[str, tuple[Fault, float]] = {
         11,
     ),
     "errors that pass": ([lambda scene: scene.script(T0, 6, 74, 75, 78, 3, 5, 56, -1, 7)], 12),
-    "answer that cannot be read": ([lambda scene: scene.fail(1, ProtocolError("nonsense"))], 1),
+    "response that cannot be read": ([lambda scene: scene.fail(1, ProtocolError("nonsense"))], 1),
 }
 
 
 @pytest.mark.parametrize(("fault", "within_s"), RETRIED.values(), ids=RETRIED.keys())
-def test_offsets_are_asked_for_until_every_leader_has_answered(
+def test_offsets_are_asked_for_until_every_leader_has_responded(
     scene: Scene, client: KafkaClient, fault: Fault, within_s: float
 ) -> None:
     scene.undergo(fault)
@@ -225,7 +225,7 @@ def test_offsets_are_asked_for_until_every_leader_has_answered(
 
 @pytest.mark.parametrize("after_s", [3.5, 9.5, 22])
 def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client: KafkaClient, after_s: float) -> None:
-    """However long its answer may take by then, at the second, third or fourth attempt."""
+    """However long its response may take by then, at the second, third or fourth attempt."""
     scene.network.hung.add(1)
     scene.clock.at(after_s, lambda: scene.cluster.move_leader(T0, 2))
     began = scene.clock()
@@ -262,9 +262,9 @@ def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
         send(broker, request, deadline)
 
     def throttling(node_ids: Collection[int], deadline: float) -> OffsetsResponse:
-        answer = receive(node_ids, deadline)
-        assert isinstance(answer, OffsetsResponse)
-        return replace(answer, throttle_ms=10_000)
+        response = receive(node_ids, deadline)
+        assert isinstance(response, OffsetsResponse)
+        return replace(response, throttle_ms=10_000)
 
     monkeypatch.setattr(scene.network.offsets, "send", noting)
     monkeypatch.setattr(scene.network.offsets, "receive", throttling)
@@ -297,7 +297,7 @@ def test_offsets_that_could_not_be_waited_for_may_be_asked_for_again(scene: Scen
     assert latest(scene, client, T0) == {T0: 12}
 
 
-def test_leader_that_answered_again_is_not_suspected_so_soon(scene: Scene, client: KafkaClient) -> None:
+def test_leader_that_responded_again_is_not_suspected_so_soon(scene: Scene, client: KafkaClient) -> None:
     scene.network.hung.add(1)
     scene.clock.at(4, scene.network.hung.clear)
     latest(scene, client, T0)
@@ -310,7 +310,7 @@ def test_leader_that_answered_again_is_not_suspected_so_soon(scene: Scene, clien
     assert scene.sent("Metadata") == []
 
 
-def test_leaders_that_answered_are_not_asked_again(scene: Scene, client: KafkaClient) -> None:
+def test_leaders_that_responded_are_not_asked_again(scene: Scene, client: KafkaClient) -> None:
     scene.script(T0, 6, 6, 6)
     latest(scene, client, T0, T1, T2)
 
@@ -327,7 +327,7 @@ def test_trouble_of_a_leader_is_the_reason_of_the_refresh(scene: Scene, client: 
 
 
 def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, PartitionOffset]], Any]) -> None:
-    """Of every answer to ListOffsets."""
+    """Of every response to ListOffsets."""
     receive = scene.network.offsets.receive
 
     def changed(node_ids: Any, deadline: float) -> Any:
@@ -338,7 +338,7 @@ def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, Partitio
 
 
 def outlive_deadlines(scene: Scene, node_id: int) -> None:
-    """A broker that hangs, and has as much time again for its answer when the connection is there."""
+    """A broker that hangs, and has as much time again for its response when the connection is there."""
     scene.network.hung.add(node_id)
     send = scene.network.offsets.send
 
@@ -348,7 +348,7 @@ def outlive_deadlines(scene: Scene, node_id: int) -> None:
     scene.monkeypatch.setattr(scene.network.offsets, "send", sent)
 
 
-UNANSWERED: dict[str, tuple[Callable[[Scene], object], str]] = {
+WITHOUT_RESPONSE: dict[str, tuple[Callable[[Scene], object], str]] = {
     "no leader": (lambda scene: scene.cluster.move_leader(T1, NO_LEADER), "it has no leader"),
     "leader down": (lambda scene: scene.network.down.add(2), "cannot connect to broker-2:9092: Connection refused"),
     "leader hangs": (lambda scene: scene.network.hung.add(2), "broker 2 did not answer ListOffsets in time"),
@@ -366,8 +366,8 @@ UNANSWERED: dict[str, tuple[Callable[[Scene], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("happens", "trouble"), UNANSWERED.values(), ids=UNANSWERED.keys())
-def test_partition_without_an_answer_ends_at_the_deadline_and_is_named(
+@pytest.mark.parametrize(("happens", "trouble"), WITHOUT_RESPONSE.values(), ids=WITHOUT_RESPONSE.keys())
+def test_partition_without_a_response_ends_at_the_deadline_and_is_named(
     scene: Scene, client: KafkaClient, happens: Callable[[Scene], object], trouble: str
 ) -> None:
     happens(scene)
@@ -416,7 +416,7 @@ def test_connections_are_made_as_the_options_say(scene: Scene) -> None:
     assert settings.security.uses_tls
 
 
-def test_plan_does_not_trust_an_answer_that_waited_since_the_plan_before(scene: Scene) -> None:
+def test_plan_does_not_trust_a_response_that_waited_since_the_plan_before(scene: Scene) -> None:
     client = scene.warm_client()
     scene.network.hung_metadata |= {1, 2, 3}
     client.cache.request_update(RefreshReason.NOT_LEADER, client.cache.snapshot.generation, T0, 6)

@@ -18,9 +18,9 @@ from tests.unit.reader_scene import FIVE, MAX_AGE_S, ReaderScene, ten_records
 def a_scene(monkeypatch: pytest.MonkeyPatch, replica: int = 3, **options: str) -> ReaderScene:
     """Ten records in t-0, and its leader, broker 1, prefers this replica. No test takes 100 Fetches."""
 
-    def counted(answer: FetchResponse) -> FetchResponse:
+    def counted(response: FetchResponse) -> FetchResponse:
         assert len(scene.network.fetches) < 100, "Fetches follow each other without a pause"
-        return answer
+        return response
 
     scene = ten_records(monkeypatch, **options)
     scene.network.preferred_replicas[T0] = replica
@@ -114,7 +114,7 @@ def test_replica_that_is_gone_costs_no_wait_for_metadata(monkeypatch: pytest.Mon
     assert [event.reason for event in scene.events] == [RefreshReason.BOOTSTRAP]
 
 
-def test_replica_that_lags_behind_is_left_after_three_empty_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replica_that_lags_behind_is_left_after_three_empty_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
     scene.network.replica_ends[3, T0] = 5
     began = scene.clock()
@@ -127,10 +127,10 @@ def test_replica_that_lags_behind_is_left_after_three_empty_answers(monkeypatch:
 def serve_nothing(scene: ReaderScene, *node_ids: int) -> None:
     """These brokers have all records, by their high watermark, and send none: their remote storage is slow."""
 
-    def emptied(answer: FetchResponse) -> FetchResponse:
-        if answer.node_id not in node_ids:
-            return answer
-        return replace(answer, partitions=tuple(replace(fetched, records=b"") for fetched in answer.partitions))
+    def emptied(response: FetchResponse) -> FetchResponse:
+        if response.node_id not in node_ids:
+            return response
+        return replace(response, partitions=tuple(replace(fetched, records=b"") for fetched in response.partitions))
 
     scene.network.change = emptied
 
@@ -143,7 +143,7 @@ def test_replica_that_has_all_and_sends_nothing_loses_nothing(monkeypatch: pytes
     assert scene.fetched_from() == [1, 3, 3, 3, 1]
 
 
-def test_empty_answers_of_a_replica_are_not_counted_against_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_responses_of_a_replica_are_not_counted_against_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
     serve_nothing(scene, 1, 3)
     scene.clock.at(0.15, lambda: scene.network.replica_errors.update({(3, T0): 6}))
@@ -154,7 +154,7 @@ def test_empty_answers_of_a_replica_are_not_counted_against_the_leader(monkeypat
 
 
 def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker fills its answer in the order of the request: the partition at the end of the line waits its turn."""
+    """A broker fills its response in the order of the request: the partition at the end of the line waits its turn."""
     scene = a_scene(monkeypatch, 3, **{"kafka.max.partition.fetch.bytes": "1"})
     scene.cluster.move_leader(T1, 1)
     scene.network.preferred_replicas[T1] = 3
@@ -162,13 +162,13 @@ def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pyte
         scene.append(T1)
     left = iter(range(5))
 
-    def starved(answer: FetchResponse) -> FetchResponse:
-        if answer.node_id != 3 or next(left, None) is None:
-            return answer
+    def starved(response: FetchResponse) -> FetchResponse:
+        if response.node_id != 3 or next(left, None) is None:
+            return response
         parts = tuple(
-            replace(fetched, records=b"") if fetched.partition == T0 else fetched for fetched in answer.partitions
+            replace(fetched, records=b"") if fetched.partition == T0 else fetched for fetched in response.partitions
         )
-        return replace(answer, partitions=parts)
+        return replace(response, partitions=parts)
 
     scene.network.change = starved
 

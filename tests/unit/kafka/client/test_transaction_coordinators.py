@@ -103,7 +103,7 @@ def test_client_without_metadata_asks_for_the_brokers_first(scene: Scene) -> Non
 
 @pytest.mark.parametrize("transactional_id", [None, ID])
 @pytest.mark.parametrize("code", [14, 15, 16, 51])
-def test_coordinator_that_cannot_answer_yet_is_asked_again(
+def test_coordinator_that_cannot_respond_yet_is_asked_again(
     scene: Scene, coordinators: TransactionCoordinators, transactional_id: str | None, code: int
 ) -> None:
     scene.network.transaction_errors["InitProducerId"].extend([code] * 3)
@@ -167,7 +167,7 @@ def test_timeout_above_the_limit_of_the_brokers_is_refused(scene: Scene, coordin
 
 @pytest.mark.parametrize("broken", ["down", "hung"])
 @pytest.mark.parametrize("transactional_id", [None, ID])
-def test_brokers_that_do_not_answer_are_an_error_at_the_deadline(
+def test_brokers_that_do_not_respond_are_an_error_at_the_deadline(
     scene: Scene, coordinators: TransactionCoordinators, broken: str, transactional_id: str | None
 ) -> None:
     getattr(scene.network, broken).update({1, 2, 3})

@@ -34,7 +34,7 @@ def test_bootstrap_failover_has_events_of_both_addresses() -> None:
     scene = Scene(dead, hung, BROKER_1)
     scene.network.hung.add(2)
     scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
-    refused, silent, answered = scene.events
+    refused, silent, responded = scene.events
 
     assert scene.network.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
     assert (refused.details.attempt, refused.details.broker_host, refused.details.latency_ms) == (
@@ -49,7 +49,7 @@ def test_bootstrap_failover_has_events_of_both_addresses() -> None:
         about_ms(3_000),
     )
     assert silent.details.error == "broker 2 did not answer in time"
-    assert (answered.details.attempt, answered.details.broker_host, answered.details.recovery_ms) == (
+    assert (responded.details.attempt, responded.details.broker_host, responded.details.recovery_ms) == (
         3,
         "broker-1",
         about_ms(3_000),
@@ -132,12 +132,12 @@ def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
 def test_refreshes_on_demand_use_different_brokers() -> None:
     scene = Scene().bootstrapped()
     scene.network.down.add(2)
-    answered = [1]
+    responded = [1]
     for _ in range(4):
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
-        answered.append(scene.events[-1].details.broker_id or 0)
+        responded.append(scene.events[-1].details.broker_id or 0)
 
-    assert answered == [1, 3, 1, 3, 1]
+    assert responded == [1, 3, 1, 3, 1]
 
 
 def test_refreshes_on_demand_use_the_only_broker() -> None:
@@ -205,12 +205,12 @@ def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
     scene.bootstrapped()
     scene.report()
     scene.network.metadata_refusals = {node_id: deque([129]) for node_id in (1, 2)}
-    refused, answered, after = (scene.refresh_when_due() for _ in range(3))
+    refused, responded, after = (scene.refresh_when_due() for _ in range(3))
 
     assert (refused.details.broker_host, refused.outcome) == ("broker-1", Outcome.FAILED)
     assert "REBOOTSTRAP_REQUIRED" in str(refused.details.error)
-    assert (answered.details.broker_host, answered.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
-    assert answered.outcome is not Outcome.FAILED
+    assert (responded.details.broker_host, responded.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
+    assert responded.outcome is not Outcome.FAILED
     assert after.details.broker_host != "kafka", "the brokers are used again"
 
 
@@ -219,11 +219,11 @@ def test_refused_metadata_request_goes_to_another_broker() -> None:
     before = scene.cache.snapshot
     scene.report()
     scene.network.metadata_refusals[1] = deque([31])
-    refused, answered = scene.refresh_when_due(), scene.refresh_when_due()
+    refused, responded = scene.refresh_when_due(), scene.refresh_when_due()
 
     assert refused.details.error == "broker-1:9092 refused a Metadata request: CLUSTER_AUTHORIZATION_FAILED (error 31)"
     assert refused.generation_after == before.generation
-    assert (answered.details.broker_host, answered.reason) == ("broker-2", RefreshReason.NOT_LEADER)
+    assert (responded.details.broker_host, responded.reason) == ("broker-2", RefreshReason.NOT_LEADER)
 
 
 def test_response_without_brokers_is_a_failure() -> None:
@@ -323,11 +323,11 @@ def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
     assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
     hint = scene.events[-1]
     scene.clock.sleep(5)
-    answered = scene.refresh_when_due()
+    responded = scene.refresh_when_due()
 
     assert hint.details.recovery_ms == about_ms(0)
-    assert answered.details.recovery_ms is not None
-    assert answered.details.recovery_ms >= 10_000
+    assert responded.details.recovery_ms is not None
+    assert responded.details.recovery_ms >= 10_000
 
 
 def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -381,7 +381,7 @@ def test_broker_that_just_failed_is_not_the_first_of_the_next_round() -> None:
         assert choice.next((A, B)) == A
 
 
-def test_good_answer_clears_what_was_held_against_others_and_the_one_who_gave_it() -> None:
+def test_good_response_clears_what_was_held_against_others_and_the_one_who_gave_it() -> None:
     choice = BrokerChoice([A], random.Random(0))
     choice.failed(B, (B, C))
     choice.succeeded(C)
@@ -414,7 +414,7 @@ def test_bootstrap_addresses_come_before_more_known_brokers_where_several_were_s
     assert choice.next((B, C, D), slow_attempts=3) == D
 
 
-def test_until_an_answer_comes_a_rebootstrap_asks_no_known_broker() -> None:
+def test_until_a_response_comes_a_rebootstrap_asks_no_known_broker() -> None:
     choice = BrokerChoice([A, D], random.Random(0))
     choice.rebootstrap()
     tried = []

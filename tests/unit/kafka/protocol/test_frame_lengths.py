@@ -1,4 +1,4 @@
-"""Every answer that is spoken is walked to its end, and a count that lies is refused before room is made for it."""
+"""Every response that is spoken is walked to its end, and a count that lies is refused before room is made for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Api, decode
 from pyspark_kafka_meta.kafka.protocol.frame_lengths import check_lengths
-from tests.unit.kafka.protocol.answers import (
+from tests.unit.kafka.protocol.responses import (
     CORRELATION_ID,
     T_ID,
     TRANSACTION_REQUESTS,
@@ -37,7 +37,7 @@ HUGE_VARINT = b"\xff\xff\xff\xff\x07"
 
 
 @pytest.mark.parametrize(("api", "message"), SPOKEN, ids=lambda one: getattr(one, "name", None))
-def test_every_answer_is_walked_to_its_end_and_no_shorter_one(api: Api, message: Any) -> None:
+def test_every_response_is_walked_to_its_end_and_no_shorter_one(api: Api, message: Any) -> None:
     frame, position = memoryview(payload(message)), 5 if message.__header_schema__.__flexible__ else 4
 
     check_lengths(type(message), frame, position)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, Api, decode
-from tests.unit.kafka.protocol.answers import CORRELATION_ID, fetch_message, offsets_message, payload
+from tests.unit.kafka.protocol.responses import CORRELATION_ID, fetch_message, offsets_message, payload
 
 PARTITIONS = [("t", partition) for partition in range(3000)]
 RESPONSES = {

@@ -1,4 +1,4 @@
-"""Produce at every version that is spoken; answers that break the rules are not read."""
+"""Produce at every version that is spoken; responses that break the rules are not read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
 )
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, TransactionVersion
 from tests.partitions import T0, T1, U0
-from tests.unit.kafka.protocol.answers import T_ID, U_ID, as_broker_reads, exchange, produce_message, schema, versions
+from tests.unit.kafka.protocol.responses import T_ID, U_ID, as_broker_reads, exchange, produce_message, schema, versions
 
 
 def request(by_id: bool = True) -> ProduceRequest:
@@ -35,7 +35,7 @@ def request(by_id: bool = True) -> ProduceRequest:
     return ProduceRequest(entries, acks=-1, timeout_ms=1500)
 
 
-def answer_to(message: Any) -> ProduceResponse:
+def response_to(message: Any) -> ProduceResponse:
     return produce_response(exchange(PRODUCE, message), request(message.__version__ >= 13), node_id=3)
 
 
@@ -55,15 +55,15 @@ def test_produce_request_has_each_batch_once_in_order(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(PRODUCE))
-def test_produce_answer_is_read(version: int) -> None:
-    answer = answer_to(produce_message((T_ID if version >= 13 else "t", 1), version=version))
+def test_produce_response_is_read(version: int) -> None:
+    response = response_to(produce_message((T_ID if version >= 13 else "t", 1), version=version))
 
     hint = LeaderHint(4, 6, Broker(4, Address("kafka-4", 9092))) if version >= 10 else None
     refused = ProducedPartition(T1, 87, 50, "one record failed", ((2, "no key"),), hint)
-    assert answer == ProduceResponse(3, (refused,), throttle_ms=1003, request_bytes=30, latency_ms=1.5)
+    assert response == ProduceResponse(3, (refused,), throttle_ms=1003, request_bytes=30, latency_ms=1.5)
 
 
-def test_what_an_answer_does_not_tell_is_none() -> None:
+def test_what_a_response_does_not_tell_is_none() -> None:
     nothing = {
         "error_code": ErrorCode.none,
         "current_leader": PRODUCE_13.LeaderIdAndEpoch(),
@@ -71,11 +71,11 @@ def test_what_an_answer_does_not_tell_is_none() -> None:
         "error_message": None,
     }
 
-    assert answer_to(produce_message((T_ID, 0), **nothing)).partitions == (ProducedPartition(T0, 0, 50),)
+    assert response_to(produce_message((T_ID, 0), **nothing)).partitions == (ProducedPartition(T0, 0, 50),)
 
 
-def test_answer_may_leave_partitions_out() -> None:
-    assert answer_to(produce_message()).partitions == ()
+def test_response_may_leave_partitions_out() -> None:
+    assert response_to(produce_message()).partitions == ()
 
 
 PRODUCE_13 = schema(PRODUCE, 13, "response")
@@ -87,7 +87,7 @@ def record_error(index: int, text: str | None = None) -> Any:
 
 def test_texts_of_a_broker_are_shortened_and_cannot_forge_a_line() -> None:
     text = "\r\nFATAL \x1b[31m\u202e" + "x" * 1_000
-    [refused] = answer_to(
+    [refused] = response_to(
         produce_message((T_ID, 0), error_message=text, record_errors=(record_error(0, text), record_error(1)))
     ).partitions
 
@@ -99,7 +99,7 @@ def test_texts_of_a_broker_are_shortened_and_cannot_forge_a_line() -> None:
 
 def test_only_the_first_records_of_a_refused_batch_are_reported() -> None:
     errors = tuple(record_error(index) for index in range(MAX_RECORD_ERRORS + 1))
-    [refused] = answer_to(produce_message((T_ID, 0), record_errors=errors)).partitions
+    [refused] = response_to(produce_message((T_ID, 0), record_errors=errors)).partitions
 
     assert refused.record_errors == tuple((index, None) for index in range(MAX_RECORD_ERRORS))
 
@@ -120,9 +120,9 @@ def test_only_the_first_records_of_a_refused_batch_are_reported() -> None:
         ),
     ],
 )
-def test_produce_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
+def test_produce_response_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        answer_to(message)
+        response_to(message)
 
 
 def in_transaction(version: TransactionVersion, by_id: bool = True) -> ProduceRequest:

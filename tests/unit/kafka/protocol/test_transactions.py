@@ -1,4 +1,4 @@
-"""The requests of transactions at every version that is spoken; answers that break the rules are not read."""
+"""The requests of transactions at every version that is spoken; responses that break the rules are not read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
 )
 from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker, ProducerIdAndEpoch, TransactionVersion
 from tests.partitions import T0, T1, U0
-from tests.unit.kafka.protocol.answers import (
+from tests.unit.kafka.protocol.responses import (
     PRODUCER,
     TRANSACTION_REQUESTS,
     add_partitions_message,
@@ -75,7 +75,7 @@ def read_request(api: Api, version: int, request: Any = None) -> Any:
     return as_broker_reads(transaction_request(version, request or TRANSACTION_REQUESTS[api]), kind)
 
 
-def answer_to(api: Api, message: Any) -> TransactionResponse:
+def response_to(api: Api, message: Any) -> TransactionResponse:
     return transaction_response(exchange(api, message), TRANSACTION_REQUESTS[api], 3)
 
 
@@ -136,9 +136,9 @@ def test_request_for_features_names_a_software_that_brokers_accept() -> None:
     assert all(text.replace("-", "").isalnum() for text in (read.client_software_name, read.client_software_version))
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
-ANSWERS: dict[Api, TransactionResponse] = {
+RESPONSES: dict[Api, TransactionResponse] = {
     INIT_PRODUCER_ID: ProducerIdResponse(3, 0, PRODUCER, 1003),
     FIND_COORDINATOR: CoordinatorResponse(3, {"orders/1/0": COORDINATOR, "orders/2/0": COORDINATOR}, 1003),
     ADD_PARTITIONS_TO_TXN: AddPartitionsResponse(3, {}, 1003),
@@ -154,12 +154,12 @@ OLDER: dict[tuple[Api, int], TransactionResponse] = {
 
 
 @pytest.mark.parametrize(("api", "version"), SPOKEN)
-def test_answer_is_read(api: Api, version: int) -> None:
-    assert answer_to(api, transaction_message(api, version)) == OLDER.get((api, version), ANSWERS[api])
+def test_response_is_read(api: Api, version: int) -> None:
+    assert response_to(api, transaction_message(api, version)) == OLDER.get((api, version), RESPONSES[api])
 
 
 @pytest.mark.parametrize(
-    ("api", "message", "answer"),
+    ("api", "message", "response"),
     [
         *(
             (
@@ -212,15 +212,15 @@ def test_answer_is_read(api: Api, version: int) -> None:
         ),
     ],
 )
-def test_errors_and_missing_features_are_read(api: Api, message: Any, answer: TransactionResponse) -> None:
-    assert answer_to(api, message) == answer
+def test_errors_and_missing_features_are_read(api: Api, message: Any, response: TransactionResponse) -> None:
+    assert response_to(api, message) == response
 
 
 def test_producer_that_has_not_begun_a_transaction_has_no_start() -> None:
     message = describe_transactions_message(transaction_state="Empty", transaction_start_time=-1, topics=())
-    answer = answer_to(DESCRIBE_TRANSACTIONS, message)
+    response = response_to(DESCRIBE_TRANSACTIONS, message)
 
-    assert answer == DescribeTransactionsResponse(
+    assert response == DescribeTransactionsResponse(
         3, 0, DescribedTransaction("orders/1/0", "Empty", PRODUCER, 60_000, None, ()), 1003
     )
 
@@ -270,6 +270,6 @@ UNREQUESTED = ["orders/1/0", "payments/1/0"]
         ),
     ],
 )
-def test_answer_that_breaks_the_rules_is_not_read(api: Api, message: Any, said: str) -> None:
+def test_response_that_breaks_the_rules_is_not_read(api: Api, message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        answer_to(api, message)
+        response_to(api, message)

@@ -1,4 +1,4 @@
-"""Our types to frames and back, at every version that is spoken; answers that break the rules are not read."""
+"""Our types to frames and back, at every version that is spoken; responses that break the rules are not read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceR
 from pyspark_kafka_meta.kafka.protocol.transactions import transaction_response
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, PartitionMetadata, TopicMetadata, TopicPartition
 from tests.partitions import T0, T1, U0
-from tests.unit.kafka.protocol.answers import (
+from tests.unit.kafka.protocol.responses import (
     CORRELATION_ID,
     T_ID,
     TRANSACTION_REQUESTS,
@@ -77,26 +77,26 @@ ILLEGAL_NAMES = ("", ".", "a b", "x" * 250, "x" * 40_000)
 def test_name_that_kafka_does_not_allow_is_not_requested_and_has_the_error_of_a_broker(version: int, name: str) -> None:
     kind = schema(METADATA, version, "request").MetadataRequest
     read = as_broker_reads(metadata.metadata_request(version, ["t", name]), kind)
-    answer = metadata.metadata_response(exchange(METADATA, metadata_message(version)), ["t", name])
+    response = metadata.metadata_response(exchange(METADATA, metadata_message(version)), ["t", name])
 
     assert [topic.name for topic in read.topics] == ["t"]
-    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("t", 0), (name, INVALID_TOPIC_EXCEPTION)]
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [("t", 0), (name, INVALID_TOPIC_EXCEPTION)]
 
 
 @pytest.mark.parametrize("version", versions(METADATA))
-def test_metadata_answer_is_read(version: int) -> None:
-    answer = metadata.metadata_response(exchange(METADATA, metadata_message(version)), ["t"])
+def test_metadata_response_is_read(version: int) -> None:
+    response = metadata.metadata_response(exchange(METADATA, metadata_message(version)), ["t"])
 
-    assert answer.brokers == (Broker(4, Address("kafka-4", 9092), "r"),)
-    assert answer.topics == (
+    assert response.brokers == (Broker(4, Address("kafka-4", 9092), "r"),)
+    assert response.topics == (
         TopicMetadata("t", T_ID if version >= 10 else None, (PartitionMetadata(1, 4, 9, (4, 5), (4,), (5,), 5),)),
     )
-    assert (answer.cluster_id, answer.controller_id, answer.throttle_ms) == ("c", 4, 1001)
-    assert (answer.api_version, answer.correlation_id) == (version, CORRELATION_ID)
-    assert (answer.request_bytes, answer.response_bytes) == (30, 60)
+    assert (response.cluster_id, response.controller_id, response.throttle_ms) == ("c", 4, 1001)
+    assert (response.api_version, response.correlation_id) == (version, CORRELATION_ID)
+    assert (response.request_bytes, response.response_bytes) == (30, 60)
 
 
-def test_error_of_a_whole_metadata_answer_is_read() -> None:
+def test_error_of_a_whole_metadata_response_is_read() -> None:
     refused = {"error_code": ErrorCode.rebootstrap_required, "brokers": (), "topics": ()}
 
     assert metadata.metadata_response(exchange(METADATA, metadata_message(13, **refused)), ["t"]).error_code == 129
@@ -145,7 +145,7 @@ BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changed", "said"), BAD_METADATA.values(), ids=BAD_METADATA.keys())
-def test_metadata_answer_that_breaks_the_rules_is_not_read(changed: dict[str, Any], said: str) -> None:
+def test_metadata_response_that_breaks_the_rules_is_not_read(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         metadata.metadata_response(exchange(METADATA, metadata_message(**changed)), ["t"])
 
@@ -179,11 +179,11 @@ def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_com
 
 
 @pytest.mark.parametrize("version", versions(LIST_OFFSETS))
-def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) -> None:
+def test_list_offsets_response_is_read_and_may_leave_partitions_out(version: int) -> None:
     message = offsets_message(("t", 0), version=version)
 
-    answer = list_offsets.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3)
-    assert answer == OffsetsResponse(3, {T0: PartitionOffset(T0, 0, 42, 3)}, throttle_ms=1003)
+    response = list_offsets.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3)
+    assert response == OffsetsResponse(3, {T0: PartitionOffset(T0, 0, 42, 3)}, throttle_ms=1003)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) 
         (offsets_message(("t", 0), leader_epoch=-2), "a negative offset or epoch for t-0"),
     ],
 )
-def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
+def test_list_offsets_response_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         list_offsets.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3)
 
@@ -214,11 +214,11 @@ def test_unrequested_name_is_one_short_line_in_the_error() -> None:
 @pytest.mark.parametrize(
     ("partition", "code"), [(U0, ErrorCode.none), (T0, ErrorCode.not_leader_or_follower)], ids=["no such time", "error"]
 )
-def test_answer_without_an_offset_is_read_where_there_may_be_none(partition: TopicPartition, code: ErrorCode) -> None:
+def test_response_without_an_offset_is_read_where_there_may_be_none(partition: TopicPartition, code: ErrorCode) -> None:
     message = offsets_message((partition.topic, partition.partition), offset=-1, error_code=code)
-    [answer] = list_offsets.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
+    [response] = list_offsets.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
 
-    assert (answer.partition, answer.offset, answer.error_code) == (partition, -1, int(code))
+    assert (response.partition, response.offset, response.error_code) == (partition, -1, int(code))
 
 
 EPOCHS = OffsetsRequest((OffsetQuery(T0, 2, 3), OffsetQuery(U0, 0), OffsetQuery(T1, 4, 4)), by_epoch=True)
@@ -239,11 +239,11 @@ def test_request_by_epoch_names_both_epochs(version: int) -> None:
 
 @pytest.mark.parametrize("version", versions(OFFSET_FOR_LEADER_EPOCH))
 @pytest.mark.parametrize("end_offset", [42, -1])
-def test_answer_by_epoch_is_read(version: int, end_offset: int) -> None:
+def test_response_by_epoch_is_read(version: int, end_offset: int) -> None:
     message = epochs_message(("t", 0), version=version, end_offset=end_offset)
 
-    answer = list_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
-    assert answer == OffsetsResponse(3, {T0: PartitionOffset(T0, 0, end_offset, 3)}, throttle_ms=1003)
+    response = list_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
+    assert response == OffsetsResponse(3, {T0: PartitionOffset(T0, 0, end_offset, 3)}, throttle_ms=1003)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_answer_by_epoch_is_read(version: int, end_offset: int) -> None:
         (epochs_message(("t", 0), leader_epoch=-2), "a negative offset or epoch for t-0"),
     ],
 )
-def test_answer_by_epoch_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
+def test_response_by_epoch_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         list_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
 
@@ -289,18 +289,18 @@ def test_fetch_request_names_positions_epochs_and_limits(version: int) -> None:
     ] == [(0, 10, 3, 2, 1000), (1, 11, 3, 2, 1000), (0, 12, 3, 2, 1000)]
 
 
-def answer_to(message: Any) -> FetchResponse:
+def response_to(message: Any) -> FetchResponse:
     request = fetch_request(by_id=message.__version__ >= 13)
     return fetch.fetch_response(exchange(FETCH, message), request, node_id=3)
 
 
 @pytest.mark.parametrize("version", versions(FETCH))
-def test_fetch_answer_is_read(version: int) -> None:
-    answer = answer_to(fetch_message((T_ID if version >= 13 else "t", 1), version=version))
-    [partition] = answer.partitions
+def test_fetch_response_is_read(version: int) -> None:
+    response = response_to(fetch_message((T_ID if version >= 13 else "t", 1), version=version))
+    [partition] = response.partitions
 
-    assert (answer.node_id, answer.error_code, answer.throttle_ms) == (3, 0, 1003)
-    assert (answer.response_bytes, answer.latency_ms) == (60, 1.5)
+    assert (response.node_id, response.error_code, response.throttle_ms) == (3, 0, 1003)
+    assert (response.response_bytes, response.latency_ms) == (60, 1.5)
     assert (partition.partition, partition.error_code, partition.records) == (T1, 6, b"batches")
     assert (partition.high_watermark, partition.last_stable_offset) == (50, 40)
     assert partition.aborted_transactions == ((9, 11),)
@@ -309,7 +309,7 @@ def test_fetch_answer_is_read(version: int) -> None:
     assert partition.leader_hint == LeaderHint(4, 6, leader)
 
 
-def test_what_an_answer_does_not_tell_is_none() -> None:
+def test_what_a_response_does_not_tell_is_none() -> None:
     kinds = schema(FETCH, 16, "response")
     nothing = {
         "diverging_epoch": kinds.EpochEndOffset(),
@@ -317,7 +317,7 @@ def test_what_an_answer_does_not_tell_is_none() -> None:
         "aborted_transactions": None,
         "records": None,
     }
-    [partition] = answer_to(fetch_message((T_ID, 0), **nothing)).partitions
+    [partition] = response_to(fetch_message((T_ID, 0), **nothing)).partitions
 
     assert (partition.diverging_epoch, partition.leader_hint) == (None, None)
     assert (partition.aborted_transactions, partition.records) == ((), b"")
@@ -326,10 +326,10 @@ def test_what_an_answer_does_not_tell_is_none() -> None:
 FETCH_16 = schema(FETCH, 16, "response")
 
 
-def test_answer_that_failed_as_a_whole_has_no_partitions() -> None:
-    answer = answer_to(fetch_message((T_ID, 0), code=ErrorCode.unknown_server_error))
+def test_response_that_failed_as_a_whole_has_no_partitions() -> None:
+    response = response_to(fetch_message((T_ID, 0), code=ErrorCode.unknown_server_error))
 
-    assert (answer.error_code, answer.partitions) == (-1, ())
+    assert (response.error_code, response.partitions) == (-1, ())
 
 
 @pytest.mark.parametrize(
@@ -358,14 +358,14 @@ def test_answer_that_failed_as_a_whole_has_no_partitions() -> None:
         (fetch_message((T_ID, 0), (U_ID, 0), (T_ID, 0)), "the same partition twice"),
     ],
 )
-def test_fetch_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
+def test_fetch_response_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        answer_to(message)
+        response_to(message)
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
 
-ANSWERS = {
+RESPONSES = {
     METADATA: payload(metadata_message()),
     LIST_OFFSETS: payload(offsets_message(("t", 0), ("u", 0))),
     OFFSET_FOR_LEADER_EPOCH: payload(epochs_message(("t", 0), ("u", 0))),
@@ -374,30 +374,31 @@ ANSWERS = {
     **{api: payload(transaction_message(api, api.max_version)) for api in TRANSACTION_REQUESTS},
 }
 PRODUCED = ProduceRequest((ProducePartition(T0, T_ID, b""), ProducePartition(U0, U_ID, b"")), -1, 1000)
-SPOKEN = {api: api.max_version for api in ANSWERS} | {METADATA: 12, LIST_OFFSETS: 7}
+SPOKEN = {api: api.max_version for api in RESPONSES} | {METADATA: 12, LIST_OFFSETS: 7}
 
 
-@pytest.mark.parametrize("api", ANSWERS)
-def test_answer_to_another_request_is_not_read(api: Api) -> None:
+@pytest.mark.parametrize("api", RESPONSES)
+def test_response_to_another_request_is_not_read(api: Api) -> None:
     with pytest.raises(ProtocolError, match=rf"answered request 77 instead of 78 \({api.title}\)"):
-        decode(api, SPOKEN[api], CORRELATION_ID + 1, memoryview(ANSWERS[api]))
+        decode(api, SPOKEN[api], CORRELATION_ID + 1, memoryview(RESPONSES[api]))
 
 
-@pytest.mark.parametrize("api", ANSWERS)
-def test_answer_that_ends_too_early_or_too_late_is_not_read(api: Api) -> None:
-    for frame in (*(ANSWERS[api][:size] for size in range(len(ANSWERS[api]))), ANSWERS[api] + b"\1", ANSWERS[api] * 2):
+@pytest.mark.parametrize("api", RESPONSES)
+def test_response_that_ends_too_early_or_too_late_is_not_read(api: Api) -> None:
+    whole = RESPONSES[api]
+    for frame in (*(whole[:size] for size in range(len(whole))), whole + b"\1", whole * 2):
         with pytest.raises(ProtocolError):
             decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))
 
 
 @given(
-    api=st.sampled_from(list(ANSWERS)),
+    api=st.sampled_from(list(RESPONSES)),
     changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6),
 )
 @example(LIST_OFFSETS, [(156, 29)])  # which makes an array null that may not be
 @settings(max_examples=300, deadline=None)
-def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: list[tuple[int, int]]) -> None:
-    frame = bytearray(ANSWERS[api])
+def test_mutated_response_is_read_or_refused_and_nothing_else(api: Api, changes: list[tuple[int, int]]) -> None:
+    frame = bytearray(RESPONSES[api])
     for position, value in changes:
         frame[position % len(frame)] = value
     read: dict[Api, Callable[[Exchange], object]] = {
@@ -408,8 +409,8 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
         PRODUCE: lambda one: produce.produce_response(one, PRODUCED, 3),
     }
     try:
-        answer = decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))
-        received = Exchange(*answer, SPOKEN[api], CORRELATION_ID, 30, 60, 1.5)
+        response = decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))
+        received = Exchange(*response, SPOKEN[api], CORRELATION_ID, 30, 60, 1.5)
         if api in TRANSACTION_REQUESTS:
             transaction_response(received, TRANSACTION_REQUESTS[api], 3)
         else:

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     Api,
     decode,
 )
-from tests.unit.kafka.protocol.answers import (
+from tests.unit.kafka.protocol.responses import (
     CORRELATION_ID,
     T_ID,
     TRANSACTION_REQUESTS,

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.kafka.records.compression import Codec
 from tests.partitions import T1
 from tests.unit.fake_cluster import StoredBatch
 from tests.unit.kafka.records import handmade
-from tests.unit.read.fetching.answers import ONE_BATCH
+from tests.unit.read.fetching.responses import ONE_BATCH
 from tests.unit.scene import HELD_BACK, Scene, by_partition, rows, written
 
 
@@ -74,10 +74,10 @@ def test_batch_that_was_corrupt_on_its_way_is_read_the_second_time(
     reader = scene.reader(**options)
     good = damaged(scene, damage, index)
 
-    def heal(answer: FetchResponse) -> FetchResponse:
-        if any(fetched.partition == T1 and damage(good).data in fetched.records for fetched in answer.partitions):
+    def heal(response: FetchResponse) -> FetchResponse:
+        if any(fetched.partition == T1 and damage(good).data in fetched.records for fetched in response.partitions):
             scene.cluster.logs[T1][index] = good
-        return answer
+        return response
 
     scene.network.change = heal
     assert by_partition(rows(reader.read(scene.ranges()))) == written()
@@ -172,14 +172,14 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
     scene.network.preferred_replicas[T1] = 3
     asked: list[int] = []
 
-    def damage_of_follower(answer: FetchResponse) -> FetchResponse:
-        if not any(fetched.partition == T1 and fetched.records for fetched in answer.partitions):
-            return answer
-        asked.append(answer.node_id)
+    def damage_of_follower(response: FetchResponse) -> FetchResponse:
+        if not any(fetched.partition == T1 and fetched.records for fetched in response.partitions):
+            return response
+        asked.append(response.node_id)
         corrupt = [
-            replace(fetched, records=memoryview(bytes(fetched.records[:-1]) + b"?")) for fetched in answer.partitions
+            replace(fetched, records=memoryview(bytes(fetched.records[:-1]) + b"?")) for fetched in response.partitions
         ]
-        return replace(answer, partitions=tuple(corrupt)) if answer.node_id == 3 else answer
+        return replace(response, partitions=tuple(corrupt)) if response.node_id == 3 else response
 
     scene.network.change = damage_of_follower
     read = rows(scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)]))

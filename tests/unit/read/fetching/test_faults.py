@@ -26,7 +26,7 @@ from pyspark_kafka_meta.read.fetching.lost_records import LOSS_GRACE_MS
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_cluster import StoredBatch
 from tests.unit.logs import batch, sparse_batch
-from tests.unit.read.fetching.answers import ONE_BATCH, POLL_TIMEOUT_S, change, with_partitions
+from tests.unit.read.fetching.responses import ONE_BATCH, POLL_TIMEOUT_S, change, with_partitions
 from tests.unit.scene import Fault, Scene, by_partition, rows, written
 
 
@@ -89,7 +89,7 @@ def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
     assert event.details.changes.leaders_changed[0].new_leader_id == 3
 
 
-def test_lost_connection_is_answered_by_asking_another_broker(scene: Scene) -> None:
+def test_after_a_lost_connection_another_broker_is_asked(scene: Scene) -> None:
     scene.fill()
     reader = scene.reader()
     scene.network.down.add(1)
@@ -141,7 +141,7 @@ FAULTS: dict[str, Fault] = {
         lambda scene: scene.network.down.update({1, 2, 3}),
         lambda scene: scene.clock.at(15, scene.network.down.clear),
     ],
-    "a broker that lags behind answers": [
+    "a broker that lags behind responds": [
         lambda scene: scene.network.cut_off(1),
         lambda scene: scene.cluster.move_leader(T0, 3),
     ],
@@ -175,11 +175,11 @@ def test_abandoned_read_drops_its_fetch_and_the_next_task_starts_clean(scene: Sc
     assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
 
 
-def test_throttled_answer_without_records_is_not_the_end_of_the_log(scene: Scene) -> None:
+def test_throttled_response_without_records_is_not_the_end_of_the_log(scene: Scene) -> None:
     scene.fill()
-    answers = iter([True] * 10)
-    scene.network.change = lambda answer: (
-        replace(with_partitions(records=b"")(answer), throttle_ms=50) if next(answers, False) else answer
+    responses = iter([True] * 10)
+    scene.network.change = lambda response: (
+        replace(with_partitions(records=b"")(response), throttle_ms=50) if next(responses, False) else response
     )
 
     assert by_partition(rows(scene.reader().read(scene.ranges()))) == written()
@@ -255,11 +255,11 @@ def test_partition_that_leaves_a_throttled_broker_is_read_from_the_next(scene: S
     assert scene.clock() - began < 5
 
 
-def test_error_of_the_whole_answer_is_paused_for_and_asked_again(scene: Scene) -> None:
+def test_error_of_the_whole_response_is_paused_for_and_asked_again(scene: Scene) -> None:
     scene.fill()
     codes = iter([70, 7, -1])
-    scene.network.change = lambda answer: (
-        replace(answer, partitions=(), error_code=code) if (code := next(codes, 0)) else answer
+    scene.network.change = lambda response: (
+        replace(response, partitions=(), error_code=code) if (code := next(codes, 0)) else response
     )
     with pytest.raises(BrokerError, match=r"t-0 cannot be read: FETCH_SESSION_ID_NOT_FOUND \(error 70\)"):
         rows(scene.reader().read([scene.range(T0)]))
@@ -269,9 +269,9 @@ def test_error_of_the_whole_answer_is_paused_for_and_asked_again(scene: Scene) -
     assert 0.2 <= scene.clock() - began < 11
 
 
-def test_partition_that_the_answer_leaves_out_is_asked_for_again_after_a_pause(scene: Scene) -> None:
+def test_partition_that_the_response_leaves_out_is_asked_for_again_after_a_pause(scene: Scene) -> None:
     scene.fill()
-    scene.network.change = lambda answer: replace(answer, partitions=())
+    scene.network.change = lambda response: replace(response, partitions=())
     reader = scene.reader()
     with pytest.raises(ReadTimeoutError, match="t-0 at offset 0"):
         rows(reader.read([scene.range(T0)]))
@@ -284,9 +284,9 @@ def test_pauses_after_an_error_double_up_to_the_longest_and_begin_anew_after_rec
     scene.fill()
     asked: list[float] = []
 
-    def fail_at_times(answer: FetchResponse) -> FetchResponse:
+    def fail_at_times(response: FetchResponse) -> FetchResponse:
         asked.append(scene.clock())
-        return answer if len(asked) == 8 else with_partitions(records=b"", error_code=code)(answer)
+        return response if len(asked) == 8 else with_partitions(records=b"", error_code=code)(response)
 
     scene.network.change = fail_at_times
     with pytest.raises(ReadTimeoutError):
@@ -311,9 +311,9 @@ def test_pauses_are_as_long_as_the_options_say(scene: Scene) -> None:
 def test_no_settings_lead_to_a_loop_without_pauses(scene: Scene) -> None:
     scene.fill()
 
-    def refuse(answer: FetchResponse) -> FetchResponse:
+    def refuse(response: FetchResponse) -> FetchResponse:
         assert len(scene.network.requests) <= 2 * 100 + 10, "in a second, while time may stand still"
-        return with_partitions(records=b"", error_code=6)(answer)
+        return with_partitions(records=b"", error_code=6)(response)
 
     scene.network.change = refuse
     eager = {"kafka_retry_backoff_ms": "0", "kafka_retry_backoff_max_ms": "0", "kafka_metadata_max_age_ms": "0"}
@@ -364,7 +364,7 @@ def test_empty_responses_from_a_topic_that_is_not_compacted_are_waited_through(
 def test_leader_that_sends_nothing_of_what_it_has_for_a_moment_loses_nothing(scene: Scene) -> None:
     scene.fill()
     scene.network.change = with_partitions(records=b"")
-    scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
+    scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda response: response))
 
     assert by_partition(rows(scene.reader(scene.client()).read(scene.ranges()))) == written()
 

@@ -34,7 +34,7 @@ def epochs_sent(scene: ReaderScene) -> list[int]:
 
 
 def pauses_s(scene: ReaderScene) -> list[float]:
-    """Between refreshes, by the age that the answer before had reached."""
+    """Between refreshes, by the age that the response before had reached."""
     return [event.age_ms / 1000 for event in scene.events[1:] if event.age_ms is not None]
 
 
@@ -65,7 +65,7 @@ def test_one_broker_that_tells_a_lower_epoch_rewinds_nothing(scene: ReaderScene)
 
 
 def refresh(scene: ReaderScene) -> None:
-    """After trouble with t-0, by a broker that answers."""
+    """After trouble with t-0, by a broker that responds."""
     scene.report(T0)
     while scene.refresh_when_due().outcome is Outcome.FAILED:
         pass
@@ -88,7 +88,7 @@ def test_window_without_a_leader_does_not_lower_the_epoch(scene: ReaderScene) ->
 
 
 def test_partition_that_had_no_leader_gets_the_next_one(scene: ReaderScene) -> None:
-    """librdkafka #5430: an answer without a leader was skipped, and the partition stayed with the one that was gone."""
+    """librdkafka #5430: a response without a leader was skipped; the partition stayed with the one that was gone."""
     scene.set_leader(T0, NO_LEADER, epoch=6)
     scene.network.down.add(1)
     scene.clock.at(5, lambda: scene.set_leader(T0, 2, epoch=7))
@@ -241,7 +241,7 @@ def test_no_row_of_a_recreated_topic_is_read_under_old_offsets(scene: ReaderScen
 
 
 def test_inconsistent_topic_id_does_not_spin(scene: ReaderScene) -> None:
-    """franz-go #1426, redpanda #30671: INCONSISTENT_TOPIC_ID was answered by the same request, without a pause."""
+    """franz-go #1426, redpanda #30671: after INCONSISTENT_TOPIC_ID the same request was sent again, without a pause."""
     scene.network.error_codes[T0] = deque([103] * 10_000)
 
     with pytest.raises(ReadTimeoutError, match="INCONSISTENT_TOPIC_ID"):
@@ -271,7 +271,7 @@ def test_client_whose_brokers_were_all_replaced_starts_over_once(monkeypatch: py
 
 @pytest.mark.parametrize("fault", ["down", "hung", "out of range", "not a replica"])
 def test_fetch_from_a_follower_does_not_get_stuck(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """KAFKA-14379, KAFKA-14372, franz-go #885: the preferred replica was asked for ever, whatever it answered."""
+    """KAFKA-14379, KAFKA-14372, franz-go #885: the preferred replica was asked for ever, whatever it responded."""
     scene = ReaderScene(monkeypatch, **{"kafka.request.timeout.ms": "3000"})
     scene.append(T0)
     scene.network.preferred_replicas[T0] = 3

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, RefreshR
 from pyspark_kafka_meta.read.fetching.fetch_sender import MAX_REPORT_AGE_S
 from pyspark_kafka_meta.read.fetching.lost_records import LIST_OFFSETS_TIMEOUT_S, LOSS_GRACE_MS
 from tests.partitions import T0, T1, T2
-from tests.unit.read.fetching.answers import ONE_BATCH, change, failing
+from tests.unit.read.fetching.responses import ONE_BATCH, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
 
 KEEP_GOING = {"failOnDataLoss": "false"}
@@ -214,7 +214,7 @@ SHORT_FOR_A_WHILE: dict[str, Fault] = {
         lambda scene: [scene.clock.at(seconds, lambda: scene.write(T0, "more")) for seconds in (4, 8, 12)]
     ],
     "the leader was elected a moment ago": [lag_behind],
-    "the leader was elected a moment ago, and answers": [lag_behind_in_fetches],
+    "the leader was elected a moment ago, and responds": [lag_behind_in_fetches],
 }
 
 
@@ -310,7 +310,7 @@ def fetch_by_name(scene: Scene) -> None:
         send(broker, replace(request, partitions=named), deadline)
 
     scene.monkeypatch.setattr(scene.network.fetch, "send", send_by_name)
-    scene.network.change = lambda answer: replace(answer, by_id=False)
+    scene.network.change = lambda response: replace(response, by_id=False)
 
 
 LAGGING = [(), (2, 3), (1, 2), (1, 3)]
@@ -410,7 +410,7 @@ def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, c
     scene.cluster.create_topic("t", 3)
     scene.fill()
     scene.network.change = failing(code)
-    scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
+    scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda response: response))
 
     assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
 
@@ -421,7 +421,7 @@ def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_not
 ) -> None:
     scene.fill()
     scene.network.change = failing(100 if id_is_known else 3)
-    scene.clock.at(10 + 4 * LOSS_GRACE_MS / 1000, lambda: change(scene, lambda answer: answer))
+    scene.clock.at(10 + 4 * LOSS_GRACE_MS / 1000, lambda: change(scene, lambda response: response))
     planned = scene.range(T0) if id_is_known else replace(scene.range(T0), topic_id=None)
 
     assert by_partition(rows(scene.reader().read([planned]))) == {T0: written()[T0]}
@@ -456,14 +456,14 @@ def test_moments_without_the_topic_are_not_added_up(scene: Scene) -> None:
 
 
 def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: Scene) -> None:
-    def answer_and_die(answer: FetchResponse) -> FetchResponse:
+    def respond_and_die(response: FetchResponse) -> FetchResponse:
         scene.network.down.add(1)
-        return failing(3)(answer)
+        return failing(3)(response)
 
     scene.fill()
-    scene.network.change = answer_and_die
+    scene.network.change = respond_and_die
     scene.clock.at(30, scene.network.down.clear)
-    scene.clock.at(30, lambda: change(scene, lambda answer: answer))
+    scene.clock.at(30, lambda: change(scene, lambda response: response))
 
     assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
 
@@ -471,7 +471,7 @@ def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: S
 def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> None:
     scene.fill()
     codes = iter([1, 1])
-    scene.network.change = lambda answer: failing(1)(answer) if next(codes, 0) else answer
+    scene.network.change = lambda response: failing(1)(response) if next(codes, 0) else response
 
     assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
 
@@ -479,11 +479,11 @@ def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> 
 def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene: Scene) -> None:
     scene.fill()
 
-    def doubt_and_hang(answer: FetchResponse) -> FetchResponse:
-        if answer.node_id != 1:
-            return answer
+    def doubt_and_hang(response: FetchResponse) -> FetchResponse:
+        if response.node_id != 1:
+            return response
         scene.network.hung.add(1)
-        return failing(1)(answer)
+        return failing(1)(response)
 
     scene.network.change = doubt_and_hang
     began, read = scene.clock(), []
@@ -491,7 +491,7 @@ def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene
         read += rows(iter([batch]))
         if len(read) == 24:
             scene.network.hung.clear()
-            scene.network.change = lambda answer: answer
+            scene.network.change = lambda response: response
             assert scene.clock() - began < 4 * LIST_OFFSETS_TIMEOUT_S, "a minute would be the time-out of a question"
 
     assert by_partition(read) == written()

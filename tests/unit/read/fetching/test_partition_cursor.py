@@ -42,14 +42,14 @@ def cursor(
     return PartitionCursor(OffsetRange(T0, TOPIC_ID, start, end, epoch), read_committed, MAX_BYTES, check_crcs)
 
 
-def answer(
+def response(
     records: bytes = b"",
     code: int = 0,
     high_watermark: int = 100,
     stable: int | None = None,
     diverging: DivergingEpoch | None = None,
 ) -> FetchedPartition:
-    """One partition of a Fetch answer; the last stable offset is the high watermark unless it is given."""
+    """One partition of a Fetch response; the last stable offset is the high watermark unless it is given."""
     last_stable = high_watermark if stable is None else stable
     return FetchedPartition(T0, code, records, high_watermark, last_stable, diverging_epoch=diverging)
 
@@ -72,7 +72,7 @@ def test_position_moves_after_the_records_and_into_their_epoch() -> None:
     reader = cursor()
     records = batch(["a", "b"], epoch=5) + batch(["c"], base_offset=2, epoch=6)
 
-    assert values(reader.on_fetched(answer(records), response_is_empty=False)) == [(0, "a"), (1, "b"), (2, "c")]
+    assert values(reader.on_fetched(response(records), response_is_empty=False)) == [(0, "a"), (1, "b"), (2, "c")]
     assert (reader.position, reader.last_fetched_epoch, reader.done) == (3, 6, False)
 
 
@@ -80,14 +80,14 @@ def test_rows_outside_the_range_are_cut_off() -> None:
     reader = cursor(start=3, end=6)
     records = batch(list("abcd"), base_offset=1) + batch(list("efgh"), base_offset=5)
 
-    assert values(reader.on_fetched(answer(records), response_is_empty=False)) == [(3, "c"), (4, "d"), (5, "e")]
+    assert values(reader.on_fetched(response(records), response_is_empty=False)) == [(3, "c"), (4, "d"), (5, "e")]
     assert (reader.position, reader.done) == (6, True)
 
 
 def test_a_gap_up_to_the_end_of_the_range_is_the_end_without_rows() -> None:
     reader = cursor(start=3, end=6)
 
-    assert values(reader.on_fetched(answer(batch(["z"], base_offset=80)), response_is_empty=False)) == []
+    assert values(reader.on_fetched(response(batch(["z"], base_offset=80)), response_is_empty=False)) == []
     assert reader.done
 
 
@@ -95,7 +95,7 @@ def test_a_last_batch_that_is_cut_off_is_fetched_again() -> None:
     reader = cursor()
     records = batch(["a"]) + batch(["b"], base_offset=1)[:-1]
 
-    assert values(reader.on_fetched(answer(records), response_is_empty=False)) == [(0, "a")]
+    assert values(reader.on_fetched(response(records), response_is_empty=False)) == [(0, "a")]
     assert reader.position == 1
 
 
@@ -112,9 +112,9 @@ UNREADABLE = {
 def test_unreadable_records_are_fetched_once_more_and_the_position_stays(records: bytes, text: str) -> None:
     reader = cursor()
 
-    assert reader.on_fetched(answer(records), response_is_empty=False) == BackOff()
+    assert reader.on_fetched(response(records), response_is_empty=False) == BackOff()
     assert reader.last_error == CORRUPT_MESSAGE
-    instruction = reader.on_fetched(answer(records), response_is_empty=False)
+    instruction = reader.on_fetched(response(records), response_is_empty=False)
     assert isinstance(instruction, CorruptBatch)
     assert text in str(instruction.error)
     assert (reader.position, reader.last_fetched_epoch) == (0, EPOCH)
@@ -135,7 +135,7 @@ def test_what_is_corrupt_at_a_follower_is_fetched_from_the_leader() -> None:
     reader = cursor()
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
 
-    assert reader.on_fetched(answer(flipped(batch(["a"]), 64)), response_is_empty=False) == ReadFrom(LEADER)
+    assert reader.on_fetched(response(flipped(batch(["a"]), 64)), response_is_empty=False) == ReadFrom(LEADER)
 
 
 def test_every_corrupt_batch_is_fetched_once_more() -> None:
@@ -143,14 +143,14 @@ def test_every_corrupt_batch_is_fetched_once_more() -> None:
 
     for offset in (0, 1):
         good = batch(["a"], base_offset=offset)
-        assert reader.on_fetched(answer(flipped(good, 64)), response_is_empty=False) == BackOff()
-        assert values(reader.on_fetched(answer(good), response_is_empty=False)) == [(offset, "a")]
+        assert reader.on_fetched(response(flipped(good, 64)), response_is_empty=False) == BackOff()
+        assert values(reader.on_fetched(response(good), response_is_empty=False)) == [(offset, "a")]
 
 
 def test_records_that_cannot_be_decoded_are_fetched_again_without_an_epoch() -> None:
     reader = cursor()
     records = batch(["a"], epoch=5) + batch(["b"], base_offset=1, epoch=6)
-    reader.on_fetched(answer(records), response_is_empty=False)
+    reader.on_fetched(response(records), response_is_empty=False)
 
     assert reader.on_undecodable(CorruptBatchError("no records", from_offset=1)) == BackOff()
     request = reader.request(TOPIC_ID, leader_epoch=8)
@@ -161,7 +161,7 @@ def test_good_records_before_a_corrupt_batch_come_first_and_the_next_fetch_begin
     reader = cursor()
     records = batch(["a"]) + flipped(batch(["b"], base_offset=1), 64)
 
-    assert values(reader.on_fetched(answer(records), response_is_empty=False)) == [(0, "a")]
+    assert values(reader.on_fetched(response(records), response_is_empty=False)) == [(0, "a")]
     assert reader.position == 1
 
 
@@ -188,8 +188,8 @@ def test_good_records_before_a_corrupt_batch_come_first_and_the_next_fetch_begin
 )
 def test_where_a_corrupt_batch_ends_is_what_the_bytes_tell(records: bytes, end: int, until: int | None) -> None:
     reader = cursor(end=end)
-    reader.on_fetched(answer(records), response_is_empty=False)
-    instruction = reader.on_fetched(answer(records), response_is_empty=False)
+    reader.on_fetched(response(records), response_is_empty=False)
+    instruction = reader.on_fetched(response(records), response_is_empty=False)
 
     assert isinstance(instruction, CorruptBatch)
     assert (instruction.lost and instruction.lost.until_offset) == until
@@ -197,7 +197,7 @@ def test_where_a_corrupt_batch_ends_is_what_the_bytes_tell(records: bytes, end: 
 
 def test_old_message_format_fails_at_once() -> None:
     records = batch(["a"])[:16] + b"\1" + batch(["a"])[17:]
-    instruction = cursor().on_fetched(answer(records), response_is_empty=False)
+    instruction = cursor().on_fetched(response(records), response_is_empty=False)
 
     assert isinstance(instruction, Fail)
     assert isinstance(instruction.error, UnsupportedRecordFormatError)
@@ -207,14 +207,14 @@ def test_old_message_format_fails_at_once() -> None:
 def test_checksums_are_believed_only_on_request() -> None:
     damaged = flipped(batch(["a"]), 64)
 
-    assert isinstance(cursor(check_crcs=False).on_fetched(answer(damaged), response_is_empty=False), Emit)
-    assert isinstance(cursor(check_crcs=True).on_fetched(answer(damaged), response_is_empty=False), BackOff)
+    assert isinstance(cursor(check_crcs=False).on_fetched(response(damaged), response_is_empty=False), Emit)
+    assert isinstance(cursor(check_crcs=True).on_fetched(response(damaged), response_is_empty=False), BackOff)
 
 
 def test_batches_before_the_position_are_no_progress_and_no_rows() -> None:
     reader = cursor(start=5)
 
-    assert reader.on_fetched(answer(batch(["old"], base_offset=4)), response_is_empty=False) is None
+    assert reader.on_fetched(response(batch(["old"], base_offset=4)), response_is_empty=False) is None
     assert (reader.position, reader.last_fetched_epoch) == (5, EPOCH)
 
 
@@ -233,7 +233,7 @@ def test_aborted_transactions_and_isolation_go_along_with_the_records() -> None:
     bounds=st.tuples(st.integers(0, 60), st.integers(0, 60)),
     cuts=st.lists(st.integers(1, 400), min_size=1, max_size=8),
 )
-def test_every_record_of_the_range_comes_once_however_answers_are_cut(
+def test_every_record_of_the_range_comes_once_however_responses_are_cut(
     gaps: list[tuple[int, int]], bounds: tuple[int, int], cuts: list[int]
 ) -> None:
     log: list[tuple[int, bytes]] = []
@@ -249,7 +249,7 @@ def test_every_record_of_the_range_comes_once_however_answers_are_cut(
     while not reader.done:
         left = b"".join(data for last, data in log if last >= reader.position)
         first = next(len(data) for last, data in log if last >= reader.position)
-        instruction = reader.on_fetched(answer(left[: max(first, cuts[turn % len(cuts)])]), response_is_empty=False)
+        instruction = reader.on_fetched(response(left[: max(first, cuts[turn % len(cuts)])]), response_is_empty=False)
         read += values(instruction)
         turn += 1
         assert turn <= len(log)
@@ -281,7 +281,7 @@ ERRORS = {
 def test_error_code_becomes_an_instruction_and_the_position_stays(code: int, expected: Instruction) -> None:
     reader = cursor(start=3)
 
-    assert reader.on_fetched(answer(batch(["ignored"]), code), response_is_empty=False) == expected
+    assert reader.on_fetched(response(batch(["ignored"]), code), response_is_empty=False) == expected
     assert (reader.position, reader.last_error) == (3, code)
 
 
@@ -296,8 +296,8 @@ def test_error_that_does_not_heal_fails_and_names_partition_and_code(code: int, 
     assert name in str(instruction.error)
 
 
-@pytest.mark.parametrize("fetched", [answer(), answer(batch(["a"]))])
-def test_trouble_is_over_with_the_next_good_answer(fetched: FetchedPartition) -> None:
+@pytest.mark.parametrize("fetched", [response(), response(batch(["a"]))])
+def test_trouble_is_over_with_the_next_good_response(fetched: FetchedPartition) -> None:
     reader = cursor()
     reader.on_error(6)
     reader.on_fetched(fetched, response_is_empty=False)
@@ -305,10 +305,10 @@ def test_trouble_is_over_with_the_next_good_answer(fetched: FetchedPartition) ->
     assert reader.last_error == 0
 
 
-@pytest.mark.parametrize("between", [answer(), answer(code=7)], ids=["good answer", "another error"])
+@pytest.mark.parametrize("between", [response(), response(code=7)], ids=["good response", "another error"])
 def test_only_unknown_epochs_in_a_row_show_that_the_cache_is_wrong(between: FetchedPartition) -> None:
     reader = cursor()
-    unknown = answer(code=UNKNOWN_LEADER_EPOCH)
+    unknown = response(code=UNKNOWN_LEADER_EPOCH)
     nearly = [unknown] * (MAX_UNKNOWN_EPOCHS - 1)
     for fetched in (*nearly, between, *nearly):
         assert isinstance(reader.on_fetched(fetched, response_is_empty=False), BackOff | None)
@@ -324,7 +324,7 @@ def test_only_unknown_epochs_in_a_row_show_that_the_cache_is_wrong(between: Fetc
 def test_diverging_epoch_at_or_after_the_position_is_no_loss(end_offset: int) -> None:
     reader = cursor(start=5)
 
-    assert reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), response_is_empty=True) is None
+    assert reader.on_fetched(response(diverging=DivergingEpoch(2, end_offset)), response_is_empty=True) is None
     assert (reader.position, reader.last_fetched_epoch) == (5, 2)
 
 
@@ -340,9 +340,9 @@ def test_diverging_epoch_before_the_position_is_a_loss_and_new_records_are_read_
     end_offset: int, goes_on_at: int, with_epoch: int
 ) -> None:
     reader = cursor(start=5)
-    reader.on_fetched(answer(batch(list("abc"), base_offset=5, epoch=EPOCH)), response_is_empty=False)
+    reader.on_fetched(response(batch(list("abc"), base_offset=5, epoch=EPOCH)), response_is_empty=False)
     reader.request(None, leader_epoch=9)
-    lost = reader.on_fetched(answer(diverging=DivergingEpoch(EPOCH, end_offset)), response_is_empty=True)
+    lost = reader.on_fetched(response(diverging=DivergingEpoch(EPOCH, end_offset)), response_is_empty=True)
 
     assert isinstance(lost, Lost)
     assert (lost.from_offset, lost.until_offset) == (end_offset, 8)
@@ -362,16 +362,16 @@ def test_log_without_the_epoch_of_records_that_were_read_has_none_of_them_howeve
     batches = [batch([str(offset)], offset, epoch=2 if offset < 7 else EPOCH) for offset in range(5, 9)]
     for first in range(0, 4, 4 // fetches):
         records = b"".join(batches[first : first + 4 // fetches])
-        reader.on_fetched(answer(records), response_is_empty=False)
+        reader.on_fetched(response(records), response_is_empty=False)
     reader.request(None, leader_epoch=9)
-    lost = reader.on_fetched(answer(diverging=DivergingEpoch(3, end_offset)), response_is_empty=True)
+    lost = reader.on_fetched(response(diverging=DivergingEpoch(3, end_offset)), response_is_empty=True)
 
     assert isinstance(lost, Lost)
     assert (lost.from_offset, lost.until_offset) == (7, 9)
     assert f"truncated to offset 7 (leader epoch {EPOCH}, now 9)" in lost.cause
     reader.skip_lost(lost)
     assert (reader.position, reader.last_fetched_epoch) == (7, 3)
-    again = reader.on_fetched(answer(diverging=DivergingEpoch(1, end_offset)), response_is_empty=True)
+    again = reader.on_fetched(response(diverging=DivergingEpoch(1, end_offset)), response_is_empty=True)
     assert again is None, "no record of epoch 3 was read"
 
 
@@ -406,27 +406,27 @@ def test_out_of_range_though_the_log_has_the_offset_is_retried_without_an_epoch(
     assert reader.position == 5
 
 
-# --- empty answers ----------------------------------------------------------------------------------------------------
+# --- empty responses --------------------------------------------------------------------------------------------------
 
 
-def positions_after(reader: PartitionCursor, *answers: tuple[FetchedPartition, bool]) -> list[int]:
+def positions_after(reader: PartitionCursor, *responses: tuple[FetchedPartition, bool]) -> list[int]:
     seen = []
-    for fetched, response_is_empty in answers:
+    for fetched, response_is_empty in responses:
         assert reader.on_fetched(fetched, response_is_empty) is None
         seen.append(reader.position)
     return seen
 
 
-def after_empty_answers(**fetched: Any) -> tuple[PartitionCursor, Instruction]:
+def after_empty_responses(**fetched: Any) -> tuple[PartitionCursor, Instruction]:
     """A cursor at 5 of 10, and its instruction after enough empty responses."""
     reader = cursor(start=5)
-    positions_after(reader, *[(answer(**fetched), True)] * (MAX_EMPTY_RESPONSES - 1))
-    return reader, reader.on_fetched(answer(**fetched), response_is_empty=True)
+    positions_after(reader, *[(response(**fetched), True)] * (MAX_EMPTY_RESPONSES - 1))
+    return reader, reader.on_fetched(response(**fetched), response_is_empty=True)
 
 
 @pytest.mark.parametrize("local_start", [0, 5])
-def test_enough_empty_answers_from_a_local_log_prove_that_compaction_took_the_rest(local_start: int) -> None:
-    reader, instruction = after_empty_answers(high_watermark=10)
+def test_enough_empty_responses_from_a_local_log_prove_that_compaction_took_the_rest(local_start: int) -> None:
+    reader, instruction = after_empty_responses(high_watermark=10)
     assert instruction == EmptyResponses(log_is_short=False)
     assert reader.position == 5
 
@@ -435,21 +435,21 @@ def test_enough_empty_answers_from_a_local_log_prove_that_compaction_took_the_re
 
 
 @pytest.mark.parametrize("high_watermark", [0, 4, 5])
-def test_empty_answers_of_a_log_that_ends_at_the_position_say_that_it_is_short(high_watermark: int) -> None:
+def test_empty_responses_of_a_log_that_ends_at_the_position_say_that_it_is_short(high_watermark: int) -> None:
     """A leader that was elected a moment ago gives out nothing until its followers have fetched from it."""
-    assert after_empty_answers(high_watermark=high_watermark)[1] == EmptyResponses(log_is_short=True)
+    assert after_empty_responses(high_watermark=high_watermark)[1] == EmptyResponses(log_is_short=True)
 
 
-def test_answers_of_a_short_log_do_not_count_as_those_of_one_that_goes_up_to_the_end() -> None:
+def test_responses_of_a_short_log_do_not_count_as_those_of_one_that_goes_up_to_the_end() -> None:
     nearly = MAX_EMPTY_RESPONSES - 1
-    short, whole = (answer(high_watermark=5), True), (answer(high_watermark=10), True)
+    short, whole = (response(high_watermark=5), True), (response(high_watermark=10), True)
 
     assert set(positions_after(cursor(start=5), *[short] * nearly, *[whole] * nearly, *[short] * nearly)) == {5}
 
 
-def test_empty_answers_from_remote_storage_prove_nothing() -> None:
-    """Tiered storage answers with no records and no error while it is slow (KIP-405)."""
-    reader, instruction = after_empty_answers(high_watermark=10)
+def test_empty_responses_from_remote_storage_prove_nothing() -> None:
+    """Tiered storage responds with no records and no error while it is slow (KIP-405)."""
+    reader, instruction = after_empty_responses(high_watermark=10)
     assert instruction == EmptyResponses(log_is_short=False)
 
     assert reader.on_local_start(8) == BackOff()
@@ -458,15 +458,15 @@ def test_empty_answers_from_remote_storage_prove_nothing() -> None:
 
 
 UNPROVEN = {
-    "another partition filled the answer, or it was throttled": (answer(), False, False),
-    "the high watermark is before the end": (answer(high_watermark=9), True, False),
-    "the last stable offset is before the end": (answer(stable=9), True, True),
-    "the broker tells no high watermark": (answer(high_watermark=-1), True, False),
+    "another partition filled the response, or it was throttled": (response(), False, False),
+    "the high watermark is before the end": (response(high_watermark=9), True, False),
+    "the last stable offset is before the end": (response(stable=9), True, True),
+    "the broker tells no high watermark": (response(high_watermark=-1), True, False),
 }
 
 
 @pytest.mark.parametrize(("fetched", "is_empty", "read_committed"), UNPROVEN.values(), ids=UNPROVEN.keys())
-def test_empty_answers_that_prove_nothing_are_waited_through(
+def test_empty_responses_that_prove_nothing_are_waited_through(
     fetched: FetchedPartition, is_empty: bool, read_committed: bool
 ) -> None:
     reader = cursor(read_committed=read_committed)
@@ -475,39 +475,41 @@ def test_empty_answers_that_prove_nothing_are_waited_through(
 
 
 def test_open_transaction_does_not_matter_to_read_uncommitted() -> None:
-    assert after_empty_answers(stable=0)[1] == EmptyResponses(log_is_short=False)
+    assert after_empty_responses(stable=0)[1] == EmptyResponses(log_is_short=False)
 
 
 INTERRUPTIONS = {
-    "a full answer": (answer(), False),
-    "a high watermark that went back": (answer(high_watermark=1), True),
+    "a full response": (response(), False),
+    "a high watermark that went back": (response(high_watermark=1), True),
 }
 
 
 @pytest.mark.parametrize("between", INTERRUPTIONS.values(), ids=INTERRUPTIONS.keys())
-def test_only_empty_answers_in_a_row_count(between: tuple[FetchedPartition, bool]) -> None:
-    nearly = [(answer(), True)] * (MAX_EMPTY_RESPONSES - 1)
+def test_only_empty_responses_in_a_row_count(between: tuple[FetchedPartition, bool]) -> None:
+    nearly = [(response(), True)] * (MAX_EMPTY_RESPONSES - 1)
 
     assert set(positions_after(cursor(), *nearly, between, *nearly)) == {0}
 
 
-def test_records_end_a_row_of_empty_answers() -> None:
+def test_records_end_a_row_of_empty_responses() -> None:
     reader = cursor()
-    nearly = [(answer(), True)] * (MAX_EMPTY_RESPONSES - 1)
+    nearly = [(response(), True)] * (MAX_EMPTY_RESPONSES - 1)
     positions_after(reader, *nearly)
-    reader.on_fetched(answer(batch(["a"])), response_is_empty=False)
+    reader.on_fetched(response(batch(["a"])), response_is_empty=False)
 
     assert set(positions_after(reader, *nearly)) == {1}
 
 
 @pytest.mark.parametrize("high_watermark", [9, 100], ids=["lags behind", "has all"])
-@pytest.mark.parametrize("between", [(answer(), False), (answer(batch(["a"])), True)], ids=["full answer", "records"])
-def test_follower_is_left_only_after_empty_answers_in_a_row(
+@pytest.mark.parametrize(
+    "between", [(response(), False), (response(batch(["a"])), True)], ids=["full response", "records"]
+)
+def test_follower_is_left_only_after_empty_responses_in_a_row(
     between: tuple[FetchedPartition, bool], high_watermark: int
 ) -> None:
     reader = cursor()
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
-    empty = answer(high_watermark=high_watermark)
+    empty = response(high_watermark=high_watermark)
     nearly = [(empty, True)] * (MAX_EMPTY_RESPONSES - 1)
     for fetched, response_is_empty in (*nearly, between, *nearly):
         assert isinstance(reader.on_fetched(fetched, response_is_empty), Emit | None)
@@ -517,7 +519,7 @@ def test_follower_is_left_only_after_empty_answers_in_a_row(
 
 def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
     reader = cursor()
-    short = answer(high_watermark=0)
+    short = response(high_watermark=0)
     positions_after(reader, *[(short, True)] * (MAX_EMPTY_RESPONSES - 1))
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
 
@@ -529,7 +531,7 @@ def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
 
 def test_request_names_where_the_cursor_is() -> None:
     reader = cursor()
-    reader.on_fetched(answer(batch(["a"], epoch=5)), response_is_empty=False)
+    reader.on_fetched(response(batch(["a"], epoch=5)), response_is_empty=False)
     request = reader.request(TOPIC_ID, leader_epoch=8)
 
     assert (request.partition, request.topic_id, request.fetch_offset) == (T0, TOPIC_ID, 1)
@@ -557,7 +559,7 @@ def test_limit_below_the_least_size_is_kept() -> None:
 def test_later_requests_measure_the_rest_by_what_came() -> None:
     reader = cursor(end=1000)
     records = batch(["x" * 1000] * 100)
-    reader.on_fetched(answer(records), response_is_empty=False)
+    reader.on_fetched(response(records), response_is_empty=False)
 
     assert reader.request(None, 0).max_bytes == pytest.approx(len(records) * 9 * 1.1, rel=0.01)
 

@@ -9,7 +9,7 @@ from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchRespons
 from pyspark_kafka_meta.model import RefreshReason
 from tests.partitions import T0, T1, T2
 from tests.unit.logs import batch
-from tests.unit.read.fetching.answers import ONE_BATCH, POLL_TIMEOUT_S, with_partitions
+from tests.unit.read.fetching.responses import ONE_BATCH, POLL_TIMEOUT_S, with_partitions
 from tests.unit.scene import HELD_BACK, Scene, by_partition, rows, written
 
 
@@ -92,7 +92,7 @@ def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> No
 
 
 @pytest.mark.parametrize(
-    "answered",
+    "responded",
     [
         {"records": batch(["old"])},
         {"records": b"", "diverging_epoch": DivergingEpoch(0, 3)},
@@ -101,11 +101,11 @@ def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> No
     ids=["old records", "a truncation behind the reader", "nothing"],
 )
 def test_broker_that_says_the_same_again_and_again_is_asked_at_a_bounded_rate(
-    scene: Scene, answered: dict[str, object]
+    scene: Scene, responded: dict[str, object]
 ) -> None:
-    def same(answer: FetchResponse) -> FetchResponse:
+    def same(response: FetchResponse) -> FetchResponse:
         assert len(scene.network.fetches) <= 11 * POLL_TIMEOUT_S
-        return with_partitions(**answered)(answer)
+        return with_partitions(**responded)(response)
 
     scene.fill()
     scene.network.change = same

@@ -174,7 +174,7 @@ def test_right_that_is_taken_away_while_a_replica_is_read_ends_the_task_at_once(
 ONE_BATCH = {"kafka.max.partition.fetch.bytes": "1"}
 
 
-def test_hung_leader_is_left_while_other_brokers_always_have_answers_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_leader_is_left_while_other_brokers_always_have_responses_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, **ONE_BATCH)
     for _ in range(20):
         scene.append(T1)
@@ -188,7 +188,9 @@ def test_hung_leader_is_left_while_other_brokers_always_have_answers_ready(monke
     assert round(scene.clock() - began, 3) <= 5, "overdue after 2.5 s, and seen between batches that take a second each"
 
 
-def test_brokers_whose_answers_wait_for_a_slow_consumer_are_not_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_whose_responses_wait_for_a_slow_consumer_are_not_taken_for_hung(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scene = a_scene(monkeypatch, **ONE_BATCH)
     for _ in range(5):
         scene.append(T0)

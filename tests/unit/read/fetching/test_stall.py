@@ -15,7 +15,7 @@ from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_network import about_s
-from tests.unit.read.fetching.answers import ONE_BATCH, POLL_TIMEOUT_S, change, failing
+from tests.unit.read.fetching.responses import ONE_BATCH, POLL_TIMEOUT_S, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
 
 AT_T0 = "reading t-0 at offset 2 (of 0 to 5): "
@@ -32,7 +32,7 @@ STALLS: dict[str, tuple[Fault, str]] = {
     "leader is nowhere": ([lambda scene: scene.cluster.brokers.pop(1)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
     "an error for ever": ([lambda scene: change(scene, failing(75))], AT_T1 + "UNKNOWN_LEADER_EPOCH (error 75)"),
     "not leader for ever": ([lambda scene: change(scene, failing(6))], AT_T1 + "NOT_LEADER_OR_FOLLOWER (error 6)"),
-    "no broker answers": (
+    "no broker responds": (
         [lambda scene: scene.network.down.update({1, 2, 3})],
         AT_T1 + "broker 2 closed the connection",
     ),
@@ -120,24 +120,24 @@ def test_partition_of_a_silent_leader_fails_the_read_although_others_make_progre
     assert scene.clock() - began == pytest.approx(POLL_TIMEOUT_S, abs=1)
 
 
-def test_partition_that_waits_while_its_leader_answers_about_others_has_not_stalled(scene: Scene) -> None:
+def test_partition_that_waits_while_its_leader_responds_about_others_has_not_stalled(scene: Scene) -> None:
     for partition in (T1, T2):
         scene.cluster.move_leader(partition, 1)
     scene.fill(batches=6)
 
-    def answered_late(answer: FetchResponse) -> FetchResponse:
+    def responded_late(response: FetchResponse) -> FetchResponse:
         """With the records of one partition, as if they filled it."""
         scene.clock.sleep(0.6 * POLL_TIMEOUT_S)
-        first = next((fetched.partition for fetched in answer.partitions if fetched.records), None)
+        first = next((fetched.partition for fetched in response.partitions if fetched.records), None)
         return replace(
-            answer,
+            response,
             partitions=tuple(
                 fetched if fetched.partition == first else replace(fetched, records=b"")
-                for fetched in answer.partitions
+                for fetched in response.partitions
             ),
         )
 
-    change(scene, answered_late)
+    change(scene, responded_late)
 
     assert by_partition(rows(scene.reader(**ONE_BATCH).read(scene.ranges()))) == written(batches=6)
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from tests.partitions import T0
-from tests.unit.read.fetching.answers import ONE_BATCH, POLL_TIMEOUT_S, change
+from tests.unit.read.fetching.responses import ONE_BATCH, POLL_TIMEOUT_S, change
 from tests.unit.scene import Scene, rows
 
 BATCHES = 100

@@ -82,7 +82,7 @@ def aging(time_ms: int, **others: Any) -> RefreshEvent:
     return made(FIRST, 3, time_ms, **{"age_ms": 5_000.0, **others})
 
 
-def first_answer(**others: Any) -> RefreshEvent:
+def first_response(**others: Any) -> RefreshEvent:
     changes = SnapshotChanges(brokers_added=(1, 2, 3))
     return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, changes=changes, **{**BORN, **others})
 
@@ -106,16 +106,16 @@ ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id
 
 CASES: list[tuple[str, Check, ClusterState, ClusterState]] = [
     (
-        "all brokers come with the first answer",
+        "all brokers come with the first response",
         scene_checks.all_learned_from_first_response,
-        state(first_answer()),
-        state(first_answer(), leaders=((1, 4), (-1, 5))),
+        state(first_response()),
+        state(first_response(), leaders=((1, 4), (-1, 5))),
     ),
     (
-        "a dead address, then one that answers",
+        "a dead address, then one that responds",
         partial(scene_checks.bootstrap_failed_over, dead={"dead:9092"}, since_ms=NOW_MS),
-        state(refusal(), first_answer(**CLI)),
-        state(first_answer(**CLI)),
+        state(refusal(), first_response(**CLI)),
+        state(first_response(**CLI)),
     ),
     (
         "brokers asked by id",
@@ -124,7 +124,7 @@ CASES: list[tuple[str, Check, ClusterState, ClusterState]] = [
         state(MOVED, aging(NOW_MS, broker_id=None)),
     ),
     (
-        "the bootstrap list tried again, and an answer after that",
+        "the bootstrap list tried again, and a response after that",
         partial(scene_checks.rebootstrapped, since_ms=NOW_MS),
         state(MOVED, ASKED_AGAIN, aging(NOW_MS + 1)),
         state(MOVED, aging(NOW_MS + 1)),

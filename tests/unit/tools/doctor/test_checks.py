@@ -37,8 +37,8 @@ NEW: Mapping[Api, int] = {METADATA: 13, FETCH: 16}
 
 
 def reached(cluster: str = "c", latency_ms: float = 1.0, fetch: int = 16) -> Reached:
-    answer = MetadataResponse(cluster, 1, (Broker(1, A),), (), 13, 1, 10, 10)
-    return Reached(2.0, latency_ms, {METADATA: 13, FETCH: fetch}, answer)
+    response = MetadataResponse(cluster, 1, (Broker(1, A),), (), 13, 1, 10, 10)
+    return Reached(2.0, latency_ms, {METADATA: 13, FETCH: fetch}, response)
 
 
 def verdicts(findings: Iterable[Finding]) -> list[tuple[str, Verdict]]:
@@ -145,7 +145,7 @@ def test_the_python_and_the_java_that_the_environment_names_are_tried(
 # Brokers.
 
 
-def test_a_dead_address_beside_one_that_answers_is_a_warning() -> None:
+def test_a_dead_address_beside_one_that_responds_is_a_warning() -> None:
     found = connection_checks.bootstrap_findings({A: ConnectError("dead"), B: reached()})
     assert verdicts(found) == [("bootstrap a:9092", WARN), ("bootstrap b:9092", OK)]
 
@@ -291,7 +291,7 @@ def fetched(error_code: int = 0, records: bytes = b"") -> FetchedPartition:
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict", "text"),
+    ("response", "verdict", "text"),
     [
         (fetched(), OK, ""),
         (fetched(29), FAIL, "--operation Read --topic t"),
@@ -301,8 +301,8 @@ def fetched(error_code: int = 0, records: bytes = b"") -> FetchedPartition:
         (fetched(records=batch([Row(0)], attributes=5)), FAIL, "docs/troubleshooting.md"),
     ],
 )
-def test_a_fetch_that_gets_no_records_says_why(answer: FetchedPartition, verdict: Verdict, text: str) -> None:
-    found = topic_checks.judge_fetched("fetch", answer, 1.0)
+def test_a_fetch_that_gets_no_records_says_why(response: FetchedPartition, verdict: Verdict, text: str) -> None:
+    found = topic_checks.judge_fetched("fetch", response, 1.0)
     assert found.verdict is verdict
     assert text in found.fix
 

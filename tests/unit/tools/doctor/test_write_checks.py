@@ -1,4 +1,4 @@
-"""What `kafkameta doctor --write` makes of the answers to its damaged batches, and which options it takes."""
+"""What `kafkameta doctor --write` makes of the responses to its damaged batches, and which options it takes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_brokers_without_producer_ids_are_a_failure_in_time(network: FakeNetwork
 
 
 @pytest.mark.parametrize("broken", ["down", "hung"])
-def test_leader_that_does_not_answer_is_a_failure_beside_others(network: FakeNetwork, broken: str) -> None:
+def test_leader_that_does_not_respond_is_a_failure_beside_others(network: FakeNetwork, broken: str) -> None:
     getattr(network, broken).add(2)
     found = findings(network, enable_idempotence="false", default_api_timeout_ms="10000")
 

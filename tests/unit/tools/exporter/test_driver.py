@@ -103,7 +103,7 @@ def test_refreshes_since_the_line_before_are_logged(
     assert lines == ["query 01234567, batch 7: 120 records in 0.4 s; refreshes: max_age 1"] * 2
 
 
-def test_a_line_without_lag_is_logged_while_no_broker_answers(
+def test_a_line_without_lag_is_logged_while_no_broker_responds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> Any:

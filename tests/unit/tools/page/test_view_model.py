@@ -204,7 +204,7 @@ def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() 
     assert (lag.name, lag.progress) == ("copies", "query query-1, after micro-batch 7")
 
 
-def test_a_lag_that_nobody_answers_says_why() -> None:
+def test_a_lag_without_a_response_says_why() -> None:
     view = view_of(state(*STALE), KNOWN, (), {}, False)
     html = render("lag", view=view, polled=polled_view([lag_of((None, None)), UNKNOWN_LAG], None), has_query=False)
 
@@ -512,11 +512,11 @@ def test_a_poll_without_hope_is_made_once(
 
 def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_poller, "CLOSE_TIMEOUT_S", 0.01)
-    looks, answered = threading.Event(), threading.Event()
+    looks, responded = threading.Event(), threading.Event()
 
     def look() -> ClusterState:
         looks.set()
-        answered.wait(10)
+        responded.wait(10)
         raise ConnectError("no broker responded")
 
     with StatePoller(look, by_process=False):
@@ -524,4 +524,4 @@ def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPa
         began = time.monotonic()
 
     assert time.monotonic() - began < 5
-    answered.set()
+    responded.set()

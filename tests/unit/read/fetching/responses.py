@@ -1,4 +1,4 @@
-"""Settings and changes of what brokers answer, for tests of tasks."""
+"""Settings and changes of what brokers respond, for tests of tasks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from tests.unit.scene import Scene
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
-"""Each Fetch answer holds one record batch of a partition."""
+"""Each Fetch response holds one record batch of a partition."""
 POLL_TIMEOUT_S = 120
 
 
 def with_partitions(**fields: object) -> Callable[[FetchResponse], FetchResponse]:
-    """A change of every partition of every Fetch answer."""
+    """A change of every partition of every Fetch response."""
 
-    return lambda answer: replace(
-        answer,
-        partitions=tuple(replace(fetched, **fields) for fetched in answer.partitions),  # type: ignore[arg-type]
+    return lambda response: replace(
+        response,
+        partitions=tuple(replace(fetched, **fields) for fetched in response.partitions),  # type: ignore[arg-type]
     )
 
 

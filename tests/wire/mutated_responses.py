@@ -1,7 +1,7 @@
-"""Reads mutated answers, as a child with bounded memory: `python mutated_answers.py <api> <count> <seed>`.
+"""Reads mutated responses, as a child with bounded memory: `python mutated_responses.py <api> <count> <seed>`.
 
-Each answer goes the way that it would go in a reader: frame, message, our types, cursor, rows. A foreign error,
-a row that was not written, or five seconds over one answer end the process with the seed of the case.
+Each response goes the way that it would go in a reader: frame, message, our types, cursor, rows. A foreign error,
+a row that was not written, or five seconds over one response end the process with the seed of the case.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.read.fetching.partition_cursor import Emit, PartitionCursor
-from tests.unit.kafka.protocol.answers import (
+from tests.unit.kafka.protocol.responses import (
     TRANSACTION_REQUESTS,
     epochs_message,
     metadata_message,
@@ -130,14 +130,14 @@ def fetch_frame(records: bytes) -> bytes:
         )
         for log in PARTITIONS
     )
-    answer = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=partitions)
+    response = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=partitions)
     endpoint = fetch.NodeEndpoint(node_id=4, host="kafka-4", port=9092)
     return frame(
         fetch.FetchResponse(
             throttle_time=milliseconds(0),
             error_code=ErrorCode.none,
             session_id=0,
-            responses=(answer,),
+            responses=(response,),
             node_endpoints=(endpoint,),
         ),
         CORRELATION_ID,
@@ -145,14 +145,14 @@ def fetch_frame(records: bytes) -> bytes:
 
 
 def exchange(api: Api, version: int, data: bytes) -> Exchange:
-    answer = frame_codec.decode(api, version, CORRELATION_ID, memoryview(data))
-    return Exchange(*answer, version, CORRELATION_ID, 30, len(data), 1.0)
+    response = frame_codec.decode(api, version, CORRELATION_ID, memoryview(data))
+    return Exchange(*response, version, CORRELATION_ID, 30, len(data), 1.0)
 
 
 def fetched(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:
     """The rows of a response, as a reader gets them."""
-    answer = translate_fetch.fetch_response(exchange(FETCH, 16, data), REQUEST, 3)
-    for fetched in answer.partitions:
+    response = translate_fetch.fetch_response(exchange(FETCH, 16, data), REQUEST, 3)
+    for fetched in response.partitions:
         span = OffsetRange(fetched.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
         cursor = PartitionCursor(span, read_committed=True, max_bytes=1 << 20, check_crcs=True)
         instruction = cursor.on_fetched(fetched, response_is_empty=False)
@@ -183,10 +183,10 @@ def metadata_frame() -> bytes:
 
 
 def read_metadata(rng: random.Random) -> str:
-    answer = metadata.metadata_response(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
-    assert {topic.name for topic in answer.topics} <= {"t"}
-    assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in answer.brokers)
-    partitions = [partition for topic in answer.topics for partition in topic.partitions]
+    response = metadata.metadata_response(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
+    assert {topic.name for topic in response.topics} <= {"t"}
+    assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in response.brokers)
+    partitions = [partition for topic in response.topics for partition in topic.partitions]
     assert all(one.partition >= 0 and one.leader_id >= -1 and one.leader_epoch >= -1 for one in partitions)
     return "read"
 
@@ -213,18 +213,18 @@ def offsets_frame() -> bytes:
 def read_offsets(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(log, LATEST_TIMESTAMP, 3) for log in PARTITIONS), False)
     data = mutate(offsets_frame(), rng)
-    answers = list_offsets.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
-    assert answers.keys() <= set(PARTITIONS)
-    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
+    responses = list_offsets.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
+    assert responses.keys() <= set(PARTITIONS)
+    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in responses.values())
     return "read"
 
 
 def read_epochs(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(log, 3, 3) for log in PARTITIONS), by_epoch=True)
     data = mutate(frame(epochs_message(("t", 0), ("t", 1)), CORRELATION_ID)[4:], rng)
-    answers = list_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
-    assert answers.keys() <= set(PARTITIONS)
-    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
+    responses = list_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
+    assert responses.keys() <= set(PARTITIONS)
+    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in responses.values())
     return "read"
 
 
@@ -239,14 +239,14 @@ def read_produce(rng: random.Random) -> str:
         tuple(ProducePartition(log, TOPIC_ID if by_id else None, b"") for log in PARTITIONS), -1, 1
     )
     data = mutate(frame(message, CORRELATION_ID)[4:], rng)
-    answer = produce.produce_response(exchange(PRODUCE, version, data), request, 3)
-    assert {one.partition for one in answer.partitions} <= set(PARTITIONS)
-    assert len({one.partition for one in answer.partitions}) == len(answer.partitions)
-    assert all(one.base_offset >= -1 for one in answer.partitions)
-    texts = [one.error_message for one in answer.partitions]
-    texts += [text for one in answer.partitions for _, text in one.record_errors]
+    response = produce.produce_response(exchange(PRODUCE, version, data), request, 3)
+    assert {one.partition for one in response.partitions} <= set(PARTITIONS)
+    assert len({one.partition for one in response.partitions}) == len(response.partitions)
+    assert all(one.base_offset >= -1 for one in response.partitions)
+    texts = [one.error_message for one in response.partitions]
+    texts += [text for one in response.partitions for _, text in one.record_errors]
     assert all(text is None or text.isprintable() for text in texts)
-    hints = [one.leader_hint for one in answer.partitions if one.leader_hint is not None]
+    hints = [one.leader_hint for one in response.partitions if one.leader_hint is not None]
     assert all(hint.leader_id >= 0 and hint.leader_epoch >= -1 for hint in hints)
     return "read"
 
@@ -256,8 +256,8 @@ def read_transaction(api: Api, rng: random.Random) -> str:
     version = rng.choice(versions(api))
     data = mutate(frame(transaction_message(api, version), CORRELATION_ID)[4:], rng)
     request = TRANSACTION_REQUESTS[api]
-    answer = transactions.transaction_response(exchange(api, version, data), request, 3)
-    match answer:
+    response = transactions.transaction_response(exchange(api, version, data), request, 3)
+    match response:
         case ProducerIdResponse(error_code=0, producer=producer):
             assert min(producer) >= 0
         case CoordinatorResponse(coordinators=coordinators):

@@ -1,4 +1,4 @@
-"""What brokers read and answer, made of the protocol library's messages, by version."""
+"""Requests and responses of brokers, made of the protocol library's messages, by version."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def schema(api: Api, version: int, kind: str) -> Any:
 
 
 def payload(message: Any) -> bytes:
-    """An answer's frame without its length."""
+    """A response's frame without its length."""
     body = io.BytesIO()
     header = message.__header_schema__(correlation_id=CORRELATION_ID)
     entity_writer(type(header))(body, header)

@@ -1,4 +1,4 @@
-"""Answers with damaged bytes end in a typed error or in rows that were written, in bounded time and memory."""
+"""Responses with damaged bytes end in a typed error or in rows that were written, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
 )
-from tests.unit.kafka.protocol.answers import TRANSACTION_REQUESTS
+from tests.unit.kafka.protocol.responses import TRANSACTION_REQUESTS
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))
 """Per kind of response."""
@@ -39,10 +39,10 @@ ROOT = HERE.parent.parent
         *((api.name, {"read", "ProtocolError"}) for api in TRANSACTION_REQUESTS),
     ],
 )
-def test_mutated_answers_end_in_typed_errors_or_in_what_was_written(api: str, ends: set[str]) -> None:
+def test_mutated_responses_end_in_typed_errors_or_in_what_was_written(api: str, ends: set[str]) -> None:
     path = [ROOT, HERE, ROOT / "tests" / "unit" / "kafka" / "records"]
     done = subprocess.run(
-        [sys.executable, HERE / "mutated_answers.py", api, str(MUTATIONS), "1"],
+        [sys.executable, HERE / "mutated_responses.py", api, str(MUTATIONS), "1"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
         capture_output=True,
         text=True,
