@@ -22,7 +22,7 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.offsets import TimestampsSpec
 from pyspark_kafka_meta.read.planning.data_loss import LossReporter
-from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
+from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic
 from tests.kafka.harness import PRODUCER_TIMEOUT_MS, Stream
@@ -118,7 +118,7 @@ def test_end_by_time_leaves_records_out_that_are_written_while_a_leader_hangs(
     now = TimestampsSpec(int(time.time() * 1000), or_latest=True)
     with closing(client_without_events(options.client, Origin(role=Role.PLANNER))) as client:
         partitions = client.partitions([slow_topic], client.api_deadline())
-        offsets = StartEndOffsets(client, options, LossReporter(options, client.events.record_loss))
+        offsets = OffsetResolver(client, options, LossReporter(options, client.events.record_loss))
         resolve = partial(offsets.resolve, now, partitions, "endingOffsets", is_end=True)
         ends = planned_while(resolve, lambda: produce(slow_topic, VALUES, partition=0))
 

@@ -50,8 +50,8 @@ from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset, advance, ranges
 from pyspark_kafka_meta.read.planning.data_loss import Comparison, LossReporter, compare
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
+from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
 from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts, aged_out
-from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
 from pyspark_kafka_meta.read.planning.subscription import Subscription
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class OffsetPlanner:
         self._options = options
         self._losses = LossReporter(options, client.events.record_loss)
         self._subscription = Subscription(client, options, self._losses)
-        self._offsets = StartEndOffsets(client, options, self._losses)
+        self._offsets = OffsetResolver(client, options, self._losses)
         self._epochs = LeaderEpochs(client)
         self._starts = PartitionStarts(options, self._offsets.earliest)
         self._unreachable: set[TopicPartition] = set()  # the loss of their target was reported
@@ -146,7 +146,7 @@ class OffsetPlanner:
         """The ranges of a batch query, pinned now, so that a retried task reads the same.
 
         Raises:
-            OptionError, DataLossError, UnknownTopicError: as `StartEndOffsets.resolve` and `Subscription.partitions`.
+            OptionError, DataLossError, UnknownTopicError: as `OffsetResolver.resolve` and `Subscription.partitions`.
         """
         starting, ending = self._options.starting_offsets, self._options.ending_offsets
         assert starting is not None and ending is not None, "for_batch() completes the options"

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.offsets import GroupSpec, LastDurationSpec
 from pyspark_kafka_meta.read.planning import batch_plan
 from pyspark_kafka_meta.read.planning.data_loss import LossReporter
-from pyspark_kafka_meta.read.planning.start_end_offsets import StartEndOffsets
+from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.logs import WRITTEN
 from tests.unit.read.planning.changes import HOW_TO_GO_ON, before_offsets_are_asked
@@ -231,9 +231,9 @@ def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, st
         batch_planner(later, **options).batch_ranges()
 
 
-def new_resolver(scene: Scene, options: SourceOptions, **sources: Any) -> StartEndOffsets:
+def new_resolver(scene: Scene, options: SourceOptions, **sources: Any) -> OffsetResolver:
     client = scene.warm_client()
-    return StartEndOffsets(client, options, LossReporter(options, client.events.record_loss), **sources)
+    return OffsetResolver(client, options, LossReporter(options, client.events.record_loss), **sources)
 
 
 def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:

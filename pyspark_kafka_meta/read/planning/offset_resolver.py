@@ -1,4 +1,4 @@
-"""`StartEndOffsets`: resolves startingOffsets and endingOffsets to offsets of the logs, by ListOffsets.
+"""`OffsetResolver`: resolves startingOffsets and endingOffsets to offsets of the logs, by ListOffsets.
 
 Follows Spark's `KafkaOffsetReaderAdmin`.
 """
@@ -27,8 +27,8 @@ from pyspark_kafka_meta.read.planning.data_loss import Loss, LossKind, LossRepor
 logger = logging.getLogger(__name__)
 
 
-class StartEndOffsets:
-    """The offsets of one query."""
+class OffsetResolver:
+    """Resolves the offsets of one query."""
 
     def __init__(
         self,
