@@ -39,6 +39,6 @@ def records_struct_type(include_headers: bool) -> StructType:
     return StructType(fields)
 
 
-def with_user_spelling(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
+def rename_columns(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
     """The batches, whose columns are the keys of `columns`, with the user's spelling of the names."""
     return (batch.rename_columns(list(columns.values())) for batch in batches)

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
-from pyspark_kafka_meta.spark.records_table import Columns, with_user_spelling
+from pyspark_kafka_meta.spark.records_table import Columns, rename_columns
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
 from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type
@@ -218,10 +218,10 @@ def event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[p
     from pyspark_kafka_meta.tables.caches_from_events import parse_events
     from pyspark_kafka_meta.tables.rows import to_batches
 
-    return with_user_spelling(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
+    return rename_columns(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
 
 
 def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.tables.rows import to_batches
 
-    return with_user_spelling(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)
+    return rename_columns(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)
