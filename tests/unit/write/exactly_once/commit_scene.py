@@ -1,4 +1,4 @@
-"""A sink on a fake cluster: its drivers, each in a process of its own, and the records of its decisions topic."""
+"""A sink on a fake cluster: its committers, each in a process of its own, and the records of its decisions topic."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class CommitScene(WriterScene):
             rng=random.Random(0),
         )
 
-    def driver(self) -> SinkDriver:
-        return SinkDriver(self)
+    def committer(self) -> SinkCommitter:
+        return SinkCommitter(self)
 
     def task(self, number: int, start: int) -> OpenTransaction:
         """The transaction of a task that wrote six rows, numbered from `start`."""
@@ -99,8 +99,8 @@ class CommitScene(WriterScene):
             self.cluster.logs[DECISIONS] = whole
 
 
-class SinkDriver:
-    """A driver that has read nothing yet."""
+class SinkCommitter:
+    """A committer that has read nothing yet."""
 
     def __init__(self, scene: CommitScene) -> None:
         self._client, self._options = scene.client(), scene.sink_options(**{"kafka.transactional.id": SINK})

@@ -30,7 +30,7 @@ def test_listed_transactions_are_aborted_and_known_ones_that_the_list_lacks(scen
     assert len(still_open(scene)) == 2
     listed, requests = scene.network.transactions._listed, scene.network.transactions
     scene.monkeypatch.setattr(requests, "_listed", lambda node_id: () if node_id == 2 else listed(node_id))
-    runner = scene.driver().runner()
+    runner = scene.committer().runner()
     runner.run(AbortOpen((known.transactional_id,), (NEVER_USED,)))
 
     assert still_open(scene) == []
@@ -42,7 +42,7 @@ def test_listed_transactions_are_aborted_and_known_ones_that_the_list_lacks(scen
 def test_known_transactions_are_aborted_although_no_broker_lists_them(code: ErrorCode, scene: CommitScene) -> None:
     known = scene.task(0, 0)
     scene.network.transaction_errors["ListTransactions"].extend([code] * 1_000)
-    scene.driver().runner().run(AbortOpen((known.transactional_id,)))
+    scene.committer().runner().run(AbortOpen((known.transactional_id,)))
 
     assert still_open(scene) == []
 
@@ -51,7 +51,7 @@ def test_listed_transactions_are_aborted_although_a_broker_has_an_unusable_certi
     scene: CommitScene, caplog: pytest.LogCaptureFixture
 ) -> None:
     listed = scene.task(1, 100).transactional_id
-    runner = scene.driver().runner()
+    runner = scene.committer().runner()
     scene.fail(3, *[TlsError("the certificate of broker-3:9092 has expired: renew it on the broker")] * 10)
     for _ in range(3):
         runner.run(AbortOpen(()))
@@ -62,7 +62,7 @@ def test_listed_transactions_are_aborted_although_a_broker_has_an_unusable_certi
 
 def test_guessed_transactions_are_aborted_where_brokers_cannot_list(scene: CommitScene) -> None:
     guessed, known = scene.task(0, 0).transactional_id, scene.task(1, 100).transactional_id
-    runner = scene.driver().runner()
+    runner = scene.committer().runner()
 
     def list_transactions(*_: object, **__: object) -> list[str]:
         raise UnsupportedBrokerError("broker 1 cannot list transactions")

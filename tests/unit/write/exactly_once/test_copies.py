@@ -31,7 +31,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
 def timed_out(scene: CommitScene, tasks: int = 3) -> list[OpenTransaction]:
     """The transactions of a decided micro-batch, whose driver came too late. Each has a batch in each partition."""
     written = [scene.task(number, 100 * number) for number in range(tasks)]
-    assert scene.driver().decide(micro_batch(0), written)
+    assert scene.committer().decide(micro_batch(0), written)
     for each in written:
         scene.cluster.coordinators.time_out(each.transactional_id)
     return written
@@ -73,7 +73,7 @@ def test_copies_that_take_longer_than_a_transaction_of_the_driver_are_made_in_se
     timed_out(scene)
     read_slowly(scene)
 
-    assert scene.driver().recover()[STREAM].is_settled
+    assert scene.committer().recover()[STREAM].is_settled
     assert visible(scene) == EXPECTED
 
 
@@ -83,7 +83,7 @@ def test_copies_go_on_where_a_driver_that_died_left_off(scene: CommitScene) -> N
     read_slowly(scene)
     left = []
     for _ in range(10):
-        runner, protocol = scene.driver().runner(), recover()
+        runner, protocol = scene.committer().runner(), recover()
         step, result = next(protocol), None
         while not isinstance(step, WriteSettled):
             step = protocol.send(runner.run(step))
@@ -104,7 +104,7 @@ def test_copies_go_on_where_a_driver_that_died_left_off(scene: CommitScene) -> N
 def test_driver_that_dies_before_its_part_of_the_copies_is_committed_leaves_nothing_twice(scene: CommitScene) -> None:
     timed_out(scene)
     read_slowly(scene)
-    runner, protocol = scene.driver().runner(), recover()
+    runner, protocol = scene.committer().runner(), recover()
     scene.monkeypatch.setattr(type(runner._decisions), "is_unchanged_until", lambda *_: False)
     step = next(protocol)
     while not isinstance(step, WriteSettled):
@@ -112,14 +112,14 @@ def test_driver_that_dies_before_its_part_of_the_copies_is_committed_leaves_noth
     assert runner.run(step) is False
     scene.monkeypatch.undo()
 
-    assert scene.driver().recover()[STREAM].is_settled
+    assert scene.committer().recover()[STREAM].is_settled
     assert visible(scene) == EXPECTED
 
 
 def test_copies_that_a_partition_holds_up_name_the_topics_to_look_at(scene: CommitScene) -> None:
     timed_out(scene)
     refuse(scene, T1, ErrorCode.not_enough_replicas)
-    runner = scene.driver().runner()
+    runner = scene.committer().runner()
     runner.timeout_ms = 100_000
 
     with pytest.raises(
@@ -135,11 +135,11 @@ def test_copies_older_than_their_topic_allows_name_topic_and_setting(scene: Comm
     refuse(scene, T2, ErrorCode.invalid_timestamp)
 
     with pytest.raises(BrokerError) as raised:
-        scene.driver().recover()
+        scene.committer().recover()
     assert str(raised.value).startswith("t-2 refuses copies of 2 records: INVALID_TIMESTAMP (error 32): ")
     assert "older by now than topic t allows: raise its message.timestamp.before.max.ms" in str(raised.value)
     scene.monkeypatch.undo()
-    assert scene.driver().recover()[STREAM].is_settled
+    assert scene.committer().recover()[STREAM].is_settled
     assert visible(scene) == EXPECTED
 
 
@@ -150,5 +150,5 @@ def test_copies_of_a_record_that_its_topic_refuses_by_now_are_no_row_to_be_writt
     with pytest.raises(
         RecordTooLargeError, match=r"refuses copies of 1 records, .*: raise max\.message\.bytes of topic t$"
     ):
-        scene.driver().recover()
+        scene.committer().recover()
     assert T0 in scene.cluster.logs

@@ -33,20 +33,20 @@ def visible(scene: CommitScene) -> list[int]:
 
 
 def test_batch_whose_decision_has_parts_is_committed_and_settled(scene: CommitScene) -> None:
-    scene.driver().commit(micro_batch(0), [scene.task(0, 0), scene.task(1, 100)])
+    scene.committer().commit(micro_batch(0), [scene.task(0, 0), scene.task(1, 100)])
     parts = [key.part for batch in scene.cluster.logs[DECISIONS] for key in scene.keys(batch)]
     assert parts[:4] == [None, 0, 1, 2]
     assert scene.cluster.coordinators.transactions[f"{SINK}/1/0"].state == "CompleteCommit"
-    read = scene.driver().decisions.read()[STREAM]
+    read = scene.committer().decisions.read()[STREAM]
     assert (read.batch, read.is_settled) == (micro_batch(0), True)
 
 
 def test_decision_with_parts_of_a_dead_driver_is_recovered_from_a_compacted_log(scene: CommitScene) -> None:
-    scene.driver().commit(micro_batch(0), [scene.task(number, 100 * number) for number in range(4)])
-    assert scene.driver().decide(micro_batch(1), [scene.task(0, 500), scene.task(1, 600)])
+    scene.committer().commit(micro_batch(0), [scene.task(number, 100 * number) for number in range(4)])
+    assert scene.committer().decide(micro_batch(1), [scene.task(0, 500), scene.task(1, 600)])
     scene.cluster.coordinators.time_out(f"{SINK}/1/0")
     scene.compact()
-    assert is_written(scene.driver().recover(), micro_batch(1))
+    assert is_written(scene.committer().recover(), micro_batch(1))
     assert scene.cluster.coordinators.transactions[f"{SINK}/0/0"].state == "CompleteCommit"
     assert [visible(scene).count(number) for number in (500, 600)] == [1, 2]  # the aborted row, and its copy
 
@@ -56,13 +56,13 @@ def test_compaction_up_to_any_offset_mixes_no_parts_of_two_decisions(
     tasks: int, later_tasks: int, scene: CommitScene
 ) -> None:
     earlier, later = transactions_of(tasks, 3), transactions_of(later_tasks, 2)
-    assert scene.driver().decide(micro_batch(0), earlier)
-    assert scene.driver().decide(micro_batch(1), later)
+    assert scene.committer().decide(micro_batch(0), earlier)
+    assert scene.committer().decide(micro_batch(1), later)
     whole = list(scene.cluster.logs[DECISIONS])
     for until in range(scene.cluster.bounds(DECISIONS)[1] + 1):
         scene.cluster.logs[DECISIONS] = list(whole)
         scene.compact(until)
-        read = scene.driver().decisions.read()[STREAM]
+        read = scene.committer().decisions.read()[STREAM]
         assert (read.batch, read.transactions) == (micro_batch(1), tuple(later))
     assert len(scene.cluster.logs[DECISIONS]) < len(whole)
 
@@ -74,21 +74,21 @@ def remove_part(scene: CommitScene) -> None:
 
 
 def test_earlier_decision_whose_parts_compaction_removes_during_a_read_is_ignored(scene: CommitScene) -> None:
-    assert scene.driver().decide(micro_batch(0), transactions_of(3, 3))
-    assert scene.driver().decide(micro_batch(1), transactions_of(3, 3))
+    assert scene.committer().decide(micro_batch(0), transactions_of(3, 3))
+    assert scene.committer().decide(micro_batch(1), transactions_of(3, 3))
     remove_part(scene)
-    assert scene.driver().decisions.read()[STREAM].batch == micro_batch(1)
+    assert scene.committer().decisions.read()[STREAM].batch == micro_batch(1)
 
 
 def test_last_decision_that_lacks_a_part_is_an_error(scene: CommitScene) -> None:
-    assert scene.driver().decide(micro_batch(0), transactions_of(3, 3))
+    assert scene.committer().decide(micro_batch(0), transactions_of(3, 3))
     remove_part(scene)
     with pytest.raises(KafkaMetaError, match=rf"last decision of {SINK}, before offset \d+ of .* \(it lacks parts\)"):
-        scene.driver().decisions.read()
+        scene.committer().decisions.read()
 
 
 def test_decisions_of_all_sinks_are_read_with_their_parts(scene: CommitScene) -> None:
-    assert scene.driver().decide(micro_batch(0), transactions_of(3, 3))
+    assert scene.committer().decide(micro_batch(0), transactions_of(3, 3))
     read = DecisionsTopic(scene.client(), DECISIONS.topic, None).read_all()
     assert len(read[SINK, STREAM].transactions) == 3
 
@@ -97,11 +97,11 @@ def test_aborted_decision_does_not_count_for_a_read_that_breaks_off_and_goes_on(
     scene: CommitScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first read ends between the parts and their abort marker; an earlier marker must not decide them."""
-    assert scene.driver().decide(micro_batch(0), transactions_of(1, 1))
+    assert scene.committer().decide(micro_batch(0), transactions_of(1, 1))
     monkeypatch.setattr(DecisionsTopic, "is_unchanged_until", lambda *_: False)
-    assert not scene.driver().decide(BatchId.of_app("app", 7), transactions_of(1, 1))
+    assert not scene.committer().decide(BatchId.of_app("app", 7), transactions_of(1, 1))
     monkeypatch.undo()
-    batches, reader = LogReader.batches, scene.driver().decisions
+    batches, reader = LogReader.batches, scene.committer().decisions
 
     def breaks_off(*arguments: Any) -> Iterator[FetchedRecords]:
         yield from islice(batches(*arguments), len(scene.cluster.logs[DECISIONS]) - 1)
@@ -116,7 +116,7 @@ def test_aborted_decision_does_not_count_for_a_read_that_breaks_off_and_goes_on(
 def test_decision_that_the_topic_refuses_is_named_with_what_to_raise(scene: CommitScene) -> None:
     scene.cluster.max_message_bytes[DECISIONS.topic] = 100
     with pytest.raises(RecordTooLargeError) as raised:
-        scene.driver().commit(micro_batch(4), [scene.task(0, 0)])
+        scene.committer().commit(micro_batch(4), [scene.task(0, 0)])
     assert "the decision of micro-batch 4 of query query cannot be written" in str(raised.value)
     assert "raise max.message.bytes of the topic to" in str(raised.value)
     assert "row" not in str(raised.value)
@@ -139,5 +139,5 @@ def test_decision_of_a_thousand_tasks_and_partitions_is_committed_whatever_users
     """A million pairs: 54 MB of JSON."""
     scene, transactions = CommitScene(monkeypatch), transactions_of(1_000, 1_000)
     scene.cluster.max_message_bytes[DECISIONS.topic] = MESSAGE_BYTES
-    assert scene.driver().decide(micro_batch(0), transactions)
-    assert scene.driver().decisions.read()[STREAM].transactions == tuple(transactions)
+    assert scene.committer().decide(micro_batch(0), transactions)
+    assert scene.committer().decisions.read()[STREAM].transactions == tuple(transactions)

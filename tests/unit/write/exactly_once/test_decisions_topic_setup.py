@@ -34,7 +34,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
 
 
 def ensure(scene: CommitScene, admin: Any) -> None:
-    scene.driver().decisions.ensure(admin)
+    scene.committer().decisions.ensure(admin)
 
 
 def keep_replicas(scene: CommitScene, number: int) -> None:

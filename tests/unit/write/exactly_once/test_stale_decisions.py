@@ -10,7 +10,13 @@ from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
 from tests.partitions import T0, T1
-from tests.unit.write.exactly_once.commit_scene import DECISIONS, CommitScene, SinkDriver, micro_batch, transactions_of
+from tests.unit.write.exactly_once.commit_scene import (
+    DECISIONS,
+    CommitScene,
+    SinkCommitter,
+    micro_batch,
+    transactions_of,
+)
 
 
 @pytest.fixture
@@ -41,105 +47,105 @@ def hide_end(scene: CommitScene, batches: int) -> None:
 
 
 def test_decision_after_a_stale_end_is_settled_before_its_transactions_are_aborted(scene: CommitScene) -> None:
-    scene.driver().commit(BatchId(BATCH, "first", 0), [scene.task(0, 0)])
-    assert scene.driver().decide(BatchId(BATCH, "second", 0), [scene.task(1, 100)])
+    scene.committer().commit(BatchId(BATCH, "first", 0), [scene.task(0, 0)])
+    assert scene.committer().decide(BatchId(BATCH, "second", 0), [scene.task(1, 100)])
     hide_end(scene, batches=2)
-    decisions = scene.driver().recover()
+    decisions = scene.committer().recover()
     assert is_written(decisions, BatchId(BATCH, "second", 0))
-    scene.driver().commit(BatchId(BATCH, "third", 0), [scene.task(2, 200)])
+    scene.committer().commit(BatchId(BATCH, "third", 0), [scene.task(2, 200)])
     assert numbers(scene, T0) == [0, 3, 102, 105, 201, 204], "no row is copied after those of the next batch"
     assert scene.cluster.coordinators.transactions["orders/1/0"].state == "CompleteCommit"
 
 
 def test_repeated_batch_with_a_stale_end_aborts_no_transaction_that_was_decided_later(scene: CommitScene) -> None:
-    scene.driver().commit(micro_batch(0), [scene.task(0, 0)])
-    assert scene.driver().decide(BatchId.of_app("app", 1), [scene.task(1, 100)])
+    scene.committer().commit(micro_batch(0), [scene.task(0, 0)])
+    assert scene.committer().decide(BatchId.of_app("app", 1), [scene.task(1, 100)])
     hide_end(scene, batches=2)
-    scene.driver().commit(micro_batch(0), [])
+    scene.committer().commit(micro_batch(0), [])
     assert scene.cluster.coordinators.transactions["orders/1/0"].state == "CompleteCommit"
 
 
 def test_confirmed_read_leaves_nothing_but_a_record_without_value(scene: CommitScene) -> None:
-    driver = scene.driver()
-    driver.commit(micro_batch(0), [scene.task(0, 0)])
+    committer = scene.committer()
+    committer.commit(micro_batch(0), [scene.task(0, 0)])
     before = len(scene.cluster.logs[DECISIONS])
     for _ in range(2):
-        assert is_written(driver.recover(), micro_batch(0))
+        assert is_written(committer.recover(), micro_batch(0))
     assert scene.log(DECISIONS, "key")[-2:] == [b'["orders"]'] * 2
     assert scene.log(DECISIONS, "value")[-2:] == [None] * 2
     assert len(scene.cluster.logs[DECISIONS]) == before + 4, "the records and their markers"
-    assert is_written(scene.driver().decisions.read(), micro_batch(0))
+    assert is_written(scene.committer().decisions.read(), micro_batch(0))
 
 
 # --- another log ------------------------------------------------------------------------------------------------------
 
 
-def run_batches(scene: CommitScene, driver: SinkDriver, *numbers: int) -> None:
+def run_batches(scene: CommitScene, committer: SinkCommitter, *numbers: int) -> None:
     for number in numbers:
-        driver.commit(micro_batch(number), [scene.task(0, 100 * number)])
+        committer.commit(micro_batch(number), [scene.task(0, 100 * number)])
 
 
 def test_recreated_decisions_topic_is_named_and_the_next_start_uses_it(scene: CommitScene) -> None:
-    driver = scene.driver()
-    run_batches(scene, driver, 0, 1, 2)
+    committer = scene.committer()
+    run_batches(scene, committer, 0, 1, 2)
     old_id, new_id = scene.cluster.topics[DECISIONS.topic].topic_id, scene.cluster.create_topic(DECISIONS.topic)
     with pytest.raises(DataLossError) as raised:
-        run_batches(scene, driver, 3)
+        run_batches(scene, committer, 3)
     assert str(raised.value) == (
         "decisions are gone from topic kafkameta-decisions: the topic was deleted and recreated (topic id "
         f"{old_id}, now {new_id}). Start the query again: a batch that it repeats is written again, also its rows that "
         "are visible"
     )
-    run_batches(scene, driver, 3)
-    assert driver.decisions.read()[STREAM].batch == micro_batch(3)
+    run_batches(scene, committer, 3)
+    assert committer.decisions.read()[STREAM].batch == micro_batch(3)
     assert numbers(scene, T1)[-2:] == [301, 304]
 
 
 def test_recreated_decisions_topic_with_a_longer_log_is_named(scene: CommitScene) -> None:
-    driver = scene.driver()
-    run_batches(scene, driver, 0)
+    committer = scene.committer()
+    run_batches(scene, committer, 0)
     scene.cluster.create_topic(DECISIONS.topic)
-    run_batches(scene, scene.driver(), *range(5))
+    run_batches(scene, scene.committer(), *range(5))
     with pytest.raises(DataLossError, match=r"decisions are gone from topic .* deleted and recreated"):
-        run_batches(scene, driver, 5)
+        run_batches(scene, committer, 5)
 
 
 def test_truncated_log_of_decisions_is_named(scene: CommitScene) -> None:
-    driver = scene.driver()
-    run_batches(scene, driver, 0, 1)
-    driver.decisions.read()
+    committer = scene.committer()
+    run_batches(scene, committer, 0, 1)
+    committer.decisions.read()
     end = scene.cluster.bounds(DECISIONS)[1]
     del scene.cluster.logs[DECISIONS][-6:]
     with pytest.raises(DataLossError, match=rf"was read up to offset {end} and ends at {end - 6} now") as raised:
-        driver.recover()
+        committer.recover()
     assert "failOnDataLoss" not in str(raised.value)
 
 
 def test_decisions_whose_log_starts_later_than_they_were_read_are_gone_without_advice_for_readers(
     scene: CommitScene,
 ) -> None:
-    driver = scene.driver()
-    run_batches(scene, driver, 0)
-    run_batches(scene, scene.driver(), 1, 2)
+    committer = scene.committer()
+    run_batches(scene, committer, 0)
+    run_batches(scene, scene.committer(), 1, 2)
     del scene.cluster.logs[DECISIONS][:-2]
     with pytest.raises(DataLossError, match="decisions are gone from topic kafkameta-decisions: offsets") as raised:
-        driver.recover()
+        committer.recover()
     assert "failOnDataLoss" not in str(raised.value)
 
 
 def test_corrupt_decisions_are_named_without_advice_for_readers(scene: CommitScene) -> None:
-    run_batches(scene, scene.driver(), 0)
+    run_batches(scene, scene.committer(), 0)
     first = scene.cluster.logs[DECISIONS][0]
     scene.cluster.logs[DECISIONS][0] = replace(first, data=first.data[:-1] + b"\0")
     with pytest.raises(CorruptBatchError, match="let another replica lead the partition") as raised:
-        scene.driver().recover()
+        scene.committer().recover()
     assert "onCorruptBatch" not in str(raised.value)
 
 
 def test_end_that_goes_back_is_no_loss_while_nothing_is_written(scene: CommitScene) -> None:
     """Only the driver's own record shows which log is right."""
-    driver = scene.driver()
-    assert driver.decide(micro_batch(0), transactions_of(1, 1))
-    driver.decisions.read()
+    committer = scene.committer()
+    assert committer.decide(micro_batch(0), transactions_of(1, 1))
+    committer.decisions.read()
     hide_end(scene, batches=2)
-    assert driver.decisions.read()[STREAM].batch == micro_batch(0)
+    assert committer.decisions.read()[STREAM].batch == micro_batch(0)

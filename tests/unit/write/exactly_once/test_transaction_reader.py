@@ -78,17 +78,17 @@ def read_slowly(scene: CommitScene) -> None:
 def test_marker_that_is_late_is_no_loss_and_the_next_start_recovers(
     scene: CommitScene, transaction: OpenTransaction
 ) -> None:
-    assert scene.driver().decide(micro_batch(0), [transaction])
+    assert scene.committer().decide(micro_batch(0), [transaction])
     write_markers = time_out(scene, transaction)
     with pytest.raises(ConnectError) as raised:
-        scene.driver().recover()
+        scene.committer().recover()
     assert str(raised.value) == (
         f"it is not known yet whether the transaction {transaction.transactional_id} of a decided batch was committed: "
         "no marker follows its records in t-0, t-1, t-2. Nothing is lost: start the query again when these partitions "
         "have a leader and min.insync.replicas replicas in sync"
     )
     write_markers()
-    scene.driver().recover()
+    scene.committer().recover()
     assert numbers(scene, T0) == [0, 3, 0, 3], "the aborted rows, and their copies"
 
 
@@ -172,14 +172,14 @@ def test_marker_that_was_written_is_found_at_the_end_of_a_long_log(
 def test_each_transaction_of_a_batch_has_its_own_deadline(scene: CommitScene) -> None:
     """A batch of many transactions that timed out takes long to read, and is recovered nevertheless."""
     transactions = [scene.task(number, 100 * number) for number in range(4)]
-    assert scene.driver().decide(micro_batch(0), transactions)
+    assert scene.committer().decide(micro_batch(0), transactions)
     markers = [time_out(scene, each) for each in transactions]
     for _ in range(10):
         fill(scene)
     for write_markers in markers:
         write_markers()
     read_slowly(scene)
-    scene.driver().recover()
+    scene.committer().recover()
     copied = [row for partition in (T0, T1, T2) for row in numbers(scene, partition)]
     assert [copied.count(100 * number) for number in range(1, 4)] == [2] * 3
 
