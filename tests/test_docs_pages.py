@@ -20,7 +20,7 @@ from pyspark_kafka_meta import __all__ as exported
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OPTIONS as ROWS_OF_OPTIONS
-from pyspark_kafka_meta.options.names import REPLACEMENTS, UNSUPPORTED
+from pyspark_kafka_meta.options.unknown_options import REPLACEMENTS, UNSUPPORTED
 from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 

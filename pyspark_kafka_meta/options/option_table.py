@@ -18,8 +18,8 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import shortened
-from pyspark_kafka_meta.options.names import CaseInsensitiveMap, unknown_option
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_short_text
+from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap, unknown_option
 from pyspark_kafka_meta.validators import INT32_MAX
 
 T = TypeVar("T")

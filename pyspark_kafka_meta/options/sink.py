@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_kafka_meta.options.client import ClientOptions, MetricsOptions
-from pyspark_kafka_meta.options.names import CaseInsensitiveMap
 from pyspark_kafka_meta.options.option_table import (
     CHECKPOINT_LOCATION,
     GivenOptions,
@@ -22,6 +21,7 @@ from pyspark_kafka_meta.options.option_table import (
     raise_problems,
 )
 from pyspark_kafka_meta.options.parsers import parse_acks, parse_id
+from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.validators import INT64_MAX, topic_name
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

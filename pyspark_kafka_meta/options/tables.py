@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pyspark_kafka_meta.options.client import ClientOptions, FetchOptions, MetricsOptions
-from pyspark_kafka_meta.options.names import CaseInsensitiveMap
 from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.option_table import (
     CHECKPOINT_LOCATION,
@@ -24,6 +23,7 @@ from pyspark_kafka_meta.options.option_table import (
 )
 from pyspark_kafka_meta.options.sink import SinkOptions, TransactionOptions
 from pyspark_kafka_meta.options.source import STRATEGIES, SourceOptions
+from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 
 
 class Table(StrEnum):

@@ -22,8 +22,8 @@ from pyspark_kafka_meta.options import (
     SecurityOptions,
     option_names,
 )
-from pyspark_kafka_meta.options.names import NAME, CaseInsensitiveMap
 from pyspark_kafka_meta.options.parsers import parse_duration_ms
+from pyspark_kafka_meta.options.unknown_options import NAME, CaseInsensitiveMap
 from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.validators import INT32_MAX

@@ -62,7 +62,7 @@ from pyspark_kafka_meta.options import (
     TransactionOptions,
     option_names,
 )
-from pyspark_kafka_meta.options.names import CaseInsensitiveMap
+from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, failure, ok, warn

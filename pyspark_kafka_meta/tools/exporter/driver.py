@@ -18,7 +18,7 @@ from pyspark_kafka_meta.events.default_folder import application_folder
 from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions, EventsOptions
-from pyspark_kafka_meta.options.names import CaseInsensitiveMap
+from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import LagSummary, end_offsets, query_lag
 from pyspark_kafka_meta.tables.rows import LagRow

@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS, SinkOptions, SourceOptions
-from pyspark_kafka_meta.options.names import UNSUPPORTED
+from pyspark_kafka_meta.options.unknown_options import UNSUPPORTED
 
 CONSUMER_CONFIG = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup
