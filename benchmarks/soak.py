@@ -60,9 +60,11 @@ class Unwell(NamedTuple):
     began: float
     ended: float
 
+    def is_during(self, event: Mapping[str, Any]) -> bool:
+        return bool(self.began <= event["time_ms"] / 1000 <= self.ended + BLAME_S)
+
     def explains(self, event: Mapping[str, Any]) -> bool:
-        is_during = self.began <= event["time_ms"] / 1000 <= self.ended + BLAME_S
-        return is_during and bool(event["cause_node_id"] == self.broker_id)
+        return self.is_during(event) and bool(event["cause_node_id"] == self.broker_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +254,10 @@ def event_rows(folder: Path, unwell: Collection[Unwell]) -> dict[str, str]:
     lines = [line for file in folder.glob("*.jsonl") for line in file.open()]
     # A process that was killed may leave a part of a line.
     events = [event for event in (json.loads(line) for line in lines if line.endswith("\n")) if event["reason"]]
+    false = false_timeouts(events, unwell)
+    beside = sum(any(fault.is_during(event) for fault in unwell) for event in false)
     return {
-        "timeouts of healthy brokers": f"{len(false_timeouts(events, unwell)):,}",
+        "timeouts of healthy brokers": f"{len(false):,}, {beside:,} of them during a fault of another broker",
         "refresh events": told(Counter(f"{event['role']} {event['reason']}" for event in events)),
     }
 
