@@ -1,9 +1,60 @@
-"""`PartitionCursor`: progress of one partition through its offset range, without I/O.
+"""`PartitionCursor`: progress of a task through the offsets of one partition, without I/O.
 
-Record batches and error codes go in, an instruction for the `FetchResponseHandler` comes out. The position advances
-over readable record batches, checksums verified unless kafka.check.crcs is false, and over lost offsets; it goes back
-only where the log was truncated, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's
-`KafkaDataConsumer`.
+A partition is a log: a sequence of records, numbered by offsets. One broker, the leader, appends records, and followers
+copy them. Readers get records before the high watermark, the offset up to which enough followers have copied the log.
+Each election of a leader raises the leader epoch, and a record batch carries the epoch in which it was written. A log
+loses its first records when they age out. It is truncated, which removes its last records, when an unclean election
+makes a broker leader that lacks them; new records then get the same offsets.
+
+`request` makes the partition's part of the next Fetch. Each `on_...` method takes an event, and returns an
+`Instruction` for the `FetchResponseHandler`. The offsets of the range before `position` were emitted, hold no records,
+or were reported as lost. `position` moves forward over record batches, whose checksums are verified unless
+kafka.check.crcs is false, and over lost offsets. It moves back if the log was truncated, or if emitted records cannot
+be decoded. It never leaves the range. Follows Kafka's `FetchCollector` and Spark's `KafkaDataConsumer`.
+
+| state | meaning | what ends it |
+|---|---|---|
+| ready | `is_ready` is true | the next Fetch to its broker |
+| in a Fetch | `FetchSender` waits for the response | the response, a failure; if it is overdue, a new leader |
+| waiting for metadata | the cached leader is missing or wrong | metadata of a later generation |
+| paused | `not_before` is in the future | the time |
+| done | `position` is the end of the range | corrupt records among the last that were emitted |
+
+| suspicion | when it becomes an instruction | what refutes it before |
+|---|---|---|
+| the cached epoch is wrong | after `MAX_UNKNOWN_EPOCHS` errors: `Refresh` | a response without an error |
+| the log ends at the position | after `MAX_EMPTY_RESPONSES`: `EmptyResponses` | records, another high watermark |
+| compaction removed the rest | after as many empty responses: `EmptyResponses` | records of any partition |
+| the position is outside the log | at once: `OutOfRange` | nothing |
+| the record batch is corrupt | in the second fetch of it: `CorruptBatch` | an intact batch |
+
+After `EmptyResponses` and `OutOfRange`, `LostRecords` asks the leader for its offsets before any record counts as lost.
+
+Races, and their guards:
+
+- A former leader. 1. B is elected in place of A, and the cache still names A. 2. A, a follower now, would serve the
+  Fetch from its copy of the log, without an error: nothing would show that the cache is stale. Guard: `request` names
+  the cached epoch, which A refuses; `on_error` returns `Refresh`.
+- A log that is truncated and grows. 1. Offsets 5 to 8 were read, and the log is truncated to 5. 2. New records get the
+  offsets 5 to 20. 3. The next Fetch, from 9 on, would miss four of them. Guard: `request` names the epoch of the last
+  record that was read, and the leader responds where its log diverges. `_on_diverging_epoch` returns `Lost`, and
+  `skip_lost` moves the position to 5.
+- A longer log without the epoch. 1. Offsets 7 and 8 were read, both of epoch 4. 2. An unclean election chooses a log
+  with records of epoch 3 up to offset 12, and none of epoch 4. 3. The leader reports that epoch 3 ends at 12, after the
+  position: the offsets alone show no loss. Guard: `_epoch_start`, here 7, from which `Position.kept_until` knows that
+  offsets 7 and 8 were replaced. It is unknown until a record of the epoch was read: the planned epoch may be of a
+  leader that wrote nothing, and such an epoch leaves no trace in other logs.
+- A follower that lags behind. 1. The leader names a follower to read from. 2. The follower reports an error or a
+  diverging epoch, or sends nothing, although the leader has the records. Guard: if `asked_follower`, `on_fetched`,
+  `on_error` and `_on_empty` return `ReadFrom(LEADER)`; `_turn_to` does not add its empty responses to the leader's.
+- A leader that was just elected. 1. It has all records, but does not know yet that its followers have them, so that its
+  high watermark is too low (KIP-207). 2. It sends nothing, like a log that ends at the position. Guard: `_on_empty`
+  counts such responses, and `LostRecords` gives the log time.
+- A full response. 1. The records of other partitions fill the responses to several Fetches. 2. This partition has
+  records, and gets none, as if compaction had removed them. Guard: `response_is_empty` in `_on_empty`.
+- Corrupt records. 1. `_on_records` moves the position, and the next Fetch is sent. 2. Only then the records are
+  decoded: if a batch is corrupt, its rows and the rows after it would be missing. Guard: `on_undecodable` moves the
+  position back, and the caller calls `FetchSender.forget`, so that the response in flight is ignored.
 """
 
 from __future__ import annotations
@@ -50,7 +101,7 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class EmptyResponses:
-    """Several responses in a row were empty before the end of the range: ask the leader for its offsets.
+    """Several responses in a row held no records before the end of the range: ask the leader for its offsets.
 
     Attributes:
         log_is_short: whether its log, or its high watermark, ends at the position or before. If not, the log reaches
@@ -62,8 +113,8 @@ class EmptyResponses:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Offsets [from_offset, until_offset) are lost because of `cause`: report them and continue after them, or where
-    the log was truncated, because its new records are unread."""
+    """Offsets [from_offset, until_offset) are lost because of `cause`: report them, and continue after them. If the log
+    was truncated, continue where it was truncated, because its new records are unread."""
 
     cause: str
     from_offset: int
@@ -87,10 +138,11 @@ MIN_FETCH_BYTES = 64 * 1024
 """Lower bound of a partition's share of a Fetch, so that an estimate that is too small costs little."""
 INITIAL_BYTES_PER_OFFSET = 1024
 MAX_EMPTY_RESPONSES = 3
-"""After this many empty responses in a row the leader is asked: for the records if a follower sent the responses, else
-whether it has records up to the end of the range."""
+"""Empty responses in a row after which the leader is asked: for the records, if a follower sent the responses; else for
+its offsets."""
 MAX_UNKNOWN_EPOCHS = 3
-"""This many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
+"""UNKNOWN_LEADER_EPOCH errors in a row after which the cached epoch counts as wrong. Before, the broker may not have
+learned of its own election yet."""
 
 
 class PartitionCursor(RetryPause):
@@ -110,7 +162,7 @@ class PartitionCursor(RetryPause):
         self.range = offset_range
         self.position = offset_range.from_offset
         self.last_fetched_epoch = offset_range.start_epoch
-        self._epoch_start = NO_OFFSET  # of the records of this epoch that were read
+        self._epoch_start = NO_OFFSET  # first offset that was read in `last_fetched_epoch`
         self.leader_epoch = NO_EPOCH
         self.last_error = 0
         self.asked_follower = False
@@ -170,7 +222,7 @@ class PartitionCursor(RetryPause):
         return self.on_error(code)
 
     def on_request_failed(self) -> Instruction:
-        """Take a request without a response. None if the leader got it: the caller waits for newer metadata."""
+        """Take a Fetch without a response. None if it was for the leader: the caller then waits for newer metadata."""
         self.last_error = 0
         return ReadFrom(LEADER) if self.asked_follower else None
 
@@ -211,8 +263,9 @@ class PartitionCursor(RetryPause):
         return BackOff()
 
     def on_local_start(self, offset: int) -> Instruction:
-        """After `EmptyResponses`: take the first offset on the leader's own disk. Before it, remote storage may be
-        slow. After it, there are no records up to the end of the range: compaction has removed them."""
+        """After `EmptyResponses`: take the first offset on the leader's own disk. A position before it is in remote
+        storage, which may be slow. From this offset on, the leader would send records if it had any: compaction has
+        removed them up to the end of the range."""
         if self.position < offset:
             return BackOff()
         self.position = self.range.until_offset
@@ -226,7 +279,7 @@ class PartitionCursor(RetryPause):
         return self._on_corrupt(error)
 
     def _forget_epoch(self, known: int = NO_EPOCH) -> None:
-        """Of the records before the position no more than this epoch is known."""
+        """Set the epoch of the record before the position. Where the records of this epoch begin is unknown."""
         self.last_fetched_epoch, self._epoch_start = known, NO_OFFSET
 
     def _on_corrupt(self, error: CorruptBatchError) -> Instruction:

@@ -1,9 +1,33 @@
 """Records that a query cannot read: `Loss` values, how a checkpoint and logs show them, and what the options decide.
 
-`compare` finds where the logs no longer hold the positions of a checkpoint. Topic ids (KIP-516) and leader epochs
-(KIP-320) distinguish a recreated topic from a truncated log. `LossReporter` reports what planning finds, as
-failOnDataLoss and onTopicRecreated say; tasks call `DataLossPolicy`, which decides. Follows `reportDataLoss` and the
-data-loss rules of Spark's `KafkaMicroBatchStream`.
+No broker announces that records are lost. A query notices it when a position of its checkpoint does not fit the log any
+more. The offset alone does not show this: a log that lost records may have new records at the same offsets. So the
+checkpoint has three things for each partition, and `compare` looks at all of them:
+
+- The topic id. A topic that is deleted and recreated under its name has a new id (KIP-516). Brokers before Kafka 2.8
+  report no ids.
+- The leader epoch, which each election raises. Only a new leader truncates a log. If its epoch is newer,
+  `LeaderEpochs.truncations` asks the leader where the checkpoint's epoch ends in its log (KIP-320). Offsets from there
+  to the position are lost. If the log does not have this epoch, offsets from `Position.epoch_start` on are lost, if it
+  is known; where compaction may have removed the epoch, there is only a warning.
+- The offset: a log that ends before it has lost records, unless an open transaction hides them (`OffsetPlanner`).
+
+| topic ids | leader epochs | end of the log | result |
+|---|---|---|---|
+| differ | any | any | `RECREATED` |
+| one or both unknown | the log's is lower | any | `RECREATED`: in one log, epochs never decrease |
+| one or both unknown | both are the same | before the position | `RECREATED`: no new leader could truncate it |
+| else | the logs diverge | any | `TRUNCATED` to where they diverge |
+| else | nothing diverges | before the position | `TRUNCATED` to this end |
+| else | nothing diverges | at the position or after it | no loss |
+
+A log that ends before the target, where the query is to end, is `ENDS_EARLY`. The other kinds of `Loss` come from
+`PartitionStarts` and `StartEndOffsets`.
+
+If failOnDataLoss is true, a loss fails the query. If not, it is a warning and an event (but see `Loss.from_offset`),
+and the query continues. For recreated topics, onTopicRecreated decides instead if it is set. `LossReporter` reports
+what planning finds, each loss once; a loss that fails the query fails it again in the next attempt. `DataLossPolicy`
+decides, for tasks too. Follows `reportDataLoss` and the data-loss rules of Spark's `KafkaMicroBatchStream`.
 """
 
 from __future__ import annotations
@@ -64,7 +88,7 @@ class Loss:
 
     Attributes:
         from_offset, until_offset: the lost offsets, `until_offset` exclusive and None if unknown. `from_offset` is None
-            if no event is due: an earlier event has told of these records, or the query would not have read them.
+            if no event is due: an earlier event names these records, or the query would not have read them.
         cause: what happened. Adjacent losses of a recreated topic have the same cause.
         detail: what happened to this partition of the topic.
         continue_at: where reading can continue instead; None if the loss does not move the start of a batch.
@@ -104,15 +128,14 @@ class Comparison:
         )
 
     def lost_targets(self) -> list[Loss]:
-        """`lost_ends` but for partitions whose start is lost, which tells more."""
+        """`lost_ends` without partitions whose start is lost too: this loss says more."""
         return [loss for partition, loss in self.lost_ends.items() if partition not in self.lost_starts]
 
 
 def compare(start: SourceOffset, target: Positions, latest: SourceOffset, truncations: Positions) -> Comparison:
     """Compare the partitions of `latest` with those of a checkpoint and of a target, where the query ends.
 
-    A position cannot be read if its log was truncated, ends before it, or belongs to a recreated topic. One pass over
-    all partitions finds suspects, which are few.
+    One pass over all partitions finds suspects, which are few.
     """
     ends, ids = latest.positions, latest.topic_ids
     recreated = {topic for topic, topic_id in ids.items() if is_other_topic(start.topic_ids.get(topic), topic_id)}
@@ -155,8 +178,7 @@ def _lost_start(
 
 
 def _is_recreated(old: Position, new: Position, old_id: UUID | None, new_id: UUID | None) -> bool:
-    """Without topic ids (before Kafka 2.8) leader epochs may show it: within a log they never decrease, and only a new
-    leader truncates a log."""
+    """Whether topic ids show it or, if an id is unknown, leader epochs."""
     if None not in (old_id, new_id) or NO_EPOCH in (old.leader_epoch, new.leader_epoch):
         return is_other_topic(old_id, new_id)
     is_older = new.leader_epoch < old.leader_epoch
@@ -277,7 +299,7 @@ class LossReporter:
 
     def report_missing(self, text: str, may_be_recreated: bool) -> None:
         """Report partitions that cannot be found, or none if `text` is empty. They are reported again once the text
-        changes; where they move starts, `report` records their events.
+        changes. `report` records the events of those that the checkpoint has (`LossKind.GONE`).
 
         Raises:
             DataLossError: a loss is not allowed.

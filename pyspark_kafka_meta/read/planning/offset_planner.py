@@ -1,27 +1,61 @@
 """`OffsetPlanner`: plans which offsets a query reads, in the process beside the driver.
 
-Raises every planning error before a task starts: unknown topics and partitions, offsets outside a log, missing
-partitions, recreated topics. Follows Spark's `KafkaOffsetReaderAdmin` and `KafkaMicroBatchStream`.
+A stream reads micro-batches. A micro-batch has a start and an end offset in each partition, and starts where the
+previous micro-batch ended. Spark gets the end from `next_offset`, writes it to the checkpoint, and then gets the work
+from `ranges` and `tasks`. A batch query gets all from `batch_ranges`. Records are repeated or missed if an offset is
+planned from a log that is not the log that was read before. So the plan of a micro-batch first compares the checkpoint
+with the logs; `data_loss` says how. Every planning error is raised before a task starts: unknown topics and partitions,
+offsets outside a log, missing partitions, recreated topics. Follows Spark's `KafkaOffsetReaderAdmin` and
+`KafkaMicroBatchStream`.
 
 One micro-batch is planned in these steps, each a value for the next:
 
 | step | value |
 |---|---|
-| compare checkpoint and logs (`data_loss.compare`) | the log ends, and a `Loss` for each position that is lost |
+| compare checkpoint and logs (`_compare`) | the log ends, and a `Loss` for each position that is lost |
 | choose starts (`PartitionStarts.begin`) | where new, returned and lost partitions begin, and their losses |
 | report (`LossReporter.report`) | an error, or warnings and events: each loss once |
 | limit (`batch_plan`) | how far the micro-batch reads |
 | name the epochs of the ends (`LeaderEpochs`) | what the next comparison needs to notice a truncated log |
 | advance (`checkpoint_offsets.advance`) | the offset that Spark stores |
 
-The cluster may change between any two requests of a plan. What guards against it:
+Each partition is in one of these states:
 
-- A topic is deleted or recreated while its offsets are listed: `Subscription.same_topics` compares its id before and
-  after, and the plan is made again (`retried`). So what an attempt remembers must hold for the next: losses that were
-  reported, and where the query left off in partitions that are gone.
-- A broker lags behind, and reports an old end or an old topic: a loss is believed only after another broker's metadata.
-- A log is truncated and grows again before the planner looks: its end tells nothing, its leader epochs do.
-- A new query lists its start, and then the log changes: nothing was read, so the plan is made again.
+| state | how a plan knows it | where the micro-batch begins | until |
+|---|---|---|---|
+| continued | its log has the checkpoint's position | at this position | |
+| new | the checkpoint lacks it | at the log's start, or its end (newPartitions) | the next plan |
+| gone | brokers do not know it, or options exclude it | nowhere; `PartitionStarts` keeps its position | it returns |
+| returned | it was gone, and the topic id is the same | where the query left off | the next plan |
+| recreated | topic ids, or leader epochs, show it | at the log's start, or its end (onTopicRecreated) | the next plan |
+| truncated | leader epochs, or its end, show it | where its log diverges, else at its end | the next plan |
+| held back | a transaction began before the position | at this position, and ends there | the transaction ends |
+
+Races, and their guards:
+
+- A topic is recreated during a plan. 1. The plan takes the topic's id from the cache. 2. The topic is recreated, and
+  the ends of its new log are listed. 3. Stored with the old id, they would look recreated to the next plan, which would
+  fail or begin again. Guard: `Subscription.same_topics` compares the cached ids before and after.
+- A plan is made again after it reported a loss. 1. An attempt reports a loss, or continues a returned partition. 2. A
+  later request finds that a topic is gone. 3. The next attempt finds the same loss, and the same partition. Guards:
+  `LossReporter` reports a loss once; `PartitionStarts` remembers a partition until the checkpoint has it again.
+- A leader that was just elected (KAFKA-7703). 1. It has all records, and reports a smaller end for a moment. 2. Its log
+  looks truncated: the query would fail, or go back and repeat records. Guard: `_compare` asks again after a pause.
+- A broker that lags behind. 1. A topic was recreated, and the checkpoint has its new id. 2. The broker reports the old
+  id, as if the topic had been recreated again. Guard: `_compare` refreshes the metadata from another broker.
+- A log that is truncated and grows. 1. An unclean election removes records that were read. 2. New records take their
+  offsets, and more, before the next plan: the end of the log shows nothing. Guard: `LeaderEpochs.truncations`.
+- An idle leader. 1. ListOffsets reports epoch 5, in which the leader writes nothing. 2. The next leader's log has no
+  trace of epoch 5, as if its records had been replaced. Guard: `LeaderEpochs.with_epoch_starts` stores the epoch of the
+  last record, and where it starts. An epoch without a known start may be missing (`Position.kept_until`).
+- A new query. 1. `_initial_offset` lists the starts. 2. A topic is recreated or truncated: a loss, although nothing was
+  read. Guard: `next_offset` raises UnknownTopicError if `Comparison.is_changed`, so that the plan is made again.
+- A new partition. 1. The broker that a new query asks does not know it yet. 2. A batch would never read it; a stream
+  from the latest offsets would read it from its start. Guard: `Subscription.first_partitions` asks a second broker.
+- An open transaction. 1. A query read its records, or began among them. 2. Under read_committed the log ends where the
+  transaction begins, before the position, as if it were truncated. Guard: `_held_back` asks for the high watermark.
+- A partition that returns with a smaller end for a moment. 1. The checkpoint lacks it, so it is not compared. 2. Its
+  end is before its start. Guard: `next_offset` plans its start as its end, and the next plan compares it.
 """
 
 from __future__ import annotations
@@ -74,7 +108,9 @@ T = TypeVar("T")
 
 
 def retried(plan: Callable[P, T]) -> Callable[P, T]:
-    """Plan again if a topic went away while its offsets were listed. The next attempt knows, and decides."""
+    """Make the plan again after an UnknownTopicError, in `MAX_PLAN_ATTEMPTS` attempts at most: a topic may have been
+    deleted or recreated while its offsets were listed. The next attempt sees this in the metadata, and decides whether
+    it is a loss."""
 
     @wraps(plan)
     def planned(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -102,8 +138,8 @@ class OffsetPlanner:
         self._offsets = OffsetResolver(client, options, self._losses)
         self._epochs = LeaderEpochs(client)
         self._starts = PartitionStarts(options, self._offsets.earliest)
-        self._unreachable: set[TopicPartition] = set()  # the loss of their target was reported
-        self._planned_at: float | None = None  # the last micro-batch that was not delayed
+        self._unreachable: set[TopicPartition] = set()  # their target is lost, reported, and compared no more
+        self._planned_at: float | None = None  # time of the last micro-batch that was not delayed
         self._latest_seen: SourceOffset | None = None
 
     @retried
@@ -230,15 +266,13 @@ class OffsetPlanner:
         return advance(start, replace(logs.latest, positions=ends), begun)
 
     def _compare(self, start: SourceOffset, target: Positions) -> Comparison:
-        """Compare `start` and `target` with the logs. No loss is believed on the word of one broker: leaders are asked
-        again with metadata of another broker. The first may lag behind, and only metadata distinguishes a recreated
-        topic from a shorter log."""
+        """Compare `start` and `target` with the logs. While something is lost, leaders are asked again after a pause,
+        with metadata of another broker: up to fetchOffset.numRetries times, and at least once."""
         target = {partition: position for partition, position in target.items() if partition not in self._unreachable}
         logs = self._compare_once(start, target)
         for _ in range(max(self._options.fetch_offset_retries, 1)):
             if not logs.lost_starts and not logs.lost_ends:
                 break
-            # A new leader may report a smaller end than the old one for a moment (KAFKA-7703).
             self._client.sleep(self._options.fetch_offset_retry_interval_ms / 1000)
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
             logs = self._compare_once(start, target)
@@ -255,8 +289,8 @@ class OffsetPlanner:
     def _held_back(
         self, start: SourceOffset, latest: SourceOffset, truncations: Positions
     ) -> dict[TopicPartition, Position]:
-        """The starts that lie after the start of an open transaction, but within the log: the query began there, or was
-        read_uncommitted before."""
+        """The positions of `start` after the last stable offset and within the high watermark: an open transaction, not
+        a truncation, is why the log ends before them. The query began there, or was read_uncommitted before."""
         if not self._options.fetch.read_committed:
             return {}
         held_back = {
@@ -286,7 +320,7 @@ class OffsetPlanner:
         return {partition: Position(offset) for partition, offset in ending.by_partition} if ending else None
 
     def _is_delayed(self, offsets: int, at_once: bool) -> bool:
-        """Whether the micro-batch waits for more records. Not under Trigger.AvailableNow, which would end."""
+        """Whether the micro-batch waits for more records. Not for Trigger.AvailableNow: the query would end."""
         now, min_offsets = self._client.clock(), self._options.min_offsets_per_trigger
         waited_ms = None if self._planned_at is None else (now - self._planned_at) * 1000
         max_delay_ms = self._options.max_trigger_delay_ms
