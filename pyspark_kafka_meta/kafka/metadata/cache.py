@@ -1,8 +1,37 @@
 """`MetadataCache`: one client's metadata, refreshed by one request at a time; each refresh is an event.
 
-`CacheState` has the contents and the timing; this module sends the requests, without waiting for the response: a broker
-that hangs delays only callers that need newer metadata. Follows Kafka's `Metadata`, and rskafka's `MetadataCache` for
-the generation that a refresh request names.
+A partition is read and written at its leader. Each broker can report the leaders of all partitions, in a Metadata
+response. But brokers learn of an election at different times, and do not tell clients of it. A client notices that a
+leader has moved when a request fails or gets no response, or by chance at the next refresh. So the cache keeps what it
+knows as an immutable snapshot, and replaces it after such a failure, for a new topic, and at a maximum age.
+
+This module sends the requests. `CacheState` has the contents, `RefreshPolicy` says when a refresh is due, and
+`BrokerChoice` from which broker. The cache has no thread: the loops of its callers call `refresh_if_due`, which sends a
+request that is due, and takes the response if it arrives by `until`. A caller that cannot go on without newer metadata
+calls `refresh`. Follows Kafka's `Metadata`, and rskafka's `MetadataCache` for the generation that a report names.
+
+| state | meaning | what ends it |
+|---|---|---|
+| idle | no refresh is requested | `request_update`, `track`, `take_hint`, or the maximum age |
+| backing off | a refresh is requested, too soon after the last | the end of the backoff |
+| due | `time_to_next_update_ms` is 0, as in a new cache | `refresh_if_due`, which sends a request |
+| in flight | `_attempt` is set; `leader` uses the old snapshot | the response, or a failure |
+
+After a response the cache is idle, unless callers needed more meanwhile (`cache_state`). After a failure the snapshot
+stays, and the cache is due: another broker is asked. Once all addresses have failed, it is backing off.
+
+Races, and their guards:
+
+- A broker hangs. 1. It gets the request, and does not respond. 2. A caller that waited for it would not read the
+  partitions whose leaders are known. Guards: `refresh_if_due` leaves the request in flight after `until`; `_send` gives
+  each attempt a deadline of its own, after which another broker is asked.
+- A response is older than a doubt. 1. A request is in flight. 2. A caller doubts the metadata, and calls `refresh`. 3.
+  The broker may have sent its response before. Guard: `refresh` takes it, and then sends a request of its own.
+- A response is older than an error. 1. A request is in flight. 2. A Fetch fails, and its caller calls `request_update`.
+  3. The response counts as the refresh, although it may be older than the error. Nothing guards against this, as it
+  costs one request more: if the next Fetch fails too, its report names the new generation.
+
+`cache_state` has the races between a response and what callers reported since its request.
 """
 
 from __future__ import annotations
@@ -44,7 +73,7 @@ class MetadataNetwork(Protocol):
 
 
 class MetadataCache:
-    """The leaders of partitions. Not thread-safe."""
+    """The metadata of one client. Not thread-safe."""
 
     def __init__(
         self,
@@ -150,8 +179,7 @@ class MetadataCache:
         return self._attempt is not None and self._receive(self._attempt, deadline if until is None else until)
 
     def refresh(self, reason: RefreshReason, deadline: float, node_id: int | None = None) -> MetadataSnapshot:
-        """Refresh the metadata: at once, then with retries at one broker after the other. The response of a request in
-        flight does not suffice: it may be older than the reason.
+        """Refresh the metadata: at once, then with retries at one broker after the other.
 
         Args:
             node_id: the first broker to ask, by default as `BrokerChoice` decides.

@@ -1,6 +1,46 @@
 """`CacheState`: the state of a metadata cache, without a lock, a clock or a socket.
 
 Combines the snapshot, the refresh policy and the choice of brokers, and records events. Follows Kafka's `Metadata`.
+
+Each successful refresh makes a snapshot of the next generation. A caller that reports an error, or a leader hint
+(KIP-951), names the generation that its request used. A hint changes the snapshot within its generation.
+
+| topic | in requests |
+|---|---|
+| tracked, or looked up | yes |
+| not known, with an error in the last response | for `MAX_IDLE_S` after its last lookup |
+| its name is not valid, by the last response | no, until it is tracked or looked up again |
+
+| failed attempt | what follows |
+|---|---|
+| `RETRIABLE_ERRORS`: no connection, no response, or an unusable response | another address is asked |
+| REBOOTSTRAP_REQUIRED | the same, and only bootstrap addresses until a refresh succeeds |
+| not retriable, such as an expired certificate or another cluster | the same, with one warning for each address |
+| all addresses failed | one warning, and after a backoff all are asked again |
+| all addresses failed, and an error since the last refresh was not retriable | `fatal_error`: the refresh ends |
+| a refused login | `fatal_error` at once: more refused logins may lock out the user |
+
+Races, and their guards:
+
+- A late error. 1. Two Fetches of generation 7 fail. 2. The first report leads to generation 8. 3. The second report
+  would lead to generation 9 before the new leader was tried. Guard: `request_update` ignores older generations.
+- A late hint. 1. A Fetch of generation 7 is in flight. 2. Generation 8 has a recreated topic, whose epochs begin at 0.
+  3. The response names a leader of the old topic in epoch 5, which looks newer. Guard: `take_hint` ignores older
+  generations.
+- A topic is added during a request. 1. The request names topic t. 2. `track` adds topic u. 3. The response meets all
+  earlier requests for a refresh, but has no u. Guard: `_merge` compares the topics with `Attempt.topics`, and requests
+  another refresh.
+- A hint is taken during a request. 1. The hint names a leader. 2. The response to the earlier request has an older
+  epoch, and is ignored for this partition. 3. Nothing would confirm the hint before the maximum age. Guard: `_merge`
+  finds that the snapshot is not `Attempt.before`, and requests another refresh.
+- A response waits for its caller. 1. It arrives while Spark takes rows for minutes. 2. An age that is counted from the
+  end of this wait would be minutes too low. Guards: `_merge` takes `Attempt.began` as its time, and `RefreshPolicy`
+  counts the age from `begin`.
+- A broker is cut off from the cluster. 1. It responds with old metadata. 2. The broker that responded last is asked
+  first: it would be asked again and again. Guards: `_merge` avoids it while a problem is unresolved, `request_update`
+  if the reason is ON_DEMAND.
+- Another cluster gets the address of a broker. 1. It has a topic of the same name. 2. The metadata of this topic would
+  replace the metadata of the topic that is read. Guard: `_response_error` compares cluster ids.
 """
 
 from __future__ import annotations
@@ -64,7 +104,7 @@ class CacheState:
         self.fatal_error: KafkaMetaError | None = None
         self._failures: dict[Address, KafkaMetaError] = {}  # since the last successful refresh
         self._refusals: dict[Address, KafkaMetaError] = {}  # failures that are not retriable
-        self._warned = False  # of these failures
+        self._warned = False  # that all addresses failed
         self._passed_over: set[Address] = set()  # a warning named them
 
     def track(self, topics: Collection[str], now: float) -> set[str]:
@@ -116,10 +156,7 @@ class CacheState:
         return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now)
 
     def handle_failure(self, attempt: Attempt, error: KafkaMetaError, now: float) -> None:
-        """An error that is not retriable is fatal once all addresses failed: a broker may have an expired certificate,
-        or an address be that of a controller or of another cluster. A refused login is fatal at once: more of them may
-        lock out the user.
-        """
+        """Take the error of an attempt. Sets `fatal_error` if it ends the refresh, else None."""
         is_retriable = isinstance(error, RETRIABLE_ERRORS)
         self._failures[attempt.address] = error
         if not is_retriable:
@@ -186,7 +223,7 @@ class CacheState:
         self.snapshot, changes = hinted
         self._policy.request_update(cause, now)
         recovery_ms = self._policy.resolve_problem(now, changes, by_hint=True)
-        # A problem that was not reported before lasted until this very response.
+        # A problem without an earlier report began and ended with the response that brought the hint.
         self._events.record_hint(cause, self.snapshot, now, changes, recovery_ms or 0.0)
         return True
 
@@ -212,7 +249,6 @@ class CacheState:
     def _merge(self, attempt: Attempt, response: MetadataResponse, now: float) -> None:
         hinted_meanwhile = self.snapshot is not attempt.before
         responders = (broker.node_id for broker in response.brokers if broker.address == attempt.address)
-        # The response may have waited for its caller: the start of the request bounds its age.
         self.snapshot, changes = self.snapshot.merge(response, attempt.began, next(responders, None))
         self._failures.clear()
         self._refusals.clear()
@@ -221,7 +257,7 @@ class CacheState:
         self._policy.succeeded(now, changes)
         recovery_ms = self._policy.resolve_problem(now, changes)
         if self._policy.has_problem or response.throttle_ms > 0:
-            # The broker may be cut off from the cluster, so that its metadata stays stale, or is overloaded.
+            # The broker may be cut off from the cluster, or overloaded.
             self._choice.avoid(attempt.address)
         for topic in response.topics:
             if topic.error_code == INVALID_TOPIC_EXCEPTION:  # requested again only if it is looked up again

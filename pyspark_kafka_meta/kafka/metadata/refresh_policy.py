@@ -1,7 +1,56 @@
 """When a metadata cache is refreshed, why, and from which broker: timing without a clock, choice without a socket.
 
-Follows Kafka's `Metadata.timeToNextUpdate` (both of its backoffs), KIP-580 (exponential backoff with jitter), KIP-899
-and KIP-1102 (rebootstrapping).
+While a cache is stale, tasks wait for leaders that brokers may know already. But each Python worker of a query has a
+cache, and a broker that fails concerns all of them at the same time: thousands of caches that ask again at once would
+overload the brokers just then. So the first refresh comes soon, and pauses grow while refreshes do not help. Follows
+Kafka's `Metadata.timeToNextUpdate` (both of its backoffs), KIP-580 (exponential backoff with jitter), KIP-899 and
+KIP-1102 (rebootstrapping).
+
+`RefreshPolicy` says when:
+
+| state | when the next request is due | what ends it |
+|---|---|---|
+| nothing is requested | at the maximum age, less up to a fifth at random | `request_update`, or `begin` by then |
+| a refresh is requested | after the backoff since the last response, or `at_once` | `begin`, when it is due |
+| an attempt failed, addresses are left | now, at another address | `begin` |
+| all addresses failed | after a backoff, which doubles with each such round | `begin`, when it is due |
+
+The backoff after a response doubles too, with each response without changes in a row although a problem was reported.
+
+A problem is an error that stale metadata may have caused. The event of the change that resolves a problem has the time
+since its first report. The policy knows one problem at a time, the first:
+
+| problem | what begins it | what ends it |
+|---|---|---|
+| of a partition | a report that names it | a response, or a hint, that gives the partition a leader |
+| of a broker | a report without a partition | a response with any change |
+| no response | a failed attempt without a reported problem | a response; or a report, which replaces it |
+
+The first two also end without a change if reports stop: at the next routine refresh, or at the next report after a
+pause of `PROBLEM_EXPIRES_AFTER_S`.
+
+`BrokerChoice` says which address is next. Known brokers come before bootstrap addresses, but after several slow
+attempts, bootstrap addresses come before other known brokers. If a broker demands it (REBOOTSTRAP_REQUIRED), bootstrap
+addresses alone are used.
+
+| address | meaning | what ends it |
+|---|---|---|
+| last good | the known broker that responded last is asked first, to save connections | it fails, or is avoided |
+| suspect | asked after the others: it failed or throttled requests, or its metadata did not help | a success |
+| failed | it is not asked again in this round | a success, or all addresses failed |
+
+What would go wrong, and the guards:
+
+- A dead leader. 1. A leader dies. 2. Brokers name it until its session ends, some nine seconds later. 3. Meanwhile each
+  cache would ask again every retry.backoff.ms. Guard: `_equivalent_responses` in `succeeded`.
+- Two reasons. 1. An error is reported. 2. Before the request is sent, a new topic is requested too. 3. The event would
+  have the wrong reason. Guard: `_is_more_serious` in `request_update`.
+- An old problem. 1. A connection breaks, but no leader moves: no response has a change that ends the problem. 2. An
+  hour later a leader moves. 3. The event would report a recovery of an hour. Guards: `begin` and `request_update`.
+- A hint in an outage. 1. No broker responds to Metadata. 2. A hint moves a leader. 3. The outage would count as over.
+  Guard: `by_hint` in `is_resolved_by`.
+- A crowd. 1. All clients begin with the same few bootstrap addresses. 2. Each would go on with the address that
+  responded. Guard: `BrokerChoice.succeeded` keeps only a known broker as the last good.
 """
 
 from __future__ import annotations
@@ -88,8 +137,8 @@ class RefreshPolicy:
         self._problem: Problem | None = None
         self._last_report = float("-inf")  # of a problem
         self._began = 0.0
-        self._expires = float("-inf")
-        self._not_before = float("-inf")
+        self._expires = float("-inf")  # the maximum age
+        self._not_before = float("-inf")  # the end of the backoff
         self._attempts = 0  # since the last successful refresh
         self.slow_attempts = 0
         self._failed_rounds = 0  # since the last successful refresh
@@ -189,9 +238,7 @@ def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:
 
 
 class BrokerChoice:
-    """The broker of the next Metadata request: the broker that responded last, to save connections; else any known
-    broker. The bootstrap addresses are used at first, and if every known broker failed since the last successful
-    refresh, or several timed out. After a response of a bootstrap address, any broker is next.
+    """The broker of the next Metadata request.
 
     Attributes:
         is_rebootstrapping: whether only the bootstrap addresses are used, although brokers may be known.
@@ -238,7 +285,6 @@ class BrokerChoice:
         """The address that `next` chose responded."""
         self.is_rebootstrapping = False
         self._failed.clear()
-        # All clients start with the same few bootstrap addresses: the other brokers must get their share of requests.
         self._suspects, self._last_good = [], address if self._chose_known_broker else None
         self._last_responder = address
 
