@@ -22,12 +22,13 @@ checkpoint has three things for each partition, and `compare` looks at all of th
 | else | nothing diverges | at the position or after it | no loss |
 
 A log that ends before the target, where the query is to end, is `ENDS_EARLY`. The other kinds of `Loss` come from
-`PartitionStarts` and `StartEndOffsets`.
+`PartitionStarts` and `OffsetResolver`.
 
 If failOnDataLoss is true, a loss fails the query. If not, it is a warning and an event (but see `Loss.from_offset`),
 and the query continues. For recreated topics, onTopicRecreated decides instead if it is set. `LossReporter` reports
-what planning finds, each loss once; a loss that fails the query fails it again in the next attempt. `DataLossPolicy`
-decides, for tasks too. Follows `reportDataLoss` and the data-loss rules of Spark's `KafkaMicroBatchStream`.
+what planning finds, each loss once for a plan; a loss that fails the query fails it again in the next attempt.
+`DataLossPolicy` decides, for tasks too. Follows `reportDataLoss` and the data-loss rules of Spark's
+`KafkaMicroBatchStream`.
 """
 
 from __future__ import annotations
