@@ -1,16 +1,56 @@
-"""`PartitionQueue`: the record batches of one partition until they are acknowledged, in order and without I/O.
+"""`PartitionQueue`: the record batches of one partition of one task, until they are acknowledged; no I/O.
 
-A batch gets its sequence number when it is added, and keeps it when it is sent again. After a failure nothing is sent
-until no batch is in flight; then the batches without an acknowledgement follow in their order. So the log holds each
-batch once, in order, whatever the failed requests did: a broker recognises the last five batches of a producer, the
-most that are in flight. Without idempotence one batch is in flight.
+A task sends the rows of a partition to its leader, in record batches, several in flight at a time. A request may fail
+after the leader has appended the batch to its log: the client cannot know, so it sends the batch again. Kafka's
+idempotent producer (KIP-98) makes this safe. Each batch carries a producer id, an epoch, and the sequence number of its
+first record in this partition. The leader appends a batch only if its number follows the last batch of the producer. If
+one of the last five batches comes again, the leader acknowledges it without appending it. So the log holds each batch
+once and in order, if the queue keeps three rules: a batch keeps its number when it is sent again; at most five batches
+are in flight, counted from the oldest without an acknowledgement; after a failure, batches are sent again in order.
 
-A leader without any batch of a producer takes any sequence number, so a task's first batch in a partition goes alone:
-a second batch would come first in the log if only the first batch failed (KAFKA-14359).
+| state of a batch | meaning | ends with |
+|---|---|---|
+| waiting | to be sent, for the first time or again | `send` |
+| in flight | in a Produce request to the broker `node_id` | the response, or the failure of the request |
+| acknowledged | the log holds it; an earlier batch has no acknowledgement | all earlier acknowledgements |
 
-Follows Kafka's `Sender.completeBatch` and `TransactionManager.canRetry`. Unlike there, a task fails if its acknowledged
-records are lost, in a recreated topic or a truncated log, so that Spark's next attempt writes them again. In a
-transaction, so does a task whose producer its leader has forgotten.
+| outcome of a request | may the log hold the batch? | what the queue does |
+|---|---|---|
+| success | yes | acknowledged; once all earlier batches are, its offsets are in `written` |
+| DUPLICATE_SEQUENCE_NUMBER | yes, at an unknown offset | the same; in a transaction, the task fails |
+| no response, stale leader, temporary error | yes | waiting, until newer metadata or the end of a backoff |
+| wrong number (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID) | in a larger batch (race 5) | see races 3 to 6 |
+| larger than the topic allows | as before | replaced by its two halves; a single record fails the task |
+| any other error | does not matter | the task fails |
+
+After a response, the queue returns an `Instruction` to its caller: request metadata, back off, or fail the task.
+
+Races: what happens without a guard, and the guard. A, B ... are batches in the order of the queue.
+
+1. The response to A is lost. (1) The leader has appended A. (2) A is sent again. With another number, the log would
+   hold A twice: A keeps its number. (3) If the leader appended B to F meanwhile, A would be none of the last five
+   batches, and the leader would not recognise it. Guard: counted from A, F is the sixth, and waits.
+2. The first batch of a task fails (KAFKA-14359). (1) The leader has no batch of this producer, so it takes any number.
+   A and B are in flight. (2) A fails, B is appended. (3) A is refused, or comes after B. Guard: `_max_in_flight` is 1
+   until the first acknowledgement of the task, and again after a wrong number of the first batch in the queue.
+3. A batch fails with others in flight. (1) A fails; the leader refuses B, because its log lacks A. (2) A is sent again,
+   to a new leader, which acknowledges it. (3) Only now the refusal of B arrives: it looks as if the log had lost A
+   (race 6). Guards: nothing is sent while a batch after the first waiting batch is in flight (`next_batch`), nor to
+   another broker while any batch is (`can_go_to`). A wrong number of a batch that is not the first in the queue says
+   nothing. Without idempotence no leader would refuse B, and B would come before A: one batch is in flight throughout.
+4. The leader has forgotten the producer, or lost its batches before A (KIP-360). (1) A is the first in the queue and is
+   refused; B is in flight. (2) Both get new numbers, from 0 in the next epoch. (3) B was appended under its old number:
+   the log holds it twice. Guard: A is sent again alone, under its old number. New numbers are given only once A is
+   refused with no batch in flight. In a transaction the task fails instead, because a transaction has one epoch.
+5. Half of a batch that the log may hold. (1) A is appended, but its request fails. (2) The topic's limit is lowered,
+   and A is refused as too large. (3) The leader recognises whole batches alone, so it refuses the first half. In a new
+   epoch (race 4) its rows would be in the log twice. Guard: with `may_be_logged_in_larger` the refusal fails the task.
+6. Acknowledged records are lost. (1) A is acknowledged. (2) The topic is recreated, or its log truncated. (3) B is
+   acknowledged, and the task ends without A. Guards: OUT_OF_ORDER_SEQUENCE_NUMBER of the first batch in the queue after
+   an acknowledgement, an offset below those written before, and another topic id each fail the task, and Spark's next
+   attempt writes all its rows. Two brokers must report the other id, if there are two: a broker may lag behind.
+
+Follows Kafka's `Sender.completeBatch` and `TransactionManager.canRetry`; the guards of race 6 are of this project.
 """
 
 from __future__ import annotations
@@ -46,14 +86,16 @@ Instruction = Refresh | BackOff | Fail | None
 
 
 UNKNOWN_OFFSET = -1
-"""Base offset of records that the log held already, when the broker does not say where."""
+"""Base offset of a batch that the log held already, when the leader does not say where."""
 MAX_RANGES = 16
-"""Of a partition. Where other producers write between the batches, each batch would be a range of its own."""
+"""Maximum number of ranges that a task reports of a partition. If other producers write between the batches of the
+task, no two batches are adjacent, and each would be a range of its own."""
 
 
 class AcknowledgedRange(NamedTuple):
-    """Acknowledged records of a task with offsets in [from_offset, until_offset): adjacent, but in the last of
-    `MAX_RANGES` ranges. Both are `UNKNOWN_OFFSET` if no offset is known."""
+    """Acknowledged records of a task in one partition, with offsets in [from_offset, until_offset). Both offsets are
+    `UNKNOWN_OFFSET` if no offset is known. All records in the range are of the task, except in the last of `MAX_RANGES`
+    ranges: it also takes all later batches, with what others wrote between them."""
 
     from_offset: int
     until_offset: int
@@ -65,7 +107,7 @@ TaskOutput: TypeAlias = Mapping[TopicPartition, list[AcknowledgedRange]]
 
 
 def add_range(ranges: list[AcknowledgedRange], base_offset: int, records: int) -> None:
-    """Add a batch to the ranges of its partition, as a part of the last range if it follows it."""
+    """Add a batch to the ranges of its partition: to the last range if it is adjacent, or if there are `MAX_RANGES`."""
     until_offset = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + records
     last = ranges[-1] if ranges else None
     if last is not None and (last.until_offset == base_offset or len(ranges) == MAX_RANGES):
@@ -76,7 +118,8 @@ def add_range(ranges: list[AcknowledgedRange], base_offset: int, records: int) -
 
 
 def spans(written: TaskOutput) -> tuple[TransactionSpan, ...]:
-    """One span of offsets for each partition, which may hold records of others too."""
+    """For each partition, the offsets from the first range to the last, with the number of the task's records. Records
+    of other producers may lie between them."""
     return tuple(
         TransactionSpan(
             *partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges)
@@ -86,8 +129,7 @@ def spans(written: TaskOutput) -> tuple[TransactionSpan, ...]:
 
 
 MAX_IN_FLIGHT = 5
-"""A broker recognises this many batches of a producer in a partition (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
-The oldest batch without an acknowledgement must be one of them."""
+"""A leader recognises this many batches of a producer (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
 _OLD_COPIES = (
     "records of a decided batch are older by now than topic {} allows: raise its message.timestamp.before.max.ms, or "
     "before Kafka 3.6 message.timestamp.difference.max.ms, and start the query again; set it back once the query runs"
@@ -96,14 +138,16 @@ _OLD_COPIES = (
 
 @dataclass(slots=True, eq=False)
 class QueuedBatch:
-    """A record batch that is not acknowledged, or that waits for an earlier batch to be.
+    """A record batch in the queue.
 
     Attributes:
-        batch: its `rows` are those of the task, its payload is the memory of `data`.
-        data: the batch as it is sent.
+        batch: its `rows` are numbers of rows of the task. Its payload keeps no chunk in memory.
+        data: the bytes that are sent, with the header, which has the sequence number.
         deadline: of its acknowledgement, in seconds of the caller's clock.
-        may_be_logged: whether the log may hold it after a failed attempt.
+        base_sequence: sequence number of its first record.
+        may_be_logged: whether an attempt failed after which the log may hold the batch.
         may_be_logged_in_larger: whether the log may hold its records in the larger batch that it was split from.
+        base_offset: offset of its first record, once it is acknowledged.
     """
 
     batch: EncodedBatch
@@ -131,10 +175,11 @@ class PartitionQueue(RetryPause):
     """The batches of one partition of one task. `now` is in seconds of the caller's clock.
 
     Attributes:
-        size_bytes: of the batches.
-        node_id: the broker that has the batches in flight.
-        written: offsets of the acknowledged records.
-        last_error: why the first batch has no acknowledgement; empty if nothing failed.
+        topic_id: of the topic that the batches are sent to; None if brokers report none.
+        size_bytes: of all batches in the queue.
+        node_id: the broker that the last batch was sent to.
+        written: offsets of the acknowledged records, in the order of the queue.
+        last_error: the last failure of a batch; empty if none failed since the last acknowledgement of the first batch.
     """
 
     def __init__(
@@ -169,14 +214,16 @@ class PartitionQueue(RetryPause):
 
     @property
     def deadline(self) -> float:
-        """Of the first batch, which is the oldest. Call it only while there is a batch."""
+        """The deadline of the first batch, which is the earliest. Call it only while there is a batch."""
         return self._batches[0].deadline
 
     def add(self, batch: EncodedBatch, rows: Longs, deadline: float) -> None:
-        """Queue a batch. Nothing of the chunk that it was encoded in stays in memory.
+        """Queue a batch, and give it its sequence number. The queue copies its bytes, so that the chunk of rows that it
+        was encoded in can be freed.
 
         Args:
-            rows: of the task, that its records are from.
+            rows: for each record, the number of its row in the task.
+            deadline: of its acknowledgement.
         """
         base_sequence = self._sequence.take(batch.record_count)
         self._batches.append(self._queued(replace(batch, rows=rows), deadline, base_sequence))
@@ -193,6 +240,7 @@ class PartitionQueue(RetryPause):
         return batch.to_bytes(self._sequence.producer, base_sequence, self._transactional_id is not None)
 
     def postpone_deadlines(self, seconds: float) -> None:
+        """Do not count time in which nothing is sent or received."""
         for queued in self._batches:
             queued.deadline += seconds
 
@@ -204,7 +252,7 @@ class PartitionQueue(RetryPause):
             return None
         at = next((at for at, queued in enumerate(self._batches) if queued.is_waiting), self._max_in_flight)
         if at >= self._max_in_flight or any(queued.in_flight for queued in islice(self._batches, at, None)):
-            return None  # batches after a failed batch are in flight: wait for all responses
+            return None  # race 3: batches after a failed batch are in flight
         return self._batches[at]
 
     def can_go_to(self, node_id: int) -> bool:
@@ -219,17 +267,18 @@ class PartitionQueue(RetryPause):
     # --- responses ----------------------------------------------------------------------------------------------------
 
     def on_request_failed(self, queued: QueuedBatch, error: str) -> None:
-        """Take a request without a response: the log may hold the batch or not."""
+        """Take the failure of a request without a response: the log may hold the batch."""
         queued.in_flight, queued.may_be_logged = False, True
         self.last_error = error
 
     def on_response(self, queued: QueuedBatch, produced: ProducedPartition) -> Instruction:
+        """Take the response of this partition, as the second table of the module says."""
         queued.in_flight = False
         code = produced.error_code
         if code == 0:
             return self._acknowledge(queued, produced.base_offset)
         self.last_error, action = describe(code), write_action(code)
-        # A leader that waits for followers, or loses its office meanwhile, has appended the batch.
+        # A leader appends a batch before it waits for its followers. It may be deposed, or time out, while it waits.
         queued.may_be_logged |= action in (Action.REFRESH, Action.RETRY)
         match action:
             case Action.DUPLICATE if self._transactional_id is None:  # else the driver must know the offsets
@@ -246,12 +295,12 @@ class PartitionQueue(RetryPause):
                 return Fail(self._refusal(queued, produced))
 
     def on_topic_id(self, topic_id: UUID | None, reporter: int | None, brokers: int) -> Instruction:
-        """Take the topic id of newer metadata. Only a task without acknowledged records may go on in another topic.
+        """Take the topic id of the current metadata. If the topic was recreated, a task without acknowledged records
+        goes on in the new topic, and any other task fails (race 6).
 
         Args:
-            reporter: node id of the broker that reported it, None if unknown. A broker that lags behind reports the
-                topic before: a second broker is asked, if there is one.
-            brokers: their number.
+            reporter: node id of the broker that reported the id, None if unknown.
+            brokers: number of brokers in the cluster.
         """
         if not is_other_topic(self.topic_id, topic_id):
             self._recreated_by.clear()
@@ -266,13 +315,14 @@ class PartitionQueue(RetryPause):
         return None
 
     def timeout_error(self) -> DeliveryTimeoutError:
-        """The error of the first batch, whose deadline is over."""
+        """The error of a queue whose first batch has passed its deadline."""
         return DeliveryTimeoutError(
             f"{self.partition} did not acknowledge {self._batches[0]} within kafka.delivery.timeout.ms: "
             f"{self.last_error or 'no response yet'}: check the partition's leader and its in-sync replicas"
         )
 
     def _acknowledge(self, queued: QueuedBatch, base_offset: int) -> Instruction:
+        """Take an acknowledgement, and remove the batches that no earlier batch holds up any more."""
         queued.is_acknowledged, queued.base_offset = True, base_offset
         self.succeeded()
         self._max_in_flight = 1 if self._sequence.producer == NO_PRODUCER else MAX_IN_FLIGHT
@@ -287,9 +337,7 @@ class PartitionQueue(RetryPause):
         return None
 
     def _on_wrong_sequence(self, queued: QueuedBatch, produced: ProducedPartition) -> Instruction:
-        """A batch after a failed one just follows it again. The first batch has lost its predecessors in the log. A
-        transaction cannot go on in another epoch, nor can part of a batch that the log holds: a broker recognises only
-        whole batches."""
+        """The log does not end with the predecessor of this batch (races 3 to 6)."""
         if queued is not self._batches[0]:
             return None
         code = produced.error_code
@@ -300,7 +348,7 @@ class PartitionQueue(RetryPause):
             return Fail(self._lost(f"its log ends before them, its leader answered {describe(code)}"))
         self._max_in_flight = 1
         if self.in_flight:
-            return BackOff()  # the log may hold batches with their present numbers: ask again with this batch alone
+            return BackOff()  # race 4: send this batch again, alone, once the others have responses
         if self._transactional_id is not None or not self._sequence.restart():
             return Fail(self._refusal(queued, produced))
         for waiting in self._batches:
@@ -310,7 +358,8 @@ class PartitionQueue(RetryPause):
         return BackOff()
 
     def _on_too_large(self, queued: QueuedBatch, code: int) -> Instruction:
-        """Send the batch again as two, under the same sequence numbers, which a log that holds the batch refuses."""
+        """Replace the batch by two, whose records keep their sequence numbers: a log that holds the batch refuses the
+        first of them (race 5)."""
         if queued.batch.record_count == 1:
             return Fail(
                 RecordTooLargeError(
@@ -331,7 +380,7 @@ class PartitionQueue(RetryPause):
         return None
 
     def _refusal(self, queued: QueuedBatch, produced: ProducedPartition) -> KafkaMetaError:
-        """The error of a batch that the broker refuses for good, with its own words."""
+        """The error of a batch that no retry helps, with the row that the broker names and the broker's own words."""
         code = produced.error_code
         problem, words = f"{self.partition} refuses {queued}", [produced.error_message or ""]
         for index, message in produced.record_errors:
