@@ -1,7 +1,39 @@
 """`TransactionalProducer`: the transactions of one transactional id, one after the other (KIP-98).
 
-A task attempt begins a transaction with its first rows and leaves it open, for the driver to commit or abort. The
-driver's own transactions, which hold its decisions, it commits itself.
+The coordinator of a transactional id, one of the brokers, gives out a producer id and an epoch (InitProducerId). Each
+time it raises the epoch, which fences: brokers refuse every request of an earlier epoch. It also aborts the transaction
+that an earlier epoch left open, and a transaction that is older than its timeout. A task attempt begins a transaction
+with its first rows and leaves it open, for the driver to commit or abort. The driver's own transactions, which hold its
+decisions, it commits itself.
+
+| state | meaning | ends with |
+|---|---|---|
+| no producer | the coordinator was not asked | `begin`; `add` begins too |
+| ready | producer id and epoch are known, no transaction is open | `add` with the first partitions |
+| open | records may be written; `opened` describes it to the driver | `commit`, `abort`, the driver, the timeout |
+
+A cluster has one of two protocols, and requests of both must not be mixed (`TransactionVersion`, KIP-890):
+
+| | V1 | V2 |
+|---|---|---|
+| a partition joins the transaction | by AddPartitionsToTxn, before its first Produce | by its first Produce |
+| after the commit | the same epoch; sequence numbers continue | the next epoch; sequence numbers start at 0 |
+| abort | InitProducerId, because of race 1 | EndTxn |
+
+Races: what happens without a guard, and the guard.
+
+1. A late Produce (KAFKA-14402). (1) A task fails while a Produce is on its way, and aborts its transaction. (2) Under
+   V1, EndTxn keeps the epoch, so the leader appends the late Produce after the abort. (3) Its records are part of the
+   next transaction of this id, and visible with it. Guard: the abort raises the epoch: brokers refuse a late Produce.
+2. A repeated number. (1) Under V1 the next transaction has the same epoch. (2) Its first batch has number 0 again. (3)
+   The leader takes the batch for a repetition of an earlier one, and drops it. Guard: numbers continue in an epoch.
+3. The timeout. (1) A task writes for almost the whole timeout. (2) The driver decides the batch. (3) The coordinator
+   aborts the transaction before the driver commits it. Guard: `fail_if_late` gives up a transaction at `LATE_SHARE` of
+   its timeout. What still times out after the decision, the driver copies.
+4. The last epochs. (1) A transaction begins in one of the last epochs of its producer id. (2) Some releases of Kafka
+   never complete its abort, and readers wait for it. Guard: `LAST_EPOCHS`.
+
+After `commit` the producer is ready for the next transaction, or, if its next epoch is one of the last, has none.
 """
 
 from __future__ import annotations
@@ -27,11 +59,11 @@ from pyspark_kafka_meta.write.partition_queue import TaskOutput, spans
 logger = logging.getLogger(__name__)
 
 LATE_SHARE = 0.8
-"""Of the timeout. An older transaction is given up, so that the driver has time to commit the others."""
+"""Of the timeout. An older transaction is given up: the rest of the time is for the commit (race 3)."""
 LAST_EPOCHS = MAX_EPOCH - 3
-"""No transaction begins in an epoch from here on: after a few more InitProducerId, the coordinator gives another
-producer id. Aborts raise the epoch too, by up to two: some releases never complete the abort of a transaction in one of
-the last epochs (KAFKA-19367, KAFKA-20090), and read_committed readers wait for it."""
+"""No transaction begins in this epoch or a later one (race 4: KAFKA-19367, KAFKA-20090). Instead `begin` repeats
+InitProducerId, until the coordinator gives another producer id or `max_block_ms` are over. The margin is for aborts,
+which raise the epoch by up to two."""
 ABORT_S = 5.0
 """Maximum wait for the abort of transactions, which the driver repeats for its next batch."""
 
@@ -40,8 +72,8 @@ class TransactionalProducer:
     """The transactions of one transactional id. Not thread-safe.
 
     Attributes:
-        transactional_id: of a task attempt, or of the sink.
-        version: of all transactions of the cluster.
+        transactional_id: of a task attempt, or, for the driver's own transactions, of the sink.
+        version: the protocol that the cluster has finalized.
     """
 
     def __init__(
@@ -68,8 +100,8 @@ class TransactionalProducer:
         self._began_at: float | None = None  # without an open transaction None
 
     def begin(self) -> None:
-        """Get the producer, unless there is one: the coordinator fences all earlier producers of this id, and aborts
-        the transaction that they left open.
+        """Get a producer id and an epoch, unless there is one. This fences all earlier producers of this transactional
+        id, and aborts the transaction that they left open.
 
         Raises:
             AuthorizationError, BrokerError, ConnectError: as `TransactionCoordinators.fence`.
@@ -101,12 +133,12 @@ class TransactionalProducer:
         self._partitions.update(new)
 
     def sequence(self, partition: TopicPartition) -> PartitionSequence:
-        """The sequence of an added partition, which its writer changes. It continues in the next transaction, unless
-        the end of this one raises the epoch."""
+        """The sequence numbers of an added partition, which its writer takes. They continue in the next transaction,
+        unless the end of this transaction raises the epoch (race 2)."""
         return self._sequences.setdefault(partition, PartitionSequence(self._producer))
 
     def opened(self, written: TaskOutput) -> OpenTransaction | None:
-        """The open transaction, which has written these records, for the driver; None if nothing was written."""
+        """The open transaction with the offsets of its records, for the driver; None if no transaction is open."""
         if self._began_at is None:
             return None
         return OpenTransaction(self.transactional_id, self._producer, spans(written))
@@ -131,11 +163,8 @@ class TransactionalProducer:
             self._start(ended.producer if ended.producer.epoch < LAST_EPOCHS else NO_PRODUCER)
 
     def abort(self) -> None:
-        """Abort what was written, if the coordinator does so soon. If not, the driver aborts it, or the timeout.
-
-        Under V1, EndTxn keeps the epoch: a Produce that is still on its way could be appended after the abort, and
-        would belong to the next transaction of this id (KAFKA-14402). InitProducerId raises the epoch.
-        """
+        """Abort the open transaction, if there is one. If the coordinator does not respond within `ABORT_S`, this logs
+        a warning: the driver aborts it later, or the timeout. Nothing may be written with this object afterwards."""
         if self._began_at is None:
             return
         began, deadline = self._client.clock(), self._client.clock() + ABORT_S
@@ -161,15 +190,17 @@ class TransactionalProducer:
             )
 
     def _start(self, producer: ProducerIdAndEpoch) -> None:
-        """Another producer, whose sequences start at 0."""
+        """Use another producer id or epoch, whose sequence numbers start at 0."""
         self._producer, self._sequences = producer, {}
 
     def _fence(self, deadline: float) -> ProducerIdAndEpoch:
+        """InitProducerId."""
         return self._client.coordinators.fence([self.transactional_id], self._timeout_ms, deadline)[
             self.transactional_id
         ]
 
     def _end(self, committed: bool, deadline: float) -> EndTransactionResponse:
+        """EndTxn."""
         producers = {self.transactional_id: self._producer}
         responses = self._client.coordinators.end_transactions(producers, committed, self.version, deadline)
         return responses[self.transactional_id]
