@@ -1,18 +1,61 @@
 """The two-phase commit of exactly-once writes, as generators that yield steps and know no socket.
 
-`step_runner.StepRunner` carries the steps out in Kafka; tests carry them out in a model. A step may be repeated: a
-driver that dies within a step, or does not see its response, repeats it in its next run.
+`step_runner.StepRunner` carries the steps out in Kafka; tests carry them out in a model.
 
-Each task attempt writes in a transaction of its own and leaves it open. The driver writes its decision for the batch,
-then ends the transactions. Two rules make this exact, whatever crashes:
+A Kafka transaction is atomic: readers with isolation level read_committed see all its records or none. But each task
+needs a transaction of its own, and Spark may repeat tasks and whole batches. So the driver joins the transactions:
 
-1. A decision is written only by a driver that has fenced all others and then read what they have decided. So a batch is
-   decided once, although Spark may write it again and again.
-2. What is decided becomes visible. If a broker has aborted a decided transaction meanwhile (transaction.timeout.ms, or
-   its id was used again), its records are copied from the log, together with the note that the batch is settled, or
-   with the decision of what is left to copy.
+1. Each task attempt writes in its own transaction and leaves it open.
+2. The driver writes a decision, which names the transactions of the attempts that Spark chose, to the decisions topic,
+   in a transaction of the sink's own transactional id. Before it, the batch can be aborted. After it, the batch counts
+   as written: all its records must become visible, and a repetition of the batch writes nothing.
+3. The driver commits these transactions, notes that the batch is settled, and aborts the other open transactions of
+   the sink's tasks.
 
-The next batch begins after the batch before is settled, so records of one key keep their order.
+In other two-phase commits a prepared participant waits for the decision. Kafka's brokers do not: they abort a decided
+transaction after its timeout, or once its id is used again. Its records stay in the log, invisible, and the driver
+copies them (`WriteSettled`).
+
+    recover (before a batch):  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
+    commit:                    Fence, ReadDecisions, settle*, WriteDecision, settle, AbortOpen
+    commit if it was decided:  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
+    settle one decision:       Commit, then [ReadOutcomes, Fence, ReadDecisions] if need be, WriteSettled
+    settle*:                   if decisions are unsettled, settle each, then Fence and ReadDecisions again
+
+| state of a batch | its decision | its records | ends with |
+|---|---|---|---|
+| undecided | none | invisible; each transaction may be aborted | `WriteDecision`, or `AbortOpen` |
+| decided | names all transactions | visible, invisible, or aborted by a broker | `WriteSettled` |
+| partly copied | names what is left to copy | all others are visible | `WriteSettled` |
+| settled | names none | visible | the next decision of its series |
+
+A step may be repeated: a driver that dies within a step, or sees no response, repeats it in its next run. Races: what
+happens without a guard, and the guard. A and B are drivers of the same sink.
+
+1. A stands still. (1) A reads that batch 7 is undecided. (2) Spark starts B, which repeats and commits batch 7. (3) A
+   wakes up and decides batch 7 with its own transactions: its rows are visible twice. Guard: `Fence` comes before
+   `ReadDecisions`. The `Fence` of B lets brokers refuse A's decision; A reads again, finds batch 7, aborts its own.
+2. The driver dies between decision and commit. Guard: the decision comes first. The next run commits what it names; the
+   tasks of the repeated batch write nothing. If commits came first, half of the batch could be visible and undecided.
+3. A coordinator does not know a decided transaction. (1) It was aborted after its timeout; or an earlier run committed
+   it, and its id was used again. (2) Without copies rows are lost; with copies in the second case they are visible
+   twice. Guard: `ReadOutcomes` takes the outcome from the markers in the log. Only aborted records are copied.
+4. A and B copy the same records. (1) A finds an aborted transaction. (2) B takes over, copies it, and settles the
+   batch. (3) A copies it too. Guards: A fences and reads again before it copies. Copies and the settled decision are in
+   one transaction, which a fenced driver cannot commit. If that would take too long, several transactions each hold
+   some copies and the decision of what is left.
+5. A late EndTxn (`TransactionVersion.V1`). (1) A commits a decision; the EndTxn seems lost and is sent again. (2) A
+   writes copies, or the next decision, in the same epoch. (3) The first EndTxn arrives, and commits half of them.
+   Guard: `Fence` raises the epoch before copies, and after earlier decisions were settled.
+6. A broker lags behind. (1) It does not know yet that it leads the decisions topic no more, and reports an end of the
+   log before the last decision. (2) The driver decides that batch again, or aborts its transactions. Guard: a record
+   that is acknowledged is at the true end. `WriteDecision` and `WriteSettled` read up to a record of their own before
+   they commit. `ConfirmDecisions` writes one for this alone, before `AbortOpen`.
+7. The next batch overtakes. (1) Its tasks write while batch 7 is decided, but not settled. (2) Records of batch 7 are
+   copied after theirs: records of one key change their order. Guard: `recover` settles before the next batch begins.
+8. Owners overlap. (1) Two batch writes are decided in one series: the second decision replaces the first. (2) The first
+   driver, which saw no response, decides again. Guard: decisions name `former_owners`. A streaming query whose id
+   another query uses by now is refused (`require_owner`).
 """
 
 from __future__ import annotations
@@ -28,8 +71,8 @@ from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, De
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Take over the sink's own transactional id (InitProducerId): no other driver can write a decision any more, and
-    its open transaction is aborted. Result: None."""
+    """Take over the sink's own transactional id (InitProducerId): drivers that took it over before can write no
+    decision any more, and their open transaction is aborted. Result: None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,41 +82,42 @@ class ReadDecisions:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmDecisions:
-    """Write a record after the decisions, and read up to it: a broker that does not know yet that it has lost the
-    partition reports an end of the log that is too low. Result: False if there are decisions that `ReadDecisions` did
-    not return, or another driver has fenced this one."""
+    """Write a record to the decisions topic, and read up to it (race 6). Result: False if there are decisions that
+    `ReadDecisions` did not return, or another driver has fenced this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteDecision:
-    """Write a decision in a transaction of the sink's own id. Result: False if another driver has fenced this one, and
-    nothing was written."""
+    """Write a decision in a transaction of the sink's own id. Result: False, and nothing is decided, if another driver
+    has fenced this one, or there are decisions that `ReadDecisions` did not return."""
 
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit transactions of tasks (EndTxn). Result: a tuple of those whose coordinator knows them neither as open nor
-    as committed: they timed out, or their ids are in use again."""
+    """Commit transactions of tasks (EndTxn). Result: a tuple of the transactions that their coordinators know neither
+    as open nor as committed: they timed out, or their ids are in use again."""
 
     transactions: tuple[OpenTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcomes:
-    """Read from the log how transactions ended: the markers after their records. Result: a tuple of those that were
-    aborted. Raises DataLossError if no marker can come any more, and ConnectError if one may come later."""
+    """Read from the log how transactions ended: the markers after their records. Result: a tuple of the aborted
+    transactions. Raises DataLossError if no marker can come any more, and ConnectError if a marker may come later."""
 
     transactions: tuple[OpenTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSettled:
-    """Write the settled decision, and copies of the records of its aborted transactions, all in one transaction of the
-    sink's own id. If one transaction is too short for all copies, it holds some of them, and the decision with what is
-    left to copy. Result: True if the batch is settled, that decision if some is left, and False if another driver has
-    fenced this one, and nothing became visible. Raises DataLossError if records are gone."""
+    """Write the settled decision, and before it copies of the records of its aborted transactions, all in one
+    transaction of the sink's own id. If its timeout is too short for all copies, the transaction holds some of them,
+    and the decision with what is left to copy.
+
+    Result: True if the batch is settled; the written decision if something is left; False, and nothing became visible,
+    as for `WriteDecision`. Raises DataLossError if records are gone from the log."""
 
     decision: Decision
     aborted: tuple[OpenTransaction, ...]
@@ -81,7 +125,7 @@ class WriteSettled:
 
 @dataclass(frozen=True, slots=True)
 class AbortOpen:
-    """Abort the open transactions of the sink's tasks: all decided ones have ended. Result: None.
+    """Abort the open transactions of the sink's tasks. All decided transactions have ended before. Result: None.
 
     Attributes:
         known: transactional ids of attempts that may have left a transaction open. The list of brokers may lack them,
@@ -104,6 +148,7 @@ Protocol: TypeAlias = Generator[Step, Any, T]
 """Yields steps, is sent their results, and returns T."""
 
 MAX_FORMER_OWNERS = 100
+"""A decision names the latest."""
 MAX_TAKEOVERS = 10
 """Two drivers that keep fencing each other would do so forever."""
 
@@ -113,7 +158,7 @@ def recover(known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms:
 
     Args:
         known, guessed: transactional ids that may be open, for `AbortOpen`.
-        confirms: False if this query has confirmed the decisions before: only its own have followed.
+        confirms: False if this query has confirmed the decisions before, and only its own decisions have followed.
 
     Raises:
         FencedError: other drivers keep taking over.
@@ -135,7 +180,7 @@ def commit(
     known: Sequence[str] = (),
     rows: int | None = None,
 ) -> Protocol[None]:
-    """Make the rows of a batch visible, unless an earlier run has decided it: then its own transactions are aborted.
+    """Make the rows of a batch visible, unless an earlier run has decided it: then `transactions` are aborted.
 
     Args:
         transactions: of the task attempts that Spark chose.
@@ -167,8 +212,8 @@ def commit(
 
 
 def require_owner(decisions: Decisions, batch: BatchId) -> None:
-    """Raises FencedError if the sink belongs to another query by now, or this query has gone back behind a decided
-    batch. A new query takes over with its first batch."""
+    """Raises FencedError if the sink belongs to another query by now, or if a later batch of this query was decided, as
+    after the restore of an old checkpoint. A new query takes the sink over with its first batch."""
     last = decisions.get(batch.series)
     if last is None or not batch.is_stream:
         return
@@ -185,8 +230,9 @@ def require_owner(decisions: Decisions, batch: BatchId) -> None:
 
 
 def _require_same_rows(decided: Decision, batch: BatchId, rows: int | None) -> None:
-    """Raises ChangedBatchError if rows would be lost: a checkpoint from before the batch has planned it anew. Neither
-    the tasks that have the rows nor, without keys, their partitions are the same in a repetition: their number is."""
+    """Raises ChangedBatchError if a batch that was decided before has another number of rows now: Spark has planned it
+    anew, from a checkpoint that is older than the batch, and its new rows would not be written. Only the number can be
+    compared: in a repetition, other tasks may have the rows, and rows without a key may be in other partitions."""
     if decided.batch == batch and rows and decided.rows not in (None, rows):
         raise ChangedBatchError(
             f"{batch} was written before, and its number of rows, {decided.rows} then, is {rows} now: none of them is "
@@ -197,7 +243,7 @@ def _require_same_rows(decided: Decision, batch: BatchId, rows: int | None) -> N
 
 
 def _former_owners(decisions: Decisions, batch: BatchId) -> tuple[str, ...]:
-    """Whose batches were decided in the series before this owner's."""
+    """The owners whose batches were decided in this series before the batches of this owner (race 8)."""
     last = decisions.get(batch.series)
     if last is None:
         return ()
@@ -207,14 +253,14 @@ def _former_owners(decisions: Decisions, batch: BatchId) -> tuple[str, ...]:
 
 
 def _settle_all() -> Protocol[Decisions]:
-    """Fence all other drivers, and settle every decision."""
+    """Fence all other drivers, and settle every decision. Returns the decisions, read after the last fence."""
     for _ in range(MAX_TAKEOVERS):
         yield Fence()
         decisions: Decisions = yield ReadDecisions()
         unsettled = [decision for decision in decisions.values() if not decision.is_settled]
         if not unsettled:
             return decisions
-        # What follows is in an epoch of its own again: under V1, a late EndTxn would commit half of it.
+        # Fence again: what follows must be in an epoch of its own (race 5).
         for decision in unsettled:
             if not (yield from _settle(decision)):
                 break
@@ -222,13 +268,12 @@ def _settle_all() -> Protocol[Decisions]:
 
 
 def _settle(decision: Decision) -> Protocol[bool]:
-    """Make a decided batch visible. False if another driver has been at work meanwhile."""
+    """Make a decided batch visible. False if another driver has taken over meanwhile: the caller reads again."""
     unknown = yield Commit(decision.transactions)
     aborted = (yield ReadOutcomes(unknown)) if unknown else ()
     while True:
         if aborted:
-            # The copies are in an epoch of their own, too.
-            yield Fence()
+            yield Fence()  # races 4 and 5
             decisions: Decisions = yield ReadDecisions()
             if decisions.get(decision.batch.series) != decision:
                 return False
