@@ -1,4 +1,37 @@
-"""`InFlightQueue`: the requests in flight to one broker, and the wait for the events of several brokers."""
+"""`InFlightQueue`: the requests in flight to one broker, and the wait for the events of several brokers.
+
+`in_flight_requests` sends and receives. This module has what it needs for that: the channel of each broker, what a
+selector reports of it, and the deadlines of requests.
+
+| channel | the selector reports | what follows |
+|---|---|---|
+| `OpeningConnection`: a thread opens it and sends the first of `sent` | the thread has ended | `open` |
+| `Connection` with unsent bytes, because the socket's buffer is full | space in the buffer | `Connection.flush` |
+| `Connection`, with or without unsent bytes | a response, or the end of the connection | `Connection.receive` |
+
+A request has up to three deadlines, one after the other. Each leaves it its whole `timeout_s`:
+
+1. The connection must be open by `deadline`. An idle connection is open, so 2 holds from the start.
+2. The response must begin by `deadline`, which `open` moves on. Kinds that do not extend it have one deadline for both.
+3. The response must end by `read_deadline`, which counts from the time when its first bytes are found.
+
+Responses come in order, so the queue has the earliest deadline of its requests, and all of them fail together.
+
+Races: what happens without a guard, and the guard.
+
+1. Unsent bytes and a busy caller. (1) The socket's buffer is full; the rest of a request waits in its connection. (2)
+   The caller computes for a minute, and nobody sends. (3) The request times out, though the broker never had all of it.
+   Guard: `attend`, at the caller's next call, moves the deadlines on by the time since `attended_at`.
+2. Two threads, one deadline. (1) The thread that opens a connection has the deadline of its request, and so has the
+   caller. (2) The caller is first: it knows no reason. Guard: it waits for the thread's error for `OPENING_GRACE_S`.
+3. A dropped request. (1) The caller drops a request while a thread connects. (2) The connection opens, and nobody ever
+   closes it. Guard: `OpeningConnection.close` leaves the order to close it as soon as it is open.
+4. A fork. (1) The process is forked while a thread connects; the child has a copy of the socket that the thread signals
+   with. (2) The thread closes the socket, but the copy keeps it open: the selector reports nothing. Guard: `_signal`
+   shuts the socket down, which holds for all copies.
+5. Two responses in one record of TLS. (1) Both are decrypted when the first is read. (2) The selector looks at the
+   socket, which has no bytes left: the second response is not seen. Guard: `next_events` asks `has_buffered_bytes`.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +59,15 @@ OPENING_GRACE_S = 0.1
 class OpeningConnection:
     """A connection that a thread opens. A selector finds it readable once the connection is open or has failed.
 
-    Connecting, TLS and login take as long as the peer likes, up to their deadline. A thread waits for the peer, so that
-    a broker that hangs, or that no packet reaches, does not delay the responses of other brokers.
+    Connecting, TLS and login wait for the broker, up to their deadline. Only the thread waits, so that a broker that
+    hangs, or that no packet reaches, does not delay the responses of other brokers.
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         """
+        Args:
+            connect: the work of the thread.
+
         Raises:
             ConnectError: this process cannot open another file or start another thread.
         """
@@ -65,14 +101,14 @@ class OpeningConnection:
         return self._outcome.result()
 
     def close(self) -> None:
-        """Close the connection as soon as it is open."""
+        """Give the connection up. It is closed as soon as it is open (race 3)."""
         self._done.close()
         self._outcome.add_done_callback(_close)
 
 
 def _signal(done_sender: socket.socket) -> None:
     with suppress(OSError):  # the other end may be closed
-        done_sender.shutdown(socket.SHUT_RDWR)  # a process that was forked meanwhile holds a copy of the socket
+        done_sender.shutdown(socket.SHUT_RDWR)  # race 4
     done_sender.close()
 
 
@@ -86,8 +122,8 @@ class InFlightRequest(Generic[RequestT]):
     """A request without a response.
 
     Attributes:
-        deadline: for the connection and the begin of the response, in seconds of `time.monotonic`.
-        timeout_s: from the creation of the request to `deadline`.
+        deadline: first of the connection, then of the beginning of the response, in seconds of `time.monotonic`.
+        timeout_s: from the creation of the request to its first deadline.
     """
 
     request: RequestT
@@ -98,8 +134,8 @@ class InFlightRequest(Generic[RequestT]):
         self.timeout_s = self.deadline - time.monotonic()
 
     def read_deadline(self) -> float:
-        """The deadline for the end of a response that has begun. It counts from now: a caller that was busy with the
-        rows of another broker still gets what has arrived."""
+        """The next deadline. It counts from now: a caller that was busy with the rows of another broker still gets the
+        response that has arrived meanwhile."""
         return time.monotonic() + self.timeout_s
 
 
@@ -109,8 +145,7 @@ class InFlightQueue(Generic[RequestT]):
 
     Attributes:
         sent: at least one request. The thread of a connection that opens sends the first.
-        held: later requests, sent once the connection is open. Those after a session that is about to end wait until
-            nothing is in flight, because a login must not come between requests and responses.
+        held: later requests, which wait for the connection to open, or for the login that is due.
         attended_at: when the caller last sent or waited, in seconds of `time.monotonic`.
     """
 
@@ -121,11 +156,11 @@ class InFlightQueue(Generic[RequestT]):
     attended_at: float = field(default_factory=time.monotonic)
 
     def deadline(self) -> float:
+        """When the requests fail."""
         return min(request.deadline for request in (*self.sent, *self.held))
 
     def attend(self) -> None:
-        """The caller is back. If it was away with bytes unsent, the broker could not respond: that time counts to no
-        deadline."""
+        """The caller is back. Time in which bytes were unsent and nobody sent them counts to no deadline (race 1)."""
         now = time.monotonic()
         if isinstance(self.channel, Connection) and self.channel.has_unsent_bytes():
             for request in (*self.sent, *self.held):
@@ -133,7 +168,7 @@ class InFlightQueue(Generic[RequestT]):
         self.attended_at = now
 
     def connection(self) -> Connection:
-        """The connection, which is open: `open` has returned."""
+        """The open connection. Call it only once `open` has returned, or if the connection was open from the start."""
         assert isinstance(self.channel, Connection)
         return self.channel
 
@@ -141,7 +176,7 @@ class InFlightQueue(Generic[RequestT]):
         """Take the connection that a thread has opened.
 
         Args:
-            extends_deadline: whether each deadline was for the connection first, and moves on by `timeout_s`.
+            extends_deadline: whether each request gets its `timeout_s` again, from now, for the response.
 
         Raises:
             KafkaMetaError: the connection failed, or the first request could not be sent.
@@ -152,7 +187,7 @@ class InFlightQueue(Generic[RequestT]):
             request.deadline = request.read_deadline()
 
     def time_out(self, name: str) -> KafkaMetaError:
-        """Abandon the requests; returns their error."""
+        """Close the channel of requests that have passed their deadline; returns their error."""
         if isinstance(self.channel, OpeningConnection):
             self.channel.close()
             error = self.channel.error(OPENING_GRACE_S)
@@ -165,8 +200,15 @@ class InFlightQueue(Generic[RequestT]):
 def next_events(
     waiting: Mapping[int, InFlightQueue[Any]], interrupting: Collection[InFlightQueue[Any]], until: float
 ) -> dict[int | None, int]:
-    """What the brokers are ready for, by node id and as `selectors.EVENT_READ` and `EVENT_WRITE`. None stands for
-    `interrupting`. Empty if nothing happens by `until`."""
+    """Wait for the first events of these queues.
+
+    Args:
+        interrupting: queues of another kind of request.
+
+    Returns:
+        `selectors.EVENT_READ`, `EVENT_WRITE` or both, by node id; for all of `interrupting` by None. Empty if nothing
+        happens by `until`.
+    """
     buffered: dict[int | None, int] = {
         node_id: selectors.EVENT_READ
         for node_id, queue in waiting.items()

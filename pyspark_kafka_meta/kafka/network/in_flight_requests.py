@@ -1,7 +1,51 @@
-"""`InFlightRequests`: the in-flight requests of one kind and the connections that carry them, one to each broker.
+"""`InFlightRequests`: the requests of one kind (such as Fetch) to all brokers, and the connections that carry them.
 
-Sending never waits for a broker: `receive` sends what the sockets did not take, and returns the first response of
-several brokers. Named after Kafka's `org.apache.kafka.clients.InFlightRequests`.
+A client has one thread, and a slow broker must not delay the others. So `send` never waits: the kernel takes what fits
+into the socket's buffer, and a thread opens a missing connection. All waiting is in `receive`. It waits for several
+brokers at a time, sends what the sockets did not take, and returns the first response or failure. Deadlines are checked
+there alone. Only a response that has begun is read to its end while other brokers wait, which is why it may not pause
+for long (`connection.SILENCE_S`).
+
+A broker handles the requests of one connection in order, and responds in order. So a connection needs no bookkeeping
+but a queue (`in_flight_queue`), and a connection that has failed is closed: nobody knows which response comes next.
+Each kind has at most one connection to a broker, with one request in flight, or several if it `pipelines` (Produce).
+
+| state of a broker | where | ends with |
+|---|---|---|
+| idle | a connection may be in `IdleConnections`, for all kinds | `send` |
+| opening | a queue with an `OpeningConnection`: a thread connects, logs in, sends one request | in flight; failed |
+| in flight | a queue with a `Connection`: requests wait for their responses | the last response; failed |
+| login due | the same; new requests are `held`, as the session ends soon (KIP-368) | the last response, then opening |
+| failed | the error is in `_failed`, the connection is closed | `receive`, which returns the failure |
+
+An error and a missed deadline lead to "failed". One failure is of all requests to the broker. `drop` leads to "idle"
+from any state, and closes the connection.
+
+Races: what happens without a guard, and the guard. A and B are requests to the same broker, in this order.
+
+1. A late response. (1) A gets no response in time, or is replaced by B. (2) B is sent over the same connection. (3) The
+   response to A arrives, and is taken for the response to B. Guards: a timeout, `drop`, and a `send` that does not
+   pipeline close the connection of A. An idle connection on which bytes have arrived is not used
+   (`Connection.is_usable`). A response must carry the correlation id of the oldest request.
+2. A failure that was not received yet. (1) A fails, but `receive` returns the response of another broker first. (2) B
+   goes out over a new connection. (3) `receive` returns the failure of all requests to the broker: the caller counts B
+   among them, though the broker handles B. Guard: until then, `send` of a kind that pipelines sends nothing.
+3. A busy caller. (1) The response to A arrives in time. (2) The caller computes until A's deadline has passed. (3) By
+   the clock, A has failed. Guard: `receive` looks at the sockets before the clock, and gives a response that has begun
+   as much time again to its end.
+4. The login in between. (1) A is in flight when the session is about to end. (2) A login is sent after A. (3) The
+   response to A is taken for that of the login. Guard: later requests are `held` until nothing is in flight; then a
+   thread logs in and sends the first of them.
+5. An idle connection breaks. (1) The broker closes it, as it does after some minutes. (2) A is sent over it, and fails
+   although the broker is healthy. Guard: `IdleConnections.take` looks at the socket, and if A cannot be sent, `_start`
+   sends A over a new connection.
+6. Metadata arrives. (1) The caller waits for the response of a broker that hangs. (2) Metadata arrives, by which the
+   broker has lost its partitions. (3) The caller waits until the deadline nevertheless. Guard: an event at the socket
+   of `interrupted_by`, or its deadline, ends the wait.
+7. A cancelled caller. (1) An exception such as KeyboardInterrupt ends `send` in the middle of A. (2) B is sent over the
+   same connection: it begins within A. Guard: `_failing` and `_closed_by_errors` close the connection at any exception.
+
+Named after Kafka's `org.apache.kafka.clients.InFlightRequests`.
 """
 
 from __future__ import annotations
@@ -33,17 +77,17 @@ ResponseT = TypeVar("ResponseT")
 
 
 class IdleConnections:
-    """Open connections without a request in flight, which the kinds of requests of a client share. Not thread-safe.
+    """Open connections without a request in flight, shared by all kinds of requests of a client. Not thread-safe.
 
-    Brokers limit the connections of a host (`max.connections.per.ip`): a client has as many to a broker as it has
-    requests of different kinds in flight at a time, not one for each kind.
+    Brokers limit the connections of a host (`max.connections.per.ip`). With shared connections, a client needs only as
+    many to a broker as kinds of requests are in flight to it at the same time.
     """
 
     def __init__(self) -> None:
         self._by_address: dict[Address, list[Connection]] = {}
 
     def take(self, address: Address) -> Connection | None:
-        """The connection that was used last, if its broker has not closed it."""
+        """The connection to this address that was used last and that its broker has not closed; None without any."""
         idle = self._by_address.get(address, [])
         while idle:
             connection = idle.pop()
@@ -53,6 +97,7 @@ class IdleConnections:
         return None
 
     def put(self, connection: Connection) -> None:
+        """Keep a connection whose last response was received."""
         self._by_address.setdefault(connection.address, []).append(connection)
 
     def close_except(self, addresses: Collection[Address]) -> None:
@@ -63,17 +108,14 @@ class IdleConnections:
 
 
 class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
-    """Implements `Requests` and `PipelinedRequests` of `kafka.protocol.requests`. Not thread-safe.
-
-    A connection opens at its first use and closes for good at its first error.
-    """
+    """Implements `Requests` and `PipelinedRequests` of `kafka.protocol.requests`. Not thread-safe."""
 
     name: ClassVar[str]
     """The kind of request in errors."""
     pipelines: ClassVar[bool] = False
     """Whether a broker may have several requests in flight."""
     extends_deadline: ClassVar[bool] = True
-    """Whether a response gets as much time as its connection, or both share the deadline."""
+    """Whether requests get their whole timeout again once a new connection is open."""
 
     def __init__(
         self,
@@ -84,7 +126,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         """
         Args:
             idle: shared with the other kinds of requests of the client.
-            interrupted_by: requests that end a `receive` here once they have a response, an error or a timeout.
+            interrupted_by: requests of another kind that end a `receive` here (race 6).
         """
         self._settings = settings
         self._interrupted_by = interrupted_by
@@ -106,9 +148,9 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
 
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
         if not self.pipelines:
-            self.drop(broker.node_id)  # its response must not be taken for the response to the new request
+            self.drop(broker.node_id)  # race 1
         if broker.node_id in self._failed:
-            return  # the failure, which was not received yet, is of this request too
+            return  # race 2: the failure is of this request too
         queue = self._in_flight.get(broker.node_id)
         if queue is None:
             self._start(broker, deque([InFlightRequest(request, deadline)]))
@@ -156,8 +198,8 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
             self.drop(node_id)
 
     def _start(self, broker: Broker, requests: deque[InFlightRequest[RequestT]]) -> None:
-        """Send the first request, to which no other is in flight, then the others: over an idle connection, or, if
-        there is none, it breaks or its session has to be renewed first, in a thread."""
+        """Send requests to a broker that has none in flight, over an idle connection. If there is none, or it breaks,
+        or its login is due, a thread sends the first request, and the others are held."""
         first, idle = requests.popleft(), self._idle.take(broker.address)
         channel: Connection | OpeningConnection | None = None
         if idle is not None:
@@ -176,8 +218,8 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
             self._send_held(queue)
 
     def _open(self, broker: Broker, request: RequestT, deadline: float, idle: Connection | None) -> Connection:
-        """Send over an idle connection whose login is due, or over a new connection. In a thread. A refused token is
-        replaced once, over a new connection: it may have been revoked."""
+        """The work of the thread: log in again over an idle connection, or open a new connection, and send. A refused
+        token is replaced once, over a new connection: it may have been revoked."""
 
         def send_over(connection: Connection) -> Connection:
             with _closed_by_errors(connection):
@@ -190,6 +232,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
             return send_over(Connection(broker.address, self._settings, deadline))
 
     def _send_held(self, queue: InFlightQueue[RequestT]) -> None:
+        """Send the held requests, unless the connection is not open yet or a login is due."""
         with self._failing(queue):
             while queue.held and isinstance(queue.channel, Connection) and not queue.channel.login_is_due():
                 queue.sent.append(queue.held.popleft())
@@ -197,7 +240,8 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
                 queue.channel.send(*message, queue.sent[-1].deadline)
 
     def _advance(self, events: Mapping[int, int]) -> int | None:
-        """Open connections and send. Returns the first broker whose response has begun, or whose connection is lost."""
+        """Take opened connections, and send unsent bytes. Returns the first broker with something to read: a response,
+        or the end of its connection."""
         for node_id, event in events.items():
             queue = self._in_flight[node_id]
             with self._failing(queue):
@@ -211,6 +255,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         return None
 
     def _response(self, node_id: int) -> ResponseT | RequestFailure:
+        """Read the response to the oldest request. After the last response the connection is idle again."""
         queue = self._in_flight.pop(node_id)
         connection = queue.connection()
         try:
@@ -233,7 +278,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
 
     @contextmanager
     def _failing(self, queue: InFlightQueue[RequestT]) -> Iterator[None]:
-        """Any error, including cancellation, ends all requests of the queue."""
+        """A KafkaMetaError is the failure of all requests of the queue. Any other exception drops them (race 7)."""
         try:
             yield
         except KafkaMetaError as error:
