@@ -1,26 +1,53 @@
-"""`LeaderRequests`: the requests of one kind to the leaders of partitions, until their responses, in what Fetch,
-Produce and ListOffsets do alike. Follows Kafka's `AbstractFetch` and `Sender`.
+"""`LeaderRequests`: requests of one kind to the leaders of partitions: what Fetch, Produce and ListOffsets do alike.
 
-A request goes to a broker, and holds members: the partitions that it is for.
+A request goes to the leader of a partition according to the metadata cache (a Fetch perhaps to a replica). It has
+several members: the partitions, or batches of partitions, that it is for. Leaders move. A former leader refuses the
+request, or is gone, or hangs. So each error must lead a partition to its next leader soon, and yet thousands of clients
+must not flood brokers with requests that fail again. Hence a partition that failed waits, for newer metadata or for a
+backoff.
 
-| what happens | what follows |
+| state of a partition | meaning | ends with |
+|---|---|---|
+| ready | its leader may get a request | the next request to the leader |
+| in a request | the request has no response | the response, the failure, or `abandon` |
+| throttled | its leader has asked the client to wait (KIP-219) | the throttle time, or another leader |
+| waits for metadata | the leader is wrong or unknown in the metadata that was used | newer metadata |
+| backs off | the leader may accept the request later | the backoff, which grows with each error in a row |
+
+The three last states are in the partition's `RetryPause`. A throttled partition looks for another leader every
+`THROTTLED_CHECK_S`.
+
+| what happens to a request | what follows |
 |---|---|
-| the broker throttles the client (KIP-219) | no request to it; leaders are looked up every `THROTTLED_CHECK_S` |
-| an error names the new leader (KIP-951) | that leader is next, without a wait |
-| an error without it, no response, no leader | the partition waits for metadata newer than the request's |
-| another retriable error | the partition waits for a backoff |
-| the response is overdue | new metadata is requested: the broker may hang. The request goes on |
-| and new metadata has other leaders | the caller abandons the request, or the partitions that moved |
+| an error names the new leader (KIP-951) | its partition is ready at once, if the cache takes the hint |
+| another error of a stale leader, no response, no leader | the partition waits for metadata |
+| another retriable error | the partition backs off |
+| no response by `overdue_at` | the leader may hang: metadata is requested (`suspect`), the request stays in flight |
+| new metadata has other leaders for an overdue request | the caller abandons it, or the partitions that moved |
 
-Races that callers rely on:
+ListOffsets uses only the part for overdue requests: it sends each request once, and its caller repeats it.
 
-- An overdue broker is asked for its response by itself, at the time of the same look: brokers that always have
-  responses would hide a hung broker, and a response that has arrived is no reason to abandon the broker.
-- A refresh is requested for the generation of the metadata that the request used. If the metadata is newer by then, the
-  partition does not wait: it looks at the newer leader first.
-- A wait ends when metadata arrives: it may have moved the partitions of an overdue request.
+Races: what happens without a guard, and the guard.
 
-Coordinators of transactions are no leaders: their requests are in `transaction_coordinators`.
+1. A hung broker among busy brokers. (1) Broker 1 hangs, the others always have a response. (2) Each turn of the
+   caller's loop takes one of their responses, and nobody notices broker 1. Guard: in each turn, Fetch and Produce first
+   receive from each `overdue` broker alone, without a wait (`receive_from`). Without a response, they suspect or
+   abandon it.
+2. A response that was not read yet. (1) A leader responds in time, but the caller is busy with rows. (2) Its partition
+   moves. (3) By the clock the request is overdue and its partition has moved: it would be abandoned, and sent again.
+   Guards: the turn of race 1 takes a response that has arrived before it abandons anything. Produce does not count the
+   time in which Spark computes rows (`postpone_overdue`).
+3. An old error. The cache counts its snapshots: the generation. (1) A request uses metadata of generation 5. (2)
+   Generation 6 arrives, with another leader. (3) The old leader refuses the request, or fails. The partition would wait
+   for generation 7, or go back to the leader that the error names. Guard: `SentRequest.generation`. If the cache has a
+   newer generation, no metadata is requested, the partition does not wait, and a hint is ignored.
+4. A wait without a request. (1) A partition waits for newer metadata. (2) Nobody requests it, so that the wait lasts
+   until kafka.metadata.max.age.ms. Guard: the methods that let a partition wait for newer metadata request it.
+5. Metadata during a wait. (1) A leader hangs; metadata is requested. (2) It arrives while the caller waits for the
+   leader's response. (3) The caller waits on, although the partition has moved. Guard: metadata ends `receive`.
+
+Follows Kafka's `AbstractFetch` and `Sender`. Coordinators of transactions are no leaders: their requests are in
+`transaction_coordinators`.
 """
 
 from __future__ import annotations
@@ -40,7 +67,7 @@ from pyspark_kafka_meta.model import Broker, LeaderHint, RefreshReason
 OVERDUE_MS = 2_000
 """A leader whose response is this late may hang: metadata is requested from another broker."""
 THROTTLED_CHECK_S = 1.0
-"""A broker may throttle for a minute. Meanwhile the leaders of its partitions are looked up this often."""
+"""A broker may throttle the client for a minute, and lose partitions meanwhile."""
 
 MemberT = TypeVar("MemberT")
 ResponseT = TypeVar("ResponseT", bound="Response")
@@ -57,8 +84,9 @@ class SentRequest(NamedTuple, Generic[MemberT]):
     """A request without a response.
 
     Attributes:
-        generation: of the snapshot that named the broker.
-        members: what it is for; without partitions that moved away from a hung broker.
+        generation: of the snapshot that named the leader.
+        members: the partitions, or batches of partitions, that the request is for. A caller removes partitions that
+            have moved away from a hung broker.
         sent_at, overdue_at: seconds of the client's clock.
     """
 
@@ -98,7 +126,7 @@ class LeaderRequests(Generic[MemberT, ResponseT]):
         return len(self._sent.get(node_id, ()))
 
     def is_throttled(self, waiting: RetryPause, node_id: int, now: float) -> bool:
-        """Whether the broker throttles the client: then the partition waits."""
+        """Whether the broker throttles the client. If so, the partition waits, for at most `THROTTLED_CHECK_S`."""
         waiting.wait_until(min(self._client.throttles.until(node_id), now + THROTTLED_CHECK_S))
         return waiting.not_before > now
 
@@ -112,21 +140,23 @@ class LeaderRequests(Generic[MemberT, ResponseT]):
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def wake_up_at(self, waiting: Iterable[RetryPause], now: float) -> float:
-        """When there is work without a response: a refresh, a request after a pause, an overdue request."""
+        """When there is work without a response: a refresh is due, the pause of a partition ends, or a request is
+        overdue. An overdue request is looked at once per backoff."""
         next_update = now + self._client.cache.time_to_next_update_ms() / 1000
         next_look = now + self._client.backoff_s(1)
         pauses = [each.not_before for each in waiting if each.not_before > now]
         return min(next_update, *pauses, max(self.overdue_at(), next_look))
 
     def receive(self, deadline: float) -> Received[MemberT, ResponseT] | None:
-        """The first response or failure; None if there is none by `deadline`, or before it if metadata has arrived.
-        Without any request in flight, this sleeps."""
+        """The first response or failure; None if there is none by `deadline`, or once metadata has arrived (race 5).
+        Without any request in flight, also of metadata, this sleeps until `deadline`."""
         if not self._sent and not self._client.cache.has_request_in_flight:
             self._client.sleep(max(deadline - self._client.clock(), 0))
         return self.receive_from(self._sent.keys(), deadline)
 
     def receive_from(self, node_ids: Collection[int], deadline: float) -> Received[MemberT, ResponseT] | None:
-        """As `receive`, of these brokers alone, and without sleep."""
+        """As `receive`, of these brokers alone, and without sleep. A `deadline` that has passed takes only a response
+        that has arrived."""
         received = self._requests.receive(node_ids, deadline)
         if received is None:
             return None
@@ -158,7 +188,7 @@ class LeaderRequests(Generic[MemberT, ResponseT]):
         cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
 
     def abandon(self, node_id: int) -> list[SentRequest[MemberT]]:
-        """Forget the requests to a broker; returns them."""
+        """Drop the requests to a broker, and close their connection; returns them."""
         self._requests.drop(node_id)
         return list(self._sent.pop(node_id))
 
@@ -167,7 +197,7 @@ class LeaderRequests(Generic[MemberT, ResponseT]):
             self.abandon(node_id)
 
     def postpone_overdue(self, seconds: float) -> None:
-        """Do not count time in which nothing is sent or received."""
+        """Do not count time in which the caller neither sends nor receives (race 2)."""
         for node_id, queue in self._sent.items():
             self._sent[node_id] = deque(sent._replace(overdue_at=sent.overdue_at + seconds) for sent in queue)
 
@@ -184,17 +214,17 @@ class LeaderRequests(Generic[MemberT, ResponseT]):
             cache.request_update(refresh.reason, sent.generation, waiting.partition, code, node_id)
 
     def refresh_after_failure(self, waiting: RetryPause, sent: SentRequest[MemberT], error: KafkaMetaError) -> None:
-        """After a request without a response: wait for newer metadata."""
+        """After a request without a response: let a partition of it wait for newer metadata."""
         waiting.wait_for_metadata_after(sent.generation)
         self._client.cache.request_update(failure_reason(error), sent.generation, node_id=sent.broker.node_id)
 
     def wait_for_leader(self, waiting: RetryPause, reason: RefreshReason, error_code: int = 0) -> None:
-        """Without a leader in the metadata: wait for newer metadata."""
+        """Let a partition without a leader in the metadata wait for newer metadata."""
         generation = self._client.cache.snapshot.generation
         waiting.wait_for_metadata_after(generation)
         self._client.cache.request_update(reason, generation, waiting.partition, error_code)
 
     def back_off(self, waiting: RetryPause) -> None:
-        """After a retriable error of a partition: wait, longer after each in a row."""
+        """After another retriable error of a partition: let it back off."""
         self._client.events.count_retry()
         waiting.back_off(self._client.clock(), self._client.backoff_s)
