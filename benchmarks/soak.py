@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
@@ -48,6 +49,8 @@ CATCH_UP_TIMEOUT_S = 180.0
 LOOK_EVERY_S = 2.0
 BLAME_S = 10.0
 """For so long after a fault is over, a refresh event may blame its broker for a request that it did not respond to."""
+MAX_PLACES = 10
+"""Timeouts of healthy brokers that are described."""
 MEASURE_AT = (0.1, 0.5, 1.0)
 """Fractions of the duration at which memory is measured: minutes 2, 10 and 20 of 20."""
 PROCESSES = {"planner": "python_streaming_source_runner", "largest worker": "pyspark.daemon"}
@@ -60,11 +63,9 @@ class Unwell(NamedTuple):
     began: float
     ended: float
 
-    def is_during(self, event: Mapping[str, Any]) -> bool:
-        return bool(self.began <= event["time_ms"] / 1000 <= self.ended + BLAME_S)
-
     def explains(self, event: Mapping[str, Any]) -> bool:
-        return self.is_during(event) and bool(event["cause_node_id"] == self.broker_id)
+        is_during = self.began <= event["time_ms"] / 1000 <= self.ended + BLAME_S
+        return is_during and bool(event["cause_node_id"] == self.broker_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +255,9 @@ def event_rows(folder: Path, unwell: Collection[Unwell]) -> dict[str, str]:
     lines = [line for file in folder.glob("*.jsonl") for line in file.open()]
     # A process that was killed may leave a part of a line.
     events = [event for event in (json.loads(line) for line in lines if line.endswith("\n")) if event["reason"]]
-    false = false_timeouts(events, unwell)
-    beside = sum(any(fault.is_during(event) for fault in unwell) for event in false)
+    false = [f" ({_place(event, unwell)})" for event in false_timeouts(events, unwell)]
     return {
-        "timeouts of healthy brokers": f"{len(false):,}, {beside:,} of them during a fault of another broker",
+        "timeouts of healthy brokers": f"{len(false):,}{''.join(false[:MAX_PLACES])}",
         "refresh events": told(Counter(f"{event['role']} {event['reason']}" for event in events)),
     }
 
@@ -266,6 +266,16 @@ def false_timeouts(events: Iterable[Mapping[str, Any]], unwell: Collection[Unwel
     """Events that blame a broker without a fault for a request without a response."""
     timeouts = [event for event in events if event["reason"] == "request_timeout"]
     return [event for event in timeouts if not any(fault.explains(event) for fault in unwell)]
+
+
+def _place(event: Mapping[str, Any], unwell: Collection[Unwell]) -> str:
+    """Who blames which broker, and when."""
+    blames, time_s = f"{event['role']} blames {event['cause_node_id']}", event["time_ms"] / 1000
+    earlier = [fault for fault in unwell if fault.began <= time_s]
+    if not earlier:
+        return f"{blames} before any fault"
+    last = max(earlier, key=attrgetter("began"))
+    return f"{blames} {time_s - last.began:.1f} s after {last.broker_id}, unwell for {last.ended - last.began:.1f} s"
 
 
 def told(counts: Counter[str]) -> str:
