@@ -517,6 +517,16 @@ def test_follower_is_left_only_after_empty_responses_in_a_row(
     assert reader.on_fetched(empty, response_is_empty=True) == ReadFrom(LEADER)
 
 
+@pytest.mark.parametrize("follower_first", [False, True])
+def test_empty_responses_of_one_replica_prove_nothing_about_another(follower_first: bool) -> None:
+    reader, empty = cursor(), response(high_watermark=100)
+    reader.request(TOPIC_ID, EPOCH, of_follower=follower_first)
+    positions_after(reader, *[(empty, True)] * (MAX_EMPTY_RESPONSES - 1))
+    reader.request(TOPIC_ID, EPOCH, of_follower=not follower_first)
+
+    assert reader.on_fetched(empty, response_is_empty=True) is None
+
+
 def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
     reader = cursor()
     short = response(high_watermark=0)
