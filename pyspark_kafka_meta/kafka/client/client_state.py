@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,6 @@ class ClientState:
         replicas: preferred read replicas, by rack: queries with different racks share a client.
         broker_reports: the last metadata of each broker that was asked for its own, by node id.
         producer: sequence numbers of idempotent writes.
-        offset_failures: failed ListOffsets in a row, by node id.
         batch_committers: by the options of their sinks: `write.exactly_once` keeps them as long as this client.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
         rng: of backoffs and of the choice of brokers.
@@ -66,7 +65,6 @@ class ClientState:
         self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
         self.broker_reports: dict[int, MetadataSnapshot] = {}
         self.producer = ProducerState()
-        self.offset_failures: Counter[int] = Counter()
         self.batch_committers: dict[SinkOptions, object] = {}
         self.network: Network = KafkaNetwork(ConnectionSettings.of(options)) if network is None else network
         self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)

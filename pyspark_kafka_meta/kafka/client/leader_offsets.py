@@ -5,6 +5,7 @@ A leader that does not respond does not delay the others. Its request is abandon
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -43,6 +44,8 @@ class LeaderOffsets:
         self._cache = client.cache
         self._template = template
         self._deadline = deadline
+        # In a row, by node id. A later caller begins anew: a broker that failed long ago is not suspected sooner.
+        self._failures: Counter[int] = Counter()
         self._requests: LeaderRequests[TopicPartition, OffsetsResponse] = LeaderRequests(client, client.network.offsets)
 
     def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
@@ -85,7 +88,7 @@ class LeaderOffsets:
             groups[broker.node_id][1].append(OffsetQuery(partition, queries[partition], leader_epoch))
         now = self._client.clock()
         for broker, members in groups.values():
-            failures = self._client.offset_failures[broker.node_id]
+            failures = self._failures[broker.node_id]
             timeout_ms = attempt_timeout_ms(failures, self._client.options.request_timeout_ms)
             request = replace(self._template, queries=tuple(members))
             # A throttling broker may respond later. Its leadership is checked no later: it may hang as well.
@@ -126,11 +129,11 @@ class LeaderOffsets:
         if isinstance(received, RequestFailure):
             if not isinstance(received.error, RETRIABLE_ERRORS):
                 raise received.error
-            self._client.offset_failures[node_id] += 1
+            self._failures[node_id] += 1
             self._cache.report_failure(received.error, sent.generation, node_id)
             self.errors.update(dict.fromkeys(sent.members, str(received.error)))
             return {}
-        del self._client.offset_failures[node_id]
+        del self._failures[node_id]
         self._client.take_throttle(node_id, received.throttle_ms)
         offsets: dict[TopicPartition, PartitionOffset] = {}
         for partition in sent.members:

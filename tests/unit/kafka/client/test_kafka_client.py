@@ -310,6 +310,21 @@ def test_leader_that_responded_again_is_not_suspected_so_soon(scene: Scene, clie
     assert scene.sent("Metadata") == []
 
 
+def test_leader_that_failed_in_an_earlier_call_is_not_suspected_so_soon(scene: Scene, client: KafkaClient) -> None:
+    scene.network.down.add(1)
+    scene.clock.at(4, lambda: scene.cluster.move_leader(T0, 2))
+    assert latest(scene, client, T0) == {T0: 12}
+    scene.network.down.clear()
+    scene.cluster.move_leader(T0, 1)
+    client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
+    scene.network.requests.clear()
+    scene.network.hung.add(1)
+    scene.clock.at(1.5, scene.network.hung.clear)
+
+    assert latest(scene, client, T0) == {T0: 12}
+    assert scene.sent("Metadata") == []
+
+
 def test_leaders_that_responded_are_not_asked_again(scene: Scene, client: KafkaClient) -> None:
     scene.script(T0, 6, 6, 6)
     latest(scene, client, T0, T1, T2)
