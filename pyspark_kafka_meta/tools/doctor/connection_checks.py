@@ -329,6 +329,9 @@ def _run(cluster: Mapping[str, str], addresses: Sequence[Address], marked: Marke
         import sys
 
         try:
+            # By its name there, and only now: a function of this module would be imported before the task begins.
+            from pyspark_kafka_meta.tools.doctor.connection_checks import check_executor
+
             return check_executor(release, given, targets, marked)
         except Exception as error:
             what = f"{sys.executable} does not have pyspark_kafka_meta as the driver does ({error})"
