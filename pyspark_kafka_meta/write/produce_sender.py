@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
-from pyspark_kafka_meta.errors import ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.leader_requests import LeaderRequests, Received, SentRequest
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS, BackOff, Fail, Refresh
@@ -188,8 +188,7 @@ class ProduceResponseHandler:
             if produced is None:
                 error = ProtocolError(f"{sent.broker.address} answered without {queue.partition}")
                 self._client.events.count_retry()
-                queue.on_request_failed(queued, str(error))
-                self._requests.refresh_after_failure(queue, sent, error)
+                self._wait_for_metadata(queue, queued, sent, error)
             else:
                 self._carry_out(queue, queue.on_response(queued, produced), sent, produced)
 
@@ -200,8 +199,14 @@ class ProduceResponseHandler:
         self._client.events.count_retry()
         for sent in requests:
             for queue, queued in sent.members:
-                queue.on_request_failed(queued, str(failure.error))
-                self._requests.refresh_after_failure(queue, sent, failure.error)
+                self._wait_for_metadata(queue, queued, sent, failure.error)
+
+    def _wait_for_metadata(
+        self, queue: PartitionQueue, queued: QueuedBatch, sent: SentRequest[SentBatch], error: KafkaMetaError
+    ) -> None:
+        """Have a batch without a response sent again, once metadata is newer than the request's."""
+        queue.on_request_failed(queued, str(error))
+        self._requests.refresh_after_failure(queue, sent, error)
 
     def _carry_out(
         self,

@@ -105,9 +105,8 @@ class RecentOffsets:
     thousand partitions an object takes 45 ms to parse, 10 ms to make and 2 ms to compare."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[SourceOffset, dict[str, Any]]] = deque(
-            maxlen=4
-        )  # of two micro-batches, end and latest
+        # Of two micro-batches, the end and the latest offsets.
+        self._recent: deque[tuple[SourceOffset, dict[str, Any]]] = deque(maxlen=4)
 
     def parse(self, value: object) -> SourceOffset:
         """As `SourceOffset.parse`."""

@@ -179,35 +179,36 @@ EVENTS_MISSING = Metric(
 
 # --- of caches --------------------------------------------------------------------------------------------------------
 
+_EXECUTOR = ("process", "application_id", "executor")
 CACHES = Metric(
     "kafkameta_caches",
     Kind.GAUGE,
     "Caches with an event in the last ten minutes, unless closed or reported as dead.",
-    ("process", "application_id", "executor"),
+    _EXECUTOR,
 )
 CACHE_LAST_REFRESH = Metric(
     "kafkameta_cache_last_refresh_timestamp_seconds",
     Kind.GAUGE,
     "When the last Metadata response in an event came, since 1970 UTC, of the oldest of an executor's caches.",
-    ("process", "application_id", "executor"),
+    _EXECUTOR,
 )
 CACHE_GENERATION = Metric(
     "kafkameta_cache_generation",
     Kind.GAUGE,
     "Metadata responses to one cache, the largest number of an executor's caches.",
-    ("process", "application_id", "executor"),
+    _EXECUTOR,
 )
 CACHED_PARTITIONS = Metric(
     "kafkameta_cached_partitions",
     Kind.GAUGE,
     "Partitions in the caches of an executor.",
-    ("process", "application_id", "executor"),
+    _EXECUTOR,
 )
 STALE_PARTITIONS = Metric(
     "kafkameta_stale_partitions",
     Kind.GAUGE,
     "Of these, partitions whose cached leader epoch or topic id is older than the cluster's. Needs the cluster.",
-    ("process", "application_id", "executor"),
+    _EXECUTOR,
 )
 
 # --- of queries -------------------------------------------------------------------------------------------------------

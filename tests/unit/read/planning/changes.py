@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
+from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from tests.partitions import T0
 from tests.unit.scene import Scene
 
@@ -61,6 +63,18 @@ def before_offsets_are_asked(scene: Scene, nth: int, happens: Any) -> None:
         return real(*arguments)
 
     scene.monkeypatch.setattr(LeaderOffsets, "ask", ask)
+
+
+def plan_again(scene: Scene) -> None:
+    """The next plan finds at its end, once it has reported its losses, that a topic went away."""
+    real, left = LeaderEpochs.with_epoch_starts, iter([True])
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(left, False):
+            raise UnknownTopicError("a topic was deleted while its offsets were listed")
+        return real(*arguments)
+
+    scene.monkeypatch.setattr(LeaderEpochs, "with_epoch_starts", interrupted)
 
 
 def delete_u(scene: Scene) -> None:

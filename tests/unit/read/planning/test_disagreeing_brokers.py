@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
+from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
-from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.subscription import Subscription
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, U0
@@ -22,6 +21,7 @@ from tests.unit.read.planning.changes import (
     delete_u,
     lose,
     lose_the_end,
+    plan_again,
     recreate,
     recreate_smaller,
 )
@@ -242,9 +242,7 @@ def test_topic_that_is_not_seen_twice_in_a_row_is_told_twice(scene: Scene) -> No
     assert [event.cause_topic for event in scene.events if event.kind is EventKind.DATA_LOSS] == ["u", "u"]
 
 
-def test_topic_that_comes_back_is_read_on_though_the_plan_is_made_again(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_that_comes_back_is_read_on_though_the_plan_is_made_again(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "0", "1")
     query = Query(scene, **PATTERN, **GO_ON)
@@ -254,14 +252,7 @@ def test_topic_that_comes_back_is_read_on_though_the_plan_is_made_again(
     query.step()
     scene.cluster.topics["u"] = hidden
     lose(scene, lambda scene: scene.write(U0, "while it was not seen"))
-    real, left = LeaderEpochs.with_epoch_starts, iter([True])
-
-    def interrupted(*arguments: Any) -> Any:
-        if next(left, False):
-            raise UnknownTopicError("a topic was deleted while its offsets were listed")
-        return real(*arguments)
-
-    monkeypatch.setattr(LeaderEpochs, "with_epoch_starts", interrupted)
+    plan_again(scene)
 
     assert query.step() == {U0: (2, 3)}
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.errors import DataLossError, OptionError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
-from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, T3
+from tests.unit.read.planning.changes import plan_again
 from tests.unit.read.planning.queries import GO_ON, Query, add_partition, begins, offsets_json, positions, spans
 from tests.unit.scene import Scene
 
@@ -178,14 +178,7 @@ def test_aged_out_start_is_recorded_once_though_the_plan_is_made_again(scene: Sc
     query = Query(scene, **GO_ON)
     query.step()
     add_partition_that_aged_out(scene)
-    real, left = LeaderEpochs.with_epoch_starts, iter([True])
-
-    def interrupted(*arguments: Any) -> Any:
-        if next(left, False):
-            raise UnknownTopicError("a topic was deleted while its offsets were listed")
-        return real(*arguments)
-
-    scene.monkeypatch.setattr(LeaderEpochs, "with_epoch_starts", interrupted)
+    plan_again(scene)
 
     assert query.step() == {T3: (2, 3)}
     assert losses(scene) == [(3, 0, 2)]
@@ -239,14 +232,7 @@ def test_small_batches_wait_for_more_records_but_not_longer_than_the_delay(scene
 def test_the_first_batch_is_not_put_off_though_it_is_planned_again(scene: Scene) -> None:
     """Its initial offset is no end of a batch: Spark would log it, and no start could read it."""
     query = Query(scene, startingOffsets="earliest", minOffsetsPerTrigger="1000")
-    real, left = LeaderEpochs.with_epoch_starts, iter([True])
-
-    def interrupted(*arguments: Any) -> Any:
-        if next(left, False):
-            raise UnknownTopicError("a topic was deleted while its offsets were listed")
-        return real(*arguments)
-
-    scene.monkeypatch.setattr(LeaderEpochs, "with_epoch_starts", interrupted)
+    plan_again(scene)
 
     assert query.step() == dict.fromkeys((T0, T1, T2), (0, 12))
 
