@@ -254,7 +254,7 @@ class RefreshReason(StrEnum):
     MAX_AGE = "max_age"
     """The metadata is older than `kafka.metadata.max.age.ms`."""
     ON_DEMAND = "on_demand"
-    """A user or program requested it."""
+    """A user or program requested it, or a response may be out of date."""
     LEADER_HINT = "leader_hint"
     """An error response named the new leader (KIP-951); the request confirms it."""
     REBOOTSTRAP = "rebootstrap"

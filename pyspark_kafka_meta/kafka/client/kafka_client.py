@@ -57,7 +57,7 @@ class KafkaClient(ClientState):
         elif not self.cache.snapshot.topics.keys() >= new:
             self.cache.refresh(RefreshReason.NEW_TOPIC, deadline)
         elif self.cache.has_request_in_flight:  # perhaps since the last plan, long ago
-            self.cache.refresh(RefreshReason.MAX_AGE, deadline)
+            self.cache.refresh(RefreshReason.ON_DEMAND, deadline)
         else:
             self.cache.refresh_if_due(deadline)
         expected = {partition for partition in expected if partition.topic in topics}

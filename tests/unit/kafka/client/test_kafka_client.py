@@ -442,6 +442,7 @@ def test_plan_does_not_trust_a_response_that_waited_since_the_plan_before(scene:
     client.partitions(["t"], scene.clock() + 60)
 
     assert len(scene.sent("Metadata")) == asked + 1
+    assert [event.reason for event in scene.events[-2:]] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
 
 
 @pytest.mark.parametrize(("config", "policy"), [({"cleanup.policy": "compact,delete"}, "compact,delete"), ({}, None)])
