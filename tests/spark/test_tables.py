@@ -202,7 +202,7 @@ def test_a_stream_of_a_current_state_table_is_refused(scene: Scene, table: str) 
     rows = scene.spark.readStream.format("kafkameta").option("table", table).options(**options)
 
     with pytest.raises(Exception, match=f"table {table} is not a stream"):
-        rows.load().writeStream.format("noop").start().awaitTermination(60)
+        rows.load().writeStream.format("noop").start().awaitTermination(120)
 
 
 def test_lag_of_a_query_that_has_not_begun_is_a_clear_error(scene: Scene) -> None:
