@@ -26,6 +26,7 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.cluster_tools import create_topic, leads_once_elected
+from tests.spark.traces import wait_until_quiet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -194,6 +195,7 @@ def test_scene_04_no_request_asks_for_what_is_known(
     other.start()
     other.query.processAllAvailable()
     other.query.stop()
+    wait_until_quiet(tmp_path / "events")
     fetches = [request for request in brokers.requests() if request.api_key == FETCH]
     brokers.stop_request_tracking()
     readers = [row for row in other.caches() if row.role == "reader"]
