@@ -23,13 +23,14 @@ from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster, kafka_node
 from tests.kafka.cluster_tools import all_brokers_know, poll_until
 
-pytest.register_assert_rewrite("tests.kafka.checker", "tests.kafka.harness")
+pytest.register_assert_rewrite("tests.consumer", "tests.kafka.checker", "tests.kafka.harness")
 
 ROOT = Path(__file__).parent.parent
 
 LONG_FILES = (
     "spark/test_parity_stream.py",
     "kafka/test_fault_matrix.py",
+    "kafka/test_security.py",
     "kafka/test_local_kafka.py",
     "kafka/test_fault_matrix_network.py",
     "spark/test_tables.py",
@@ -37,10 +38,8 @@ LONG_FILES = (
     "spark/test_parity_batch.py",
     "unit/kafka/records/test_mutations.py",
     "spark/test_demo.py",
-    "kafka/test_security.py",
     "spark/test_exactly_once.py",
     "kafka/test_transaction_requests.py",
-    "kafka/test_fault_matrix_security.py",
     "kafka/test_write_faults_network.py",
     "kafka/test_write_faults_topics.py",
     "spark/test_scenes.py",
@@ -98,6 +97,10 @@ hypothesis.settings.register_profile("kafkameta", deadline=None)
 hypothesis.settings.load_profile("kafkameta")
 
 
+_local_kafka: list[LocalKafka] = []
+"""The cluster of this worker, if it runs."""
+
+
 class Cluster(Protocol):
     @property
     def bootstrap_servers(self) -> str: ...
@@ -112,15 +115,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts the files for parallel workers. Unit and wire tests run neither pyspark nor testcontainers:
     there, open resources are this package's bugs."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: start_rank(str(item.path.relative_to(ROOT / "tests"))))
+        items.sort(key=start_rank)
     for item in items:
-        if item.path.is_relative_to(ROOT / "tests" / "unit") or item.path.is_relative_to(ROOT / "tests" / "wire"):
+        if is_light(item):
             item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"))
 
 
-def start_rank(file: str) -> int:
-    return LONG_FILES.index(file) if file in LONG_FILES else len(LONG_FILES)
+def is_light(item: pytest.Item) -> bool:
+    """Whether the test needs neither a cluster nor Spark."""
+    return any(item.path.is_relative_to(ROOT / "tests" / folder) for folder in ("unit", "wire"))
+
+
+def start_rank(item: pytest.Item) -> int:
+    """Long files first, light tests last."""
+    file = str(item.path.relative_to(ROOT / "tests"))
+    return LONG_FILES.index(file) if file in LONG_FILES else len(LONG_FILES) + is_light(item)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Ends the cluster of a parallel worker once only light tests are left: idle brokers take a tenth of a core."""
+    if _local_kafka and "PYTEST_XDIST_WORKER" in os.environ and start_rank(item) > len(LONG_FILES):
+        _local_kafka.pop().close()
 
 
 @pytest.fixture(scope="session")
@@ -154,9 +170,14 @@ def local_kafka() -> Iterator[LocalKafka]:
         "broker.heartbeat.interval.ms": "500",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         "num.io.threads": "2",
+        "num.network.threads": "1",
+        "background.threads": "2",
+        "group.coordinator.threads": "1",
+        "share.coordinator.threads": "1",
         "metadata.max.idle.interval.ms": "5000",
     }
     with LocalKafka(config=config) as cluster:
+        _local_kafka.append(cluster)
         yield cluster
 
 
@@ -250,7 +271,7 @@ def leader_of(kafka: Cluster) -> Callable[[str, int], int]:
 
 @pytest.fixture(scope="session")
 def wait_for() -> Callable[..., Any]:
-    """Waits until a condition returns a true value, at most 30 s or `timeout_s`, and returns the value."""
+    """Waits until a condition returns a true value, at most 60 s or `timeout_s`, and returns the value."""
     return poll_until
 
 
@@ -272,6 +293,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.pollingDelay": "100",  # ms; by default idle streams plan a hundred times a second
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }

@@ -1,6 +1,7 @@
-"""Checks acknowledged records against rows, and refresh events against a cache.
+"""Checks what a stream read and what a task wrote against the acknowledged records, and refresh events against a cache.
 
-The checks of records have the names of Jepsen's Kafka checks (`jepsen.tests.kafka`).
+Nothing acknowledged is lost, and both have each record once and in order within a partition. The checks of records that
+a stream read have the names of Jepsen's Kafka checks (`jepsen.tests.kafka`).
 """
 
 from __future__ import annotations
@@ -14,20 +15,50 @@ from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.rows import by_partition
+from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, AcknowledgedRange
 
 REFRESHES_PER_SECOND = 12
 """Limit of Metadata requests per cache: a round over all addresses and the requests between the first backoffs."""
 
-UNKNOWN_OFFSET = -1
-"""Offset of an acknowledged record that the broker already had (DUPLICATE_SEQUENCE_NUMBER)."""
+VALUE_BYTES = 100
+"""Size of the values that a task writes."""
 
 Event = Mapping[str, Any]
 
 
 class Record(NamedTuple):
+    """An acknowledged record, or a row that a stream read.
+
+    Attributes:
+        offset: `UNKNOWN_OFFSET` of an acknowledged record that the broker already had (DUPLICATE_SEQUENCE_NUMBER).
+    """
+
     log: TopicPartition
     offset: int
     value: str
+
+
+class Row(NamedTuple):
+    """A row that a task wrote, by the number of its attempt, and its number in the attempt."""
+
+    attempt: int
+    number: int
+
+    def value(self) -> bytes:
+        return f"{self.attempt}:{self.number}:".encode().ljust(VALUE_BYTES, b"x")
+
+    @classmethod
+    def parse(cls, value: bytes) -> Row:
+        attempt, number, _ = value.split(b":")
+        return cls(int(attempt), int(number))
+
+
+Log = Sequence[Row]
+"""The rows of a partition; a row's index is its offset, for the topics of these tests keep all records."""
+TaskOutput = Mapping[TopicPartition, Sequence[AcknowledgedRange]]
+
+
+# --- what a stream read -----------------------------------------------------------------------------------------------
 
 
 def assert_all_read(acked: Sequence[Record], rows: Sequence[Record]) -> None:
@@ -41,14 +72,6 @@ def assert_order(acked: Sequence[Record], rows: Sequence[Record]) -> None:
     assert inconsistent_offsets([*acked, *rows]) == []
     assert nonmonotonic(rows) == []
     assert skipped(rows) == []
-
-
-def assert_events_complete(events: Sequence[Event], cache: MetadataCache) -> None:
-    """`events` contain every refresh and leader change of `cache`, and the request rate stayed below its limit."""
-    sequence = range(2, len(events) + 2)  # event 1 is the birth of the cache
-    assert [event["sequence"] for event in events] == list(sequence)
-    assert unreported_changes(events, cache) == []
-    assert busiest_second(events) <= REFRESHES_PER_SECOND
 
 
 def lost_writes(acked: Sequence[Record], rows: Sequence[Record]) -> list[Record]:
@@ -78,6 +101,57 @@ def skipped(rows: Sequence[Record]) -> list[tuple[Record, Record]]:
     """Neighbouring rows of a log with missing offsets between them. The topics of these tests are neither compacted nor
     transactional, so every offset holds a record."""
     return [(row, following) for row, following in _neighbours(rows) if row.offset + 1 < following.offset]
+
+
+def _neighbours(rows: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
+    by_log: dict[TopicPartition, list[Record]] = {}
+    for row in rows:
+        by_log.setdefault(row.log, []).append(row)
+    for log_rows in by_log.values():
+        yield from pairwise(log_rows)
+
+
+# --- what a task wrote ------------------------------------------------------------------------------------------------
+
+
+def written_rows(written: TaskOutput) -> int:
+    return sum(acknowledged.records for ranges in written.values() for acknowledged in ranges)
+
+
+def anomalies(logs: Mapping[TopicPartition, Log], attempt: int, written: TaskOutput) -> list[str]:
+    """What contradicts that this attempt wrote its rows once and in order, to the offsets that it reported."""
+    found = []
+    for partition in logs.keys() | written.keys():
+        log = logs.get(partition, ())
+        rows = [row for row in log if row.attempt == attempt]
+        if rows != sorted(set(rows)):
+            found.append(f"{partition} repeats or reorders rows")
+        acknowledged = 0
+        for from_offset, until_offset, records in written.get(partition, ()):
+            expected = rows[acknowledged : acknowledged + records]
+            acknowledged += records
+            if len(expected) < records:
+                found.append(f"{partition} has {len(rows)} rows, and acknowledged {acknowledged}")
+            elif from_offset != UNKNOWN_OFFSET and list(log[from_offset:until_offset]) != expected:
+                found.append(f"{partition} has other rows at offsets {from_offset} to {until_offset - 1}")
+    return found
+
+
+def missing_rows(logs: Mapping[TopicPartition, Log], attempt: int, count: int) -> list[int]:
+    """The rows of an attempt with `count` rows that are in no log."""
+    held = {row.number for log in logs.values() for row in log if row.attempt == attempt}
+    return sorted(set(range(count)) - held)
+
+
+# --- refresh events ---------------------------------------------------------------------------------------------------
+
+
+def assert_events_complete(events: Sequence[Event], cache: MetadataCache) -> None:
+    """`events` contain every refresh and leader change of `cache`, and the request rate stayed below its limit."""
+    sequence = range(2, len(events) + 2)  # event 1 is the birth of the cache
+    assert [event["sequence"] for event in events] == list(sequence)
+    assert unreported_changes(events, cache) == []
+    assert busiest_second(events) <= REFRESHES_PER_SECOND
 
 
 def unreported_changes(events: Sequence[Event], cache: MetadataCache) -> list[str]:
@@ -120,11 +194,3 @@ def leaders_learned(events: Iterable[Event], log: TopicPartition) -> list[tuple[
         if TopicPartition(change["topic"], change["partition"]) == log
         and change["new_leader_id"] != change["old_leader_id"]
     ]
-
-
-def _neighbours(rows: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
-    by_log: dict[TopicPartition, list[Record]] = {}
-    for row in rows:
-        by_log.setdefault(row.log, []).append(row)
-    for log_rows in by_log.values():
-        yield from pairwise(log_rows)

@@ -32,7 +32,7 @@ POLL_S = 0.1
 T = TypeVar("T")
 
 
-def poll_until(condition: Callable[[], T], timeout_s: float = 30) -> T:
+def poll_until(condition: Callable[[], T], timeout_s: float = 60) -> T:
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         assert time.monotonic() < deadline, f"still {result!r} after {timeout_s} s"

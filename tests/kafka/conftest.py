@@ -11,9 +11,8 @@ import pytest
 
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic
-from tests.kafka.harness import Scene, SteadyProducer, Stream, running
+from tests.kafka.harness import PARTITIONS, OpenWorker, Scene, SteadyProducer, Stream, Worker, running
 from tests.kafka.secured_kafka import SecuredKafka, secured_kafka
-from tests.kafka.writing_harness import PARTITIONS, OpenWorker, Worker
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def open_worker(breakable_kafka: LocalKafka) -> Iterator[OpenWorker]:
         yield open_one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secured(request: pytest.FixtureRequest) -> Iterator[SecuredKafka]:
     """A secured broker with the protocol of the test's parameter."""
     with secured_kafka(request.param) as cluster:

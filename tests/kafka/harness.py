@@ -1,10 +1,13 @@
-"""Shared by fault tests: a producer that writes all the time, and a stream without Spark.
+"""Shared by fault tests: a producer that writes all the time, a stream and a writing task without Spark.
 
-The stream runs the code of Spark's planner and workers in batches of some milliseconds, so faults hit many batches.
+The stream runs the code of Spark's planner and workers in batches of some milliseconds, so faults hit many batches. A
+task writes in a thread until the test has done its harm, so faults hit many requests in flight.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,27 +17,59 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
+import pyarrow as pa
 from confluent_kafka import Message, Producer
 
+from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
 from pyspark_kafka_meta.events.sinks import BackgroundSink
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SinkOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET
+from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.checkpoints import parsed, text
-from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_events_complete
+from tests.consumer import records
+from tests.kafka.checker import (
+    Event,
+    Log,
+    Record,
+    Row,
+    TaskOutput,
+    anomalies,
+    assert_all_read,
+    assert_events_complete,
+    missing_rows,
+    written_rows,
+)
+from tests.kafka.cluster_tools import poll_until
+from tests.kafka.writing_network import TappedNetwork, TappedProduces
+from tests.unit.scene import RecordingPublisher
 from tests.unit.written_events import events_in
 
-BATCH_PAUSE_S = 0.05
-SETTLE_S = 30
+BATCH_PAUSE_S = 0.1
+BATCH_DEADLINE_S = 25
+"""Below the request timeout, 30 s by default, which a batch through a fault must not wait for."""
+SETTLE_S = 60
 PRODUCER_TIMEOUT_MS = 5_000
 """socket.timeout.ms: a batch in flight to a hung broker is retried after this time instead of after a minute."""
 Task = tuple[OffsetRange, ...]
+
+PARTITIONS = 6
+"""Of a topic that a task writes to."""
+ROWS_PER_BATCH = 60
+PAUSE_S = 0.01
+OPTIONS = {"kafka.batch.size": "1000", "kafka.buffer.memory": "50000"}
+"""Batches of eight rows: every broker has five requests in flight most of the time."""
+COLUMNS = SinkColumns(key=0, value=1, partition=2, headers=None, topic=None, timestamp=None)
+SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32())])
 
 
 class Background:
@@ -128,6 +163,9 @@ def write_numbers(cluster: LocalKafka, topic: str, start: int, end: int) -> None
     assert producer.flush(60) == 0
 
 
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
 class Stream(Background):
     """Micro-batches over topics: plan, read, and commit the end offset as JSON.
 
@@ -177,7 +215,7 @@ class Stream(Background):
         finally:
             self.batch_seconds.append(time.monotonic() - began)
 
-    def run_until(self, condition: Callable[[], object], timeout_s: float = 30) -> None:
+    def run_until(self, condition: Callable[[], object], timeout_s: float = 60) -> None:
         """Run batches until the condition holds after a batch. Raises the errors of batches."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -245,7 +283,7 @@ class Scene:
     producer: SteadyProducer
     wait_for: Callable[..., Any]
 
-    def read_on(self, rows: int = 300, timeout_s: float = 30) -> None:
+    def read_on(self, rows: int = 300, timeout_s: float = 60) -> None:
         """Wait for this many new rows, with at least one row of each partition."""
         before, logs = len(self.stream.rows), self.producer.partitions
 
@@ -256,7 +294,7 @@ class Scene:
 
         self.wait_for(has_read, timeout_s=timeout_s)
 
-    def assert_invariants(self, batch_deadline_s: float) -> None:
+    def assert_invariants(self, batch_deadline_s: float = BATCH_DEADLINE_S) -> None:
         """No acknowledged record is lost, repeated or out of order, no batch exceeded its deadline, and the caches
         reported every refresh and sent few requests."""
         assert_all_read(self.producer.acked, self.stream.rows)
@@ -308,3 +346,178 @@ def running(stream: Stream, producer: SteadyProducer, wait_for: Callable[..., An
 
 
 Stage = Callable[..., AbstractContextManager[Scene]]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """A Python worker of Spark, whose tasks write to one topic.
+
+    Args:
+        servers: for clients without a login, which check the logs.
+
+    Attributes:
+        network: what the Produce requests of its client go through.
+        attempts: in the order of their start.
+    """
+
+    def __init__(self, servers: str, topic: str, **options: str) -> None:
+        self.servers, self.topic = servers, topic
+        given = {"kafka.bootstrap.servers": servers, "topic": topic}
+        self.options = SinkOptions.parse({**given, **OPTIONS, **options})
+        network = TappedNetwork(ConnectionSettings.of(self.options.client))
+        self.network: TappedProduces = network.tapped
+        self._events: list[RefreshEvent] = []
+        self.client = KafkaClient(self.options.client, RecordingPublisher(self._events), network=network)
+        self.attempts: list[Attempt] = []
+
+    def attempt(
+        self,
+        partitions: int | None = PARTITIONS,
+        max_rows: float = math.inf,
+        delivery_timeout_ms: int = 60_000,
+        key_bytes: int = 1,
+    ) -> Attempt:
+        """A new attempt. `partitions` get rows in turn; None leaves the choice to the writer."""
+        options = replace(self.options.producer, delivery_timeout_ms=delivery_timeout_ms)
+        writer = TaskWriter(self.client, options, COLUMNS, self.topic)
+        self.attempts.append(Attempt(writer, len(self.attempts), partitions, max_rows, key_bytes))
+        return self.attempts[-1]
+
+    def retry(self) -> Attempt:
+        """Write all rows of the last attempt again, as Spark does after an attempt that failed."""
+        failed = self.attempts[-1]
+        attempt = self.attempt(failed.partitions, failed.rows)
+        attempt.write_all()
+        return attempt
+
+    def reasons(self) -> set[str]:
+        """Of the refreshes of the cache."""
+        return {event.reason for event in self._events if event.reason is not None}
+
+    def wait_for_failures(self, count: int) -> None:
+        """Wait until so many connections more have failed."""
+        before = self.network.failures
+        poll_until(lambda: self.network.failures >= before + count)
+
+    def logs(self) -> dict[TopicPartition, Log]:
+        """All rows of the topic, as confluent_kafka reads them."""
+        logs: dict[TopicPartition, list[Row]] = {}
+        for message in records(self.servers, self.topic):
+            record = acked_record(message)
+            log = logs.setdefault(record.log, [])
+            assert record.offset == len(log)
+            log.append(Row.parse(record.value.encode()))
+        return dict(logs)
+
+    def assert_written(self) -> None:
+        """The logs agree with every attempt, and hold all rows of the last."""
+        logs = self.logs()
+        for attempt in self.attempts:
+            found = anomalies(logs, attempt.number, attempt.written())
+            assert not found, f"{attempt}: {found}"
+        last = self.attempts[-1]
+        assert last.error is None, last
+        missing = missing_rows(logs, last.number, last.rows)
+        assert not missing, f"{last}: without {missing}"
+        assert written_rows(last.written()) == last.rows
+        events = [json.loads(event.to_json()) for event in self._events]
+        assert_events_complete([event for event in events if event["kind"] != "born"], self.client.cache)
+
+
+class Attempt(Background):
+    """Writes rows in a thread inside `with`, then waits until all are acknowledged.
+
+    Attributes:
+        rows: how many the writer took.
+        error: which ended the attempt.
+        ended_at: of `time.monotonic`; None before.
+    """
+
+    def __init__(
+        self, writer: TaskWriter, number: int, partitions: int | None, max_rows: float, key_bytes: int
+    ) -> None:
+        self._writer = writer
+        self._key_bytes = key_bytes
+        self.number, self.partitions = number, partitions
+        self.rows = 0
+        self.error: Exception | None = None
+        self.ended_at: float | None = None
+        self._max_rows = max_rows
+        self._may_write = threading.Event()
+        self._may_write.set()
+        super().__init__()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+        super().__exit__(*exception)
+
+    def __str__(self) -> str:
+        return f"attempt {self.number}: {self.rows} rows, {written_rows(self.written())} acknowledged, {self.error!r}"
+
+    def written(self) -> TaskOutput:
+        """Offsets acknowledged up to now; after an error too."""
+        return {partition: list(queue.written) for partition, queue in list(self._writer._queues.items())}
+
+    def write_on(self, timeout_s: float = 60) -> None:
+        """Wait until each partition has acknowledged more rows."""
+        before = self._acknowledged()
+
+        def has_written() -> bool:
+            assert self.error is None, self
+            now = self._acknowledged()
+            return len(now) >= (self.partitions or 1) and all(now[part] > before.get(part, 0) + 50 for part in now)
+
+        poll_until(has_written, timeout_s)
+
+    def wait_for_error(self, kind: type[KafkaMetaError], timeout_s: float = 60) -> str:
+        """The text of the error that ends the attempt."""
+        poll_until(lambda: self.ended_at is not None, timeout_s)
+        assert isinstance(self.error, kind), self
+        return str(self.error)
+
+    def seconds_since(self, time_s: float) -> float:
+        """From this time of `time.monotonic` to the end of the attempt."""
+        assert self.ended_at is not None
+        return self.ended_at - time_s
+
+    def hold(self) -> None:
+        """Give the writer no further rows, as a slow stage before it."""
+        self._may_write.clear()
+
+    def release(self) -> None:
+        self._may_write.set()
+
+    def write_all(self) -> None:
+        """Write all rows without a pause, in this thread."""
+        self._write(self._batches(lambda: False))
+
+    def _run(self) -> None:
+        self._write(self._batches(lambda: self._stopped.wait(PAUSE_S)))
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
+        try:
+            self._writer.write(batches)
+        except Exception as error:
+            self.error = error
+        self.ended_at = time.monotonic()
+
+    def _batches(self, is_over: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        while self.rows < self._max_rows and not is_over():
+            self._may_write.wait()
+            numbers = range(self.rows, int(min(self.rows + ROWS_PER_BATCH, self._max_rows)))
+            self.rows += len(numbers)
+            yield self._batch(numbers)
+
+    def _batch(self, numbers: range) -> pa.RecordBatch:
+        partitions = [None if self.partitions is None else number % self.partitions for number in numbers]
+        keys = [None if partition is None else (b"%d" % partition).zfill(self._key_bytes) for partition in partitions]
+        values = [Row(self.number, number).value() for number in numbers]
+        return pa.record_batch([keys, values, partitions], schema=SCHEMA)
+
+    def _acknowledged(self) -> dict[TopicPartition, int]:
+        return {partition: written_rows({partition: ranges}) for partition, ranges in self.written().items()}
+
+
+OpenWorker = Callable[..., Worker]

@@ -38,4 +38,4 @@ def test_a_controller_alone_is_named_at_once(breakable_kafka: LocalKafka) -> Non
     began = time.monotonic()
     with pytest.raises(UnsupportedBrokerError, match=f"{controller} offers no Metadata, as a KRaft controller"):
         known_brokers(controller)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30, "the API timeout is 60 s"

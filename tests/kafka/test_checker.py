@@ -1,4 +1,4 @@
-"""The checker finds each kind of anomaly, and no anomaly in a correct history."""
+"""The checker finds each kind of anomaly, and no anomaly in a correct history or log."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ import pytest
 from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, AcknowledgedRange
 from tests.kafka.checker import (
-    UNKNOWN_OFFSET,
     Event,
     Record,
+    Row,
+    TaskOutput,
+    anomalies,
     assert_all_read,
     assert_events_complete,
     busiest_second,
     duplicates,
     inconsistent_offsets,
     lost_writes,
+    missing_rows,
     nonmonotonic,
     skipped,
 )
@@ -108,6 +112,39 @@ def test_complete_history_has_no_anomaly_in_any_order_of_its_logs() -> None:
     assert_all_read(ACKED, [A0, A1, A2, B0])
 
 
+OLD = Row(0, 0)
+ROW_0, ROW_2, ROW_4, ROW_1 = Row(1, 0), Row(1, 2), Row(1, 4), Row(1, 1)
+WRITTEN: TaskOutput = {A: [AcknowledgedRange(1, 4, 3)], B: [AcknowledgedRange(0, 1, 1)]}
+ONE_UNKNOWN: TaskOutput = {
+    A: [AcknowledgedRange(1, 2, 1), AcknowledgedRange(UNKNOWN_OFFSET, UNKNOWN_OFFSET, 1), AcknowledgedRange(3, 4, 1)]
+}
+WRONG_LOGS = {
+    "lost": [OLD, ROW_0, ROW_2],
+    "all lost": [],
+    "lost, another attempt's row in its place": [OLD, ROW_0, ROW_2, Row(2, 4)],
+    "repeated": [OLD, ROW_0, ROW_2, ROW_4, ROW_4],
+    "reordered": [OLD, ROW_0, ROW_4, ROW_2],
+    "at other offsets": [ROW_0, ROW_2, ROW_4],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_LOGS)
+@pytest.mark.parametrize("written", [WRITTEN, ONE_UNKNOWN], ids=["offsets", "one unknown offset"])
+def test_anomaly_of_an_attempt_is_found(name: str, written: TaskOutput) -> None:
+    log = WRONG_LOGS[name]
+    assert anomalies({A: log, B: [ROW_1]} if log else {B: [ROW_1]}, 1, written) != []
+
+
+@pytest.mark.parametrize("written", [WRITTEN, ONE_UNKNOWN, {}], ids=["offsets", "one unknown offset", "nothing"])
+def test_rows_once_and_in_order_are_no_anomaly(written: TaskOutput) -> None:
+    assert anomalies({A: [OLD, ROW_0, ROW_2, ROW_4, OLD], B: [ROW_1]}, 1, written) == []
+
+
+def test_missing_rows_are_those_of_no_log() -> None:
+    assert missing_rows({A: [OLD, ROW_0, ROW_2], B: [ROW_1]}, 1, 5) == [3, 4]
+    assert Row.parse(ROW_2.value()) == ROW_2
+
+
 def moved_twice() -> Scene:
     """A cache that learned topic t and then two leader changes of t-0."""
     scene = Scene()
@@ -120,13 +157,13 @@ def moved_twice() -> Scene:
     return scene
 
 
-def written(events: Sequence[RefreshEvent]) -> list[Event]:
+def as_written(events: Sequence[RefreshEvent]) -> list[Event]:
     return [json.loads(event.to_json()) for event in events]
 
 
 def test_complete_events_pass() -> None:
     scene = moved_twice()
-    assert_events_complete(written(scene.events), scene.cache)
+    assert_events_complete(as_written(scene.events), scene.cache)
 
 
 HIDDEN: dict[str, Callable[[list[Event]], list[Event]]] = {
@@ -150,7 +187,7 @@ HIDDEN: dict[str, Callable[[list[Event]], list[Event]]] = {
 def test_change_without_an_event_is_found(hide: Callable[[list[Event]], list[Event]]) -> None:
     scene = moved_twice()
     with pytest.raises(AssertionError):
-        assert_events_complete(hide(written(scene.events)), scene.cache)
+        assert_events_complete(hide(as_written(scene.events)), scene.cache)
 
 
 def test_busiest_second_counts_requests_but_no_hints() -> None:

@@ -31,8 +31,8 @@ from pyspark_kafka_meta.write.partition_queue import TaskOutput
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.conftest import admin_client
+from tests.consumer import consume
 from tests.kafka.cluster_tools import create_topic, in_sync, poll_until
-from tests.spark.consumer import consume
 from tests.unit.scene import RecordingPublisher
 
 pytestmark = [pytest.mark.kafka]

@@ -76,4 +76,4 @@ def test_a_topic_that_the_broker_leads_says_why_it_cannot_be_read(kafka: LocalKa
     began = time.monotonic()
     with pytest.raises(TlsError, match=f"certificate of {kafka.address(kafka.broker_ids[0])} has expired: renew it"):
         Stream(kafka.bootstrap_servers, [EXPIRED], tmp_path, **kafka.client_options())
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30, "the API timeout is 60 s"

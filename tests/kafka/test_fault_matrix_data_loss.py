@@ -27,7 +27,7 @@ from tests.kafka.cluster_tools import (
     poll_until,
     topic_on_each_broker,
 )
-from tests.kafka.harness import Stage, SteadyProducer, Stream
+from tests.kafka.harness import BATCH_DEADLINE_S, Stage, SteadyProducer, Stream
 
 pytestmark = pytest.mark.kafka
 
@@ -86,7 +86,7 @@ def test_r9_a_deleted_topic_ends_the_query_and_is_named(
         delete_topic(local_kafka, victim)
         with pytest.raises(DataLossError, match=victim):
             stream.run_until(lambda: False)
-    assert max(stream.batch_seconds) < 25
+    assert max(stream.batch_seconds) < BATCH_DEADLINE_S
 
 
 def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
@@ -98,7 +98,7 @@ def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
         delete_topic(breakable_kafka, victim)
         scene.wait_for(lambda: any(victim in event["topics_removed"] for event in scene.stream.events("planner")))
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
     assert TopicPartition(victim, 0) not in scene.stream.positions()
 
 
@@ -123,7 +123,7 @@ def test_r10_a_topic_recreated_between_batches(
     assert values(lenient)[20:] == numbers(0, records_again, "new-")
     new_id = lenient.reader_client.cache.snapshot.topic_id(topic)
     assert str(old_id) in str(caught.value) and str(new_id) in str(caught.value)
-    assert max(strict.batch_seconds + lenient.batch_seconds) < 25
+    assert max(strict.batch_seconds + lenient.batch_seconds) < BATCH_DEADLINE_S
 
 
 def test_r10_a_topic_recreated_under_a_planned_range(
@@ -239,7 +239,7 @@ def test_r12_a_log_truncated_by_an_unclean_election(
         assert values(stream)[50:] == numbers(20, 80, "new-"), "also if the log has grown past the read position"
         [loss] = [event for event in stream.events("planner") if event["kind"] == "data_loss"]
         assert (loss["lost_from_offset"], loss["lost_until_offset"]) == (20, 50)
-    assert max(strict.batch_seconds[-2:]) < 25
+    assert max(strict.batch_seconds[-2:]) < BATCH_DEADLINE_S
 
 
 @pytest.mark.slow

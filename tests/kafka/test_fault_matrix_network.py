@@ -93,7 +93,9 @@ def stage(
 TOLERATED = [Network.SLOW]
 ROUNDS = 3
 """The network is bad for this many refreshes: the first may have been due anyway."""
-BROKEN = [network for network in Network if network not in (Network.GOOD, *TOLERATED)]
+QUICK = [Network.RESETS, Network.CUTS, Network.HOLDS_ALL]
+LONG = [Network.HALF_CLOSES, Network.HOLDS_RESPONSES, Network.DRIPS]
+BROKEN = [*QUICK, *(pytest.param(network, marks=pytest.mark.slow) for network in LONG)]
 
 
 @pytest.mark.parametrize("network", BROKEN, ids=lambda network: network.name.lower())
@@ -107,7 +109,11 @@ def test_r14_a_bad_network_to_one_leader_is_survived(
         scene.wait_for(lambda: refreshes(scene) >= before + ROUNDS)
         proxied.proxies[broken].network = Network.GOOD
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=25)
+    scene.assert_invariants()
+
+
+def test_each_network_is_tried() -> None:
+    assert {*QUICK, *LONG, *TOLERATED, Network.GOOD} == set(Network)
 
 
 def refreshes(scene: Scene) -> int:
@@ -124,7 +130,7 @@ def test_r14_a_slow_network_is_read_through(
         for proxy in proxied.proxies.values():
             proxy.network = network
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=25)
+    scene.assert_invariants()
 
 
 @pytest.mark.slow

@@ -88,8 +88,8 @@ def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     # A broker that is slow for a moment causes a refresh, too.
     assert 1 <= reasons.count(RefreshReason.MAX_AGE) <= lasted_s / MAX_AGE_S + 1
     assert set(reasons) <= {RefreshReason.MAX_AGE, RefreshReason.REQUEST_TIMEOUT}
-    assert len(reasons) == len(requests)
-    assert client.cache.snapshot.generation - generation == len(requests), "each request got a response"
+    assert client.cache.snapshot.generation - generation == len(reasons), "each refresh got a response"
+    assert len(requests) - len(reasons) in (-1, 0, 1), "a request may be in flight at the begin or the end"
     assert cpu_s / lasted_s < MAX_CPU_SHARE
     assert open_sockets() <= sockets + 3, "at most one more per broker"
 

@@ -113,8 +113,9 @@ def unauthorized(cluster: MockCluster, is_refused: bool) -> None:
 
 
 @pytest.mark.usefixtures("short_timeouts")
-@pytest.mark.parametrize("trouble", [metrics_cluster_down, unauthorized])
-@pytest.mark.parametrize("from_the_start", [True, False])
+@pytest.mark.parametrize(
+    ("trouble", "from_the_start"), [(metrics_cluster_down, True), (metrics_cluster_down, False), (unauthorized, False)]
+)
 def test_a_metrics_cluster_that_refuses_events_for_a_while(
     mock_cluster: MockCluster,
     play: Callable[..., Rounds],

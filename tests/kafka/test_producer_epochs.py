@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.model import TopicPartition
-from tests.kafka.writing_harness import OpenWorker
+from tests.kafka.harness import OpenWorker
 from tests.kafka.writing_network import Fault
 
 pytestmark = [pytest.mark.kafka]

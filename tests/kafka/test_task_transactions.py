@@ -20,8 +20,8 @@ from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
+from tests.consumer import consume
 from tests.kafka.cluster_tools import poll_until
-from tests.spark.consumer import consume
 from tests.unit.scene import RecordingPublisher
 from tests.unit.write.batches import encoded_batch
 

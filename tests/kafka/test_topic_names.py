@@ -26,4 +26,4 @@ def test_name_that_kafka_does_not_allow_fails_at_once_and_delays_no_other_topic(
                 client.partitions([topic, name], client.api_deadline())
             assert len(str(raised.value)) < 500
             assert len(client.partitions([topic], client.api_deadline())) == 3
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30, "the API timeout is 60 s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -162,16 +162,20 @@ def test_records_of_the_first_version_need_their_partition_in_the_transaction(
     assert write(client, partition, transactional_id, producer, V1).error_code in (48, 120)
 
 
-@pytest.mark.parametrize("version", [V1, V2])
-def test_coordinator_that_dies_is_replaced(
-    breakable_kafka: LocalKafka, partition: TopicPartition, version: TransactionVersion
-) -> None:
-    ids = [f"{partition.topic}/{number}/0" for number in range(12)]
+def test_coordinator_that_dies_is_replaced(breakable_kafka: LocalKafka, partition: TopicPartition) -> None:
     with contextlib.closing(new_client(breakable_kafka.bootstrap_servers)) as client:
-        producers = opened(client, partition, version, *ids)
-        (coordinator,) = {client.coordinators._known[ids[0]].node_id}
-        breakable_kafka.kill(coordinator)
-        ended = client.coordinators.end_transactions(producers, True, version, soon(client))
+        begun = {
+            version: opened(client, partition, version, *(f"{partition.topic}/{version}/{n}" for n in range(12)))
+            for version in (V1, V2)
+        }
+        victim, *_ = coordinators(client, begun[V1]) & coordinators(client, begun[V2])
+        breakable_kafka.kill(victim)
+        for version, producers in begun.items():
+            ended = client.coordinators.end_transactions(producers, True, version, soon(client))
+            assert {each.error_code for each in ended.values()} == {0}
+            assert victim not in coordinators(client, producers)
 
-        assert {each.error_code for each in ended.values()} == {0}
-        assert client.coordinators._known[ids[0]].node_id != coordinator
+
+def coordinators(client: KafkaClient, transactional_ids: Iterable[str]) -> set[int]:
+    """The node ids that the client knows."""
+    return {client.coordinators._known[each].node_id for each in transactional_ids}

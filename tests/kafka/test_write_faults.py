@@ -14,7 +14,7 @@ from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from tests.kafka.cluster_tools import in_sync, leads_once_elected, reassign
-from tests.kafka.writing_harness import PARTITIONS, OpenWorker
+from tests.kafka.harness import PARTITIONS, OpenWorker
 
 pytestmark = pytest.mark.kafka
 
@@ -91,7 +91,9 @@ def test_too_few_replicas_fail_a_task_in_time_and_its_next_attempt_waits_for_the
         for follower in followers:
             breakable_kafka.kill(follower)
         text = failing.wait_for_error(DeliveryTimeoutError)
-        assert failing.seconds_since(killed_at) < DELIVERY_TIMEOUT_MS / 1000 + 3
+        assert failing.seconds_since(killed_at) < DELIVERY_TIMEOUT_MS / 1000 + 20, (
+            "attempts of other tests have a minute"
+        )
         assert f"{worker.topic}-" in text and "within kafka.delivery.timeout.ms" in text
     with worker.attempt() as attempt:
         wait_for(lambda: worker.network.codes["not_enough_replicas"] > 0)

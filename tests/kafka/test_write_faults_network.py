@@ -15,9 +15,10 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
+from tests.consumer import log_ends
+from tests.kafka.checker import written_rows
 from tests.kafka.cluster_tools import set_quota
-from tests.kafka.writing_checker import row_count, written_rows
-from tests.kafka.writing_harness import OpenWorker, Worker
+from tests.kafka.harness import OpenWorker, Worker
 from tests.kafka.writing_network import Fault
 from tests.tcp_proxy import Network, TcpProxy
 
@@ -70,7 +71,7 @@ def test_batches_whose_responses_are_lost_are_recognised_by_the_broker(
             attempt.write_on()
             for proxy in proxied.network.proxies.values():
                 proxy.network = Network.HOLDS_RESPONSES
-            wait_for(lambda: row_count(proxied.servers, proxied.topic) > written_rows(attempt.written()))
+            wait_for(lambda: replicated(proxied) > written_rows(attempt.written()))
             sent = proxied.network.resent
             for proxy in proxied.network.proxies.values():
                 proxy.network = Network.RESETS
@@ -80,6 +81,11 @@ def test_batches_whose_responses_are_lost_are_recognised_by_the_broker(
             attempt.write_on()
             assert proxied.network.resent > sent
     proxied.assert_written()
+
+
+def replicated(worker: Worker) -> int:
+    """The rows that all in-sync replicas have."""
+    return sum(log_ends(worker.servers, worker.topic).values())
 
 
 def test_throttled_task_is_slowed_and_loses_nothing(

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from pyspark_kafka_meta.errors import DataLossError, RecordTooLargeError, UnknownTopicError
 from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.checker import VALUE_BYTES, missing_rows
 from tests.kafka.cluster_tools import (
     admin,
     all_brokers_know,
@@ -20,13 +21,12 @@ from tests.kafka.cluster_tools import (
     in_sync,
     poll_until,
 )
-from tests.kafka.writing_checker import VALUE_BYTES, missing_rows, read_logs
-from tests.kafka.writing_harness import PARTITIONS, OpenWorker, Worker
+from tests.kafka.harness import PARTITIONS, OpenWorker, Worker
 
 pytestmark = pytest.mark.kafka
 
-FAILURE_S = 15
-"""Limit for the failure of a task after a deletion."""
+FAILURE_S = 25
+"""Limit for the failure of a task after a deletion; the delivery timeout is 60 s."""
 LARGER_THAN_BROKERS_ALLOW = {
     "kafka.batch.size": "2000000",
     "kafka.max.request.size": "3000000",
@@ -75,7 +75,7 @@ def recreate(kafka: LocalKafka, worker: Worker) -> None:
 def assert_new_topic_has_all_rows(worker: Worker) -> None:
     attempt = worker.attempts[-1]
     assert attempt.error is None, attempt
-    logs = read_logs(worker.servers, worker.topic)
+    logs = worker.logs()
     assert missing_rows(logs, attempt.number, attempt.rows) == []
     assert sum(map(len, logs.values())) == attempt.rows
 
@@ -156,4 +156,4 @@ def test_acknowledgement_of_the_leader_alone_does_not_hide_an_unclean_election(
     assert f"{worker.topic}-0 has lost" in text
     retry = worker.retry()
     assert retry.error is None
-    assert missing_rows(read_logs(worker.servers, worker.topic), retry.number, retry.rows) == []
+    assert missing_rows(worker.logs(), retry.number, retry.rows) == []

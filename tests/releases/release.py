@@ -19,14 +19,13 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, M
 from pyspark_kafka_meta.options import CODECS
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import all_brokers_know, in_sync, leads_once_elected
-from tests.kafka.harness import SteadyProducer, Stream, running
+from tests.kafka.harness import SteadyProducer, Stream, Worker, running
 from tests.kafka.test_commit_steps import PARTITIONS, Sink, decide_alone, micro_batch, rows
 from tests.kafka.test_fault_matrix_data_loss import (
     make_again,
     open_stream,
     test_r10_a_topic_recreated_between_batches,
 )
-from tests.kafka.writing_harness import Worker
 from tests.kafka.writing_network import Fault
 from tests.releases.conftest import QUICK_FAILOVER
 from tests.spark.test_conformance import (
@@ -84,7 +83,7 @@ def test_a_stream_is_exact_through_a_kill_an_election_and_a_hang(
         wait_for(lambda: time.monotonic() > resumed_at)
         breakable_kafka.resume(victim)
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=15)
+    scene.assert_invariants()
 
 
 @pytest.mark.parametrize("codec", CODECS)

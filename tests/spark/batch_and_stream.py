@@ -40,7 +40,7 @@ def main(servers: str, topic: str, folder: Path, files: int) -> None:
         batch = spark.read.format("kafkameta").options(**options).load().count()
         sink = spark.readStream.format("kafkameta").options(**options).load().writeStream.format("memory")
         sink = sink.queryName("rows").option("checkpointLocation", str(folder / "checkpoint"))
-        assert sink.trigger(availableNow=True).start().awaitTermination(60)
+        assert sink.trigger(availableNow=True).start().awaitTermination(120)
         sys.stdout.write(json.dumps([batch, spark.table("rows").count()]) + "\n")
 
 

@@ -53,7 +53,7 @@ def stream(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> st
     rows = spark.readStream.format("kafkameta").options(**options, startingOffsets="earliest").load()
     sink = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     query = sink.trigger(availableNow=True).start()
-    query.awaitTermination(60)
+    query.awaitTermination(120)
     return plans(rows) + str(query.lastProgress) + str(query.exception()) + str(query.status)
 
 
@@ -74,7 +74,7 @@ def copy(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> str:
     rows = spark.readStream.format("kafkameta").options(**options, startingOffsets="earliest").load().select("value")
     sink = rows.writeStream.format("kafkameta").options(**sink_options(options))
     query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination(60)
+    query.awaitTermination(120)
     copied = sum(progress.sink.numOutputRows for progress in query.recentProgress)
     return f"{copied} rows copied\n" + str(query.lastProgress) + str(query.status)
 

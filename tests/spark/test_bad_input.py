@@ -83,7 +83,7 @@ def test_an_error_has_its_sentence_first_and_no_traceback(
         if is_stream:
             rows = spark.readStream.format("kafkameta").options(**UNREACHABLE, **options).load()
             stream = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-            stream.start().awaitTermination(60)
+            stream.start().awaitTermination(120)
         else:
             spark.read.format("kafkameta").options(**UNREACHABLE, **options).load().count()
     before, _, sentence = str(caught.value).partition("pyspark_kafka_meta.errors.")
@@ -115,7 +115,7 @@ def test_ending_offsets_in_a_stream_are_refused_at_start(spark: SparkSession, tm
     options = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "endingOffsets": "latest"}
     stream = spark.readStream.format("kafkameta").options(**options).load().writeStream.format("noop")
     with pytest.raises(PySparkException, match="ending offset not valid in streaming queries"):
-        stream.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+        stream.option("checkpointLocation", str(tmp_path)).start().awaitTermination(120)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from chispa import assert_df_equality
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message, Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.consumer import consume
+from tests.consumer import consume
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

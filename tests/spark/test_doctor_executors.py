@@ -58,8 +58,10 @@ def test_each_executor_reports_its_python_and_which_brokers_it_reaches(
 def test_an_executor_without_the_packages_is_named_with_its_python(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = str(tmp_path / "venv" / "bin" / "python")
-    code, (spark, executor) = run("local[1]", python, tmp_path)
+    code, found = run("local[1]", python, tmp_path)
 
+    assert len(found) == 2, found
+    spark, executor = found
     assert (code, spark["verdict"], executor["verdict"]) == (1, "ok", "fail")
     assert executor["check"].startswith("executor on ")
     assert python in executor["what"]

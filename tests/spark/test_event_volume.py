@@ -57,7 +57,8 @@ def test_a_move_leaves_few_events_and_time_without_one_leaves_none(
         write_for_a_second()
     query.stop()
     routine = (time.monotonic() - began) * 1000 / PLANNER_MAX_AGE_MS  # delivered with the next change
-    events, files = events_in(folder), list(folder.glob("*.jsonl"))
+    written, files = events_in(folder), list(folder.glob("*.jsonl"))
+    events = [event for event in written if event["reason"] != "request_timeout"]
     caches, written_bytes = caches_of(events), sum(file.stat().st_size for file in files)
 
     logger.info("%d moves: %d events in %d files, %d bytes", MOVES, len(events), len(files), written_bytes)
@@ -66,8 +67,9 @@ def test_a_move_leaves_few_events_and_time_without_one_leaves_none(
     assert caches >= 2, "one of the planner, and one per worker; a busy machine starts more workers"
     assert len(quiet) <= MAX_EVENTS_PER_CACHE * caches_of(quiet) + SECOND_BROKER
     assert len(events) <= MAX_EVENTS_PER_CACHE * caches * (1 + MOVES) + SECOND_BROKER + routine
-    assert len(files) <= caches * (1 + MAX_EVENTS_PER_CACHE * MOVES) + SECOND_BROKER
-    assert written_bytes <= MAX_BYTES_PER_EVENT * len(events)
+    most_files = caches * (1 + MAX_EVENTS_PER_CACHE * MOVES) + SECOND_BROKER
+    assert len(files) <= most_files + len(written) - len(events)
+    assert written_bytes <= MAX_BYTES_PER_EVENT * len(written)
 
 
 def caches_of(events: list[dict[str, Any]]) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.exactly_once_query import Query, committed, running
 from benchmarks.exactly_once_soak import DECIDED, held_back
 from benchmarks.stepped_sink import last_kill, taken_steps
-from tests.spark.consumer import consume
+from tests.consumer import consume
 from tests.spark.standalone import standalone_spark
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -89,7 +89,7 @@ def test_foreach_batch_that_repeats_its_write_writes_once(
     rows = spark.readStream.format("kafkameta").options(**options, maxOffsetsPerTrigger="4").load()
     sink = rows.writeStream.foreachBatch(write_twice).option("checkpointLocation", str(tmp_path))
     query = sink.trigger(availableNow=True).start()
-    assert query.awaitTermination(60), "the query did not end"
+    assert query.awaitTermination(120), "the query did not end"
     assert visible(kafka, target) == [b"%d" % number for number in range(10)]
 
 
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_lacks_the_last_batch_fails_instead_of_dropping_its_ro
         sink = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": target, "kafka.transactional.id": target}
         stream = rows.writeStream.format("kafkameta").options(**sink, **options)
         query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        assert query.awaitTermination(60), "the query did not end"
+        assert query.awaitTermination(120), "the query did not end"
 
     def forget(*logs: str) -> None:
         """The last batch, in these logs of the checkpoint."""
@@ -156,6 +156,7 @@ def test_a_checkpoint_that_lacks_the_last_batch_fails_instead_of_dropping_its_ro
 
 
 @IN_PROC
+@pytest.mark.slow
 def test_a_driver_killed_between_decision_and_commit_costs_no_record_and_repeats_none(
     kafka: Any, make_topic: Any, produce: Any, tmp_path: Path
 ) -> None:
@@ -165,12 +166,12 @@ def test_a_driver_killed_between_decision_and_commit_costs_no_record_and_repeats
     DECIDED.arm(tmp_path)
     with running(tmp_path, query, available_now=True) as run:
         assert run.wait_until_begun(), run.log[-3000:]
-        assert run.ends_within(90), "the driver was not killed"
+        assert run.ends_within(110), "the driver was not killed"
     assert last_kill(tmp_path) == DECIDED
     assert committed(tmp_path) == 0
     assert visible(kafka, target) == []
     with running(tmp_path, query, available_now=True) as run:
-        assert run.ends_within(90), "the query did not end"
+        assert run.ends_within(110), "the query did not end"
         assert run.exit_code == 0, run.log[-3000:]
     assert visible(kafka, target) == ALL_ROWS
     assert held_back(kafka.bootstrap_servers, [target]) == []

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.consumer import consume
+from tests.consumer import consume
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.consumer import consume
+from tests.consumer import consume
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

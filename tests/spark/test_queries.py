@@ -18,6 +18,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, Even
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import MockCluster
+from tests.spark.traces import wait_until_quiet
 from tests.unit.written_events import learning, made, moving, write
 
 pytestmark = pytest.mark.spark
@@ -119,6 +120,7 @@ def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         sink = rows.load().writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
         query = sink.trigger(availableNow=True).start()
         assert query.awaitTermination(120)
+        wait_until_quiet(folder / "events")
         produce(cluster, 2)
         cluster_id = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=30).cluster_id
         made_up = events(int(time.time() * 1000))

@@ -71,7 +71,7 @@ def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
     assert first.exception() is None
     first.stop()
     expected = wait_for(lambda: settled(lambda: keys(kafkameta.refresh_events(spark, **source))))
-    assert start(events(), tmp_path / "side", availableNow=True).awaitTermination(60)
+    assert start(events(), tmp_path / "side", availableNow=True).awaitTermination(120)
     rows = spark.read.parquet(str(tmp_path / "side" / "rows"))
 
     assert keys(rows) == expected

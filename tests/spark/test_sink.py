@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.consumer import consume
+from tests.consumer import consume, log_ends
 from tests.unit.written_events import events_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -44,14 +43,6 @@ def values(kafka: Any, topic: str) -> list[bytes]:
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-def end_offset(kafka: Any, topic: str) -> int:
-    """Of partition 0."""
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "sink"})
-    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)
-    consumer.close()
-    return int(end)
-
-
 def children(pid: int) -> list[int]:
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in files for child in file.read_text().split()]
@@ -69,7 +60,7 @@ def test_killed_workers_cost_no_row(
     """Spark repeats the tasks: the rows that they had written are written again."""
 
     def kill_writers() -> None:
-        wait_for(lambda: end_offset(kafka, topic) > 100, timeout_s=120)
+        wait_for(lambda: log_ends(kafka.bootstrap_servers, topic)[0] > 100, timeout_s=120)
         for worker in python_workers():
             os.kill(worker, signal.SIGKILL)
 

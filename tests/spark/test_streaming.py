@@ -117,7 +117,7 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 source = spark.readStream.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
 rows = source.option("startingOffsets", "latest").load().writeStream
 query = rows.foreachBatch(lambda batch, batch_id: os.kill(os.getpid(), signal.SIGKILL))
-query.option("checkpointLocation", checkpoint).start().awaitTermination(60)
+query.option("checkpointLocation", checkpoint).start().awaitTermination(120)
 """
 
 

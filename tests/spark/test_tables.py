@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.testing import MockCluster
-from tests.spark.traces import gapless, keys
+from tests.spark.traces import gapless, keys, wait_until_quiet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -29,7 +29,9 @@ class Scene:
         """Run the query to the end of its topic. Each run has new caches."""
         options = {**self.cluster, **self.metrics, "subscribe": self.topic, "startingOffsets": "earliest", **options}
         rows = self.spark.readStream.format("kafkameta").options(**options).load()
-        return self.finish(rows, "records")
+        query = self.finish(rows, "records")
+        wait_until_quiet(self.folder / "events")
+        return query
 
     def follow(self, name: str = "followed", **options: str) -> list[int]:
         """Stream the events to a folder of rows. Returns the number of events of each micro-batch."""
@@ -93,6 +95,7 @@ def test_a_stream_beside_the_query_loses_and_repeats_nothing(
         scene.follow()
     assert query.exception() is None
     query.stop()
+    wait_until_quiet(tmp_path / "events")
     scene.follow()
     expected = keys(scene.events())
 
@@ -202,7 +205,7 @@ def test_a_stream_of_a_current_state_table_is_refused(scene: Scene, table: str) 
     rows = scene.spark.readStream.format("kafkameta").option("table", table).options(**options)
 
     with pytest.raises(Exception, match=f"table {table} is not a stream"):
-        rows.load().writeStream.format("noop").start().awaitTermination(60)
+        rows.load().writeStream.format("noop").start().awaitTermination(120)
 
 
 def test_lag_of_a_query_that_has_not_begun_is_a_clear_error(scene: Scene) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.kafka.cluster_tools import poll_until
+
 Key = tuple[str, int]
+QUIET_LOOKS = 4
 
 
 def logged(checkpoint: Path, log: str) -> int:
@@ -29,3 +32,15 @@ def gapless(found: list[Key]) -> list[Key]:
     """The same number of events of each cache, with sequences from 1 on and no gap."""
     counts = Counter(cache_id for cache_id, _ in found)
     return sorted((cache_id, number) for cache_id, count in counts.items() for number in range(1, count + 1))
+
+
+def wait_until_quiet(folder: Path) -> None:
+    """Wait until the files of events do not grow any more: on a busy machine tasks end before a thread of their worker
+    has written their events."""
+    looks: list[dict[str, int]] = []
+
+    def is_quiet() -> bool:
+        looks.append({path.name: path.stat().st_size for path in folder.glob("*.jsonl")})
+        return len(looks) >= QUIET_LOOKS and all(look == looks[-1] for look in looks[-QUIET_LOOKS:])
+
+    poll_until(is_quiet)

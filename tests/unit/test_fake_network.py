@@ -20,10 +20,24 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import LeaderHint
 from tests.partitions import T0
+from tests.read_cases import BATCH_SIZES, CASES, Described, Fetched, Listed, Log
 from tests.unit.fake_network import FakeNetwork, about_s
+from tests.unit.logs import batch
 
 BATCH = bytes(23) + (9).to_bytes(4, "big") + bytes(34)
 """The header of a record batch that claims ten records."""
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_responses_are_those_of_the_table(case: Fetched | Listed | Described) -> None:
+    """Real brokers agree on it."""
+    network = FakeNetwork()
+    topic_id = network.cluster.create_topic("t")
+    for size in BATCH_SIZES:
+        network.cluster.append(T0, batch(["v"] * size))
+    brokers = network.cluster.brokers
+
+    assert case.of(Log(network, network.clock, T0, topic_id, brokers[1], brokers[2], epoch=0)) == case.expected
 
 
 def a_network() -> FakeNetwork:

@@ -136,14 +136,14 @@ def test_request_to_an_advertised_name_fails_once_and_then_goes_to_the_second_ad
 
 
 def test_only_the_first_connection_waits_for_an_address_that_loses_packets(port: int) -> None:
-    settings, waited = replace(ConnectionSettings.of(options(port)), connect_timeout_ms=1_000), []
+    settings, waited = replace(ConnectionSettings.of(options(port)), connect_timeout_ms=4_000), []
     with lost_packets(port, []):
         for _ in range(3):
             started = time.monotonic()
             Connection(Address(NAME, port), settings, started + PATIENCE_S).close()
             waited.append(time.monotonic() - started)
-    assert waited[0] >= 0.5, "its share of a second"
-    assert max(waited[1:]) < 0.4
+    assert waited[0] >= 2, "its share of four seconds"
+    assert max(waited[1:]) < 2
 
 
 def test_address_that_does_not_finish_the_tls_handshake_is_left(port: int) -> None:

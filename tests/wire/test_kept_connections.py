@@ -142,8 +142,8 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
         broker = Broker(1, proxy.address)
 
         def ask() -> OffsetsResponse | RequestFailure | None:
-            network.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 10)
-            return network.offsets.receive([1], time.monotonic() + 10)
+            network.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 30)
+            return network.offsets.receive([1], time.monotonic() + 30)
 
         assert isinstance(ask(), OffsetsResponse)
         proxy.forget_connections()
@@ -154,7 +154,7 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
         assert isinstance(failure, RequestFailure)
         assert type(failure.error) is ConnectError, "a RequestTimeoutError would lower max_bytes"
         assert "broke the connection (Connection timed out)" in str(failure.error)
-        assert lasted_s < 10 * UNACKNOWLEDGED_MS / 1000
+        assert lasted_s < 10
         assert isinstance(ask(), OffsetsResponse), "over a new connection"
 
 

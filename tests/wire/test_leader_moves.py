@@ -35,7 +35,7 @@ from tests.partitions import T0
 FETCH, METADATA = 1, 3
 NOT_LEADER_OR_FOLLOWER = 6
 RECORDS = 3
-SLOW_MS = 2_000
+SLOW_MS = 6_000
 
 
 class Worker:

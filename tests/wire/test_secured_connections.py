@@ -363,17 +363,17 @@ def test_an_unusable_key_says_what_is_wrong_with_it(change: dict[str, str], text
 def test_bytes_that_are_damaged_on_their_way_break_the_connection_and_nothing_else() -> None:
     """TLS reports them by an alert, as a refused certificate."""
     settings = ConnectionSettings(
-        "test", connect_timeout_ms=2_000, max_frame_bytes=1 << 20, security=security(TRUSTING)
+        "test", connect_timeout_ms=30_000, max_frame_bytes=1 << 20, security=security(TRUSTING)
     )
     request = metadata_request(12, ())
     with (
         scripted_broker(over_tls(BROKER, serve)) as address,
-        contextlib.closing(connection.Connection(address, settings, time.monotonic() + 2)) as opened,
+        contextlib.closing(connection.Connection(address, settings, time.monotonic() + PATIENCE_S)) as opened,
     ):
-        opened.call(METADATA, request, time.monotonic() + 2)
+        opened.call(METADATA, request, time.monotonic() + PATIENCE_S)
         os.write(opened.fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
         with pytest.raises(ConnectError, match=r"broke the connection .*ALERT"):
-            opened.call(METADATA, request, time.monotonic() + 2)
+            opened.call(METADATA, request, time.monotonic() + PATIENCE_S)
 
 
 def test_tls_is_1_2_at_least() -> None:
@@ -520,13 +520,13 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
         agree_on_mechanism(peer)
         authenticate(peer, refuse)
 
-    settings = ConnectionSettings("test", connect_timeout_ms=1_000, max_frame_bytes=1 << 20, security=security(PLAIN))
+    settings = ConnectionSettings("test", connect_timeout_ms=30_000, max_frame_bytes=1 << 20, security=security(PLAIN))
     request = FetchRequest((FetchPartition(TopicPartition("t", 0), uuid4(), 0, 0, -1, 100),), 0, 1, 100, False)
     network, responses = KafkaNetwork(settings), []
     with scripted_broker(behave) as address:
         for _ in range(2):
-            network.fetch.send(Broker(1, address), request, time.monotonic() + 5)
-            responses.append(network.fetch.receive([1], time.monotonic() + 5))
+            network.fetch.send(Broker(1, address), request, time.monotonic() + PATIENCE_S)
+            responses.append(network.fetch.receive([1], time.monotonic() + PATIENCE_S))
     network.close()
 
     assert isinstance(responses[0], FetchResponse)

@@ -14,7 +14,7 @@ from tests.unit.histories.commit_mutants import MUTANTS, RARE, Mutant
 MUTANT_SEEDS = 300
 
 
-@pytest.mark.parametrize("seeds", [*blocks(0, 200), *blocks(1_000, 5_000, SLOW)])
+@pytest.mark.parametrize("seeds", [*blocks(0, 100), *blocks(1_000, 5_000, SLOW)])
 def test_each_row_is_visible_once_through_faults(seeds: Iterable[int]) -> None:
     """A failure has the seed and the end of its history: `CommitHistory(seed).run()` repeats it."""
     for seed in seeds:

@@ -1,18 +1,25 @@
-"""Requests and responses of brokers, made of the protocol library's messages, by version."""
+"""Requests and responses of brokers, made of the protocol library's messages, by version: for each API of `frame_codec`
+a request in `REQUESTS`, and the response `message`."""
 
 from __future__ import annotations
 
 import io
-from typing import Any
+from collections.abc import Callable
+from dataclasses import Field, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args, get_origin
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import TZAware, i64Timedelta
 
 from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.describe_transactions import DescribeTransactionsResponse, TransactionState
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, fetch_request
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     ADD_PARTITIONS_TO_TXN,
+    API_VERSIONS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
     FEATURES,
@@ -24,12 +31,22 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     Api,
     Exchange,
     decode,
     encode,
     milliseconds,
 )
+from pyspark_kafka_meta.kafka.protocol.list_offsets import (
+    LATEST_TIMESTAMP,
+    OffsetQuery,
+    OffsetsRequest,
+    offsets_request,
+)
+from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, produce_request
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     DescribeTransactionsRequest,
@@ -39,9 +56,25 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     ProducerIdRequest,
     TransactionRequest,
     TransactionVersionRequest,
+    transaction_request,
 )
-from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import NO_EPOCH, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from tests.partitions import T0
+from tests.unit.logs import batch
 
+VALUES: dict[str, Any] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), 7),
+    "bool": True,
+    "string": "kafka-4",
+    "uuid": UUID(int=9),
+    "bytes": b"server-first",
+    "records": b"batches",
+    "timedelta_i32": milliseconds(1003),
+    "timedelta_i64": i64Timedelta.parse(timedelta(milliseconds=1004)),
+    "datetime_i64": TZAware.truncate(datetime(2024, 1, 2, tzinfo=UTC)),
+}
+"""By Kafka's type."""
+APIS = [value for value in vars(frame_codec).values() if isinstance(value, Api)]
 T_ID, U_ID = UUID(int=7), UUID(int=8)
 CORRELATION_ID = 77
 PRODUCER = ProducerIdAndEpoch(2**40, 3)
@@ -289,3 +322,62 @@ def features_message(version: int = 4, level: int = 2, **changed: Any) -> Any:
         throttle_time=milliseconds(1003),
         **fields,
     )
+
+
+def message(api: Api, version: int) -> Any:
+    """A response with one entry in each list."""
+    return _filled(frame_codec.response_schema(api, version))
+
+
+def _filled(kind: Any) -> Any:
+    return kind(**{field.name: _value(field, field.type) for field in fields(kind)})
+
+
+def _value(field: Field[Any], kind: Any) -> Any:
+    if is_dataclass(kind):
+        return _filled(kind)
+    arguments = get_args(kind)
+    if get_origin(kind) is tuple:
+        return (_value(field, arguments[0]),)
+    if arguments:  # of an optional value
+        return _value(field, arguments[0])
+    if field.name.endswith("error_code"):
+        return ErrorCode.none
+    return VALUES[field.metadata["kafka_type"]]
+
+
+def _fetch(version: int) -> Any:
+    entry = FetchPartition(T0, T_ID if version >= 13 else None, 0, 0, NO_EPOCH, 1 << 20)
+    return fetch_request(version, FetchRequest((entry,), 0, 1, 1 << 20, False))
+
+
+def _produce(version: int) -> Any:
+    entry = ProducePartition(T0, T_ID if version >= 13 else None, batch(["a"]))
+    return produce_request(version, ProduceRequest((entry,), -1, 1_000))
+
+
+REQUESTS: dict[Api, Callable[[int], Any]] = {
+    API_VERSIONS: lambda version: schema(API_VERSIONS, version, "request").ApiVersionsRequest(),
+    SASL_HANDSHAKE: lambda version: schema(SASL_HANDSHAKE, version, "request").SaslHandshakeRequest(mechanism="PLAIN"),
+    SASL_AUTHENTICATE: lambda version: schema(SASL_AUTHENTICATE, version, "request").SaslAuthenticateRequest(
+        auth_bytes=b"client-first"
+    ),
+    METADATA: lambda version: metadata_request(version, ["t"]),
+    LIST_OFFSETS: lambda version: offsets_request(version, OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),))),
+    OFFSET_FOR_LEADER_EPOCH: lambda version: offsets_request(
+        version, OffsetsRequest((OffsetQuery(T0, 0),), by_epoch=True)
+    ),
+    FETCH: _fetch,
+    PRODUCE: _produce,
+    **{
+        api: lambda version, request=request: transaction_request(version, request)  # type: ignore[misc]
+        for api, request in TRANSACTION_REQUESTS.items()
+    },
+}
+"""A request of each API."""
+SPOKEN = [(api, version) for api in APIS for version in versions(api)]
+
+
+def spoken(value: Any) -> str:
+    """The id of a parameter of `SPOKEN`."""
+    return value.title if isinstance(value, Api) else f"v{value}"
