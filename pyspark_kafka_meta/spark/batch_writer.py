@@ -1,4 +1,5 @@
-"""`KafkaMetaWriter`: Spark's batch writer, and what batches and streams share: the task, and the driver's transactions.
+"""`KafkaMetaWriter`: Spark's batch writer, and what batches and streams share: the task, its message to the driver, and
+the driver's transactions.
 
 Spark unpickles the writer in each worker, so it holds only options; heavy modules are imported on first use.
 """
@@ -8,9 +9,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -18,7 +20,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
     from pyspark_kafka_meta.model import OpenTransaction
     from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
+    from pyspark_kafka_meta.write.partition_queue import TaskOutput
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,36 @@ def with_driver(options: SinkOptions) -> SinkOptions:
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskCommit(WriterCommitMessage):
+    """All rows of a task are acknowledged. Spark's driver holds the messages of all tasks: offsets are only in the
+    transaction, which needs them.
+
+    Attributes:
+        records: number of rows.
+        partitions: with rows, by topic: bit n of the number stands for partition n.
+        transaction: in which the rows wait for the driver's commit; None without `kafka.transactional.id` or rows.
+        batch: of an exactly-once write.
+        skipped_rows: that the task did not write, because its batch was decided before.
+    """
+
+    records: int
+    partitions: Mapping[str, int]
+    transaction: OpenTransaction | None = None
+    batch: BatchId | None = None
+    skipped_rows: int = 0
+
+    @classmethod
+    def of(
+        cls, written: TaskOutput, transaction: OpenTransaction | None = None, batch: BatchId | None = None
+    ) -> TaskCommit:
+        partitions: defaultdict[str, int] = defaultdict(int)
+        for topic, partition in written:
+            partitions[topic] |= 1 << partition
+        records = sum(each.records for ranges in written.values() for each in ranges)
+        return cls(records, dict(partitions), transaction, batch)
 
 
 def write_task(
@@ -186,6 +218,30 @@ def abort_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | N
         with batch_committer(options) as committer:
             all_ended = all(message is not None for message in messages)
             committer.abort(len(messages), _transactions(messages), all_ended=all_ended)
+
+
+def log_commit(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """`what` is a batch or a micro-batch with its number."""
+    commits = [message for message in messages if isinstance(message, TaskCommit)]
+    partitions: defaultdict[str, int] = defaultdict(int)
+    for commit in commits:
+        for topic, bits in commit.partitions.items():
+            partitions[topic] |= bits
+    records = sum(commit.records for commit in commits)
+    count = sum(bits.bit_count() for bits in partitions.values())
+    logger.info("%s: %d tasks wrote %d records to %d partitions", what, len(commits), records, count)
+
+
+def log_abort(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """Warn of records that stay. A query that is stopped ends so too, mostly without any."""
+    records = sum(message.records for message in messages if isinstance(message, TaskCommit))
+    if records:
+        logger.warning(
+            "%s failed after some of its tasks had written %d records, which stay in their topics: a repetition writes "
+            "them again",
+            what,
+            records,
+        )
 
 
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[OpenTransaction]:

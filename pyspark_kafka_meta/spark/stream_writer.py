@@ -11,11 +11,11 @@ from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.batch_writer import (
     abort_batch,
     commit_transactions,
+    log_commit,
     plan_transactions,
     with_driver,
     write_task,
 )
-from pyspark_kafka_meta.spark.task_commit import log_commit
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_task_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM

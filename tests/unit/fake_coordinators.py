@@ -69,7 +69,7 @@ class FakeCoordinators:
         if known is None:
             producer = ProducerIdAndEpoch(next(self._cluster.producer_ids), 0)
         else:
-            self._end(known, committed=False)
+            self._end(known, committed=False, raises_epoch=True)
             producer = self._next(known.producer)
         self.transactions[transactional_id] = FakeTransaction(producer, timeout_ms)
         return producer
@@ -78,7 +78,7 @@ class FakeCoordinators:
         """Abort the open transaction, as its coordinator does after its timeout."""
         known = self.transactions[transactional_id]
         assert known.state == ONGOING, "no transaction is open"
-        self._end(known, committed=False)
+        self._end(known, committed=False, raises_epoch=True)
         if self.version is TransactionVersion.V2:
             known.ended = known.producer
         known.producer = known.producer._replace(epoch=known.producer.epoch + 1)
@@ -130,7 +130,7 @@ class FakeCoordinators:
             return ErrorCode.producer_fenced
         if known.state != ONGOING:
             return ErrorCode.invalid_txn_state
-        self._end(known, committed)
+        self._end(known, committed, raises_epoch=version is TransactionVersion.V2)
         known.ended = producer
         if version is TransactionVersion.V2:
             known.producer = self._next(producer)
@@ -161,11 +161,11 @@ class FakeCoordinators:
             return ErrorCode.invalid_producer_id_mapping
         return 0 if known.producer == producer else ErrorCode.producer_fenced
 
-    def _end(self, known: FakeTransaction, committed: bool) -> None:
-        """Write the markers."""
-        producer_id = known.producer.producer_id
+    def _end(self, known: FakeTransaction, committed: bool, raises_epoch: bool) -> None:
+        """Write the markers: with the transaction's epoch, or the next, which fences its producer."""
+        producer_id, epoch = known.producer
         for partition in known.partitions:
-            self._cluster.append(partition, marker(0, producer_id, committed))
+            self._cluster.append(partition, marker(0, producer_id, committed, epoch + raises_epoch))
             first = self._first_offsets.pop((producer_id, partition), None)
             if not committed and first is not None:
                 self._aborted.append((partition, producer_id, first, self._cluster.bounds(partition)[1]))

@@ -7,7 +7,7 @@ InitProducerId gives another epoch, AddPartitionsToTxn and EndTxn of the same ep
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
 from pyspark_kafka_meta.errors import (
@@ -215,11 +215,9 @@ class TransactionCoordinators:
 
     def _listed(self, broker: Broker, outcome: Outcome) -> tuple[str, ...] | KafkaMetaError | None:
         """The transactional ids that a broker listed, or why it never will; None to ask it again."""
-        if isinstance(outcome, KafkaMetaError) and not isinstance(outcome, RETRIABLE_ERRORS):
-            return outcome
-        response: Any = self._final(outcome)
-        if response is None:
-            return None
+        response = self._final_or_refusal(outcome)
+        if response is None or isinstance(response, KafkaMetaError):
+            return response
         if response.error_code != 0:
             problem = f"{broker.address} lists no transactions: {describe(response.error_code)}"
             return BrokerError(problem, response.error_code)
@@ -283,7 +281,8 @@ class TransactionCoordinators:
         raise ConnectError(f"no broker {verb} in time: {self._problem}")
 
     def _ask_coordinators(self, requests: Mapping[str, TransactionRequest], deadline: float) -> dict[str, Any]:
-        """The responses of the coordinators by transactional id, or their errors that are not retriable."""
+        """The responses of the coordinators by transactional id, or their errors that are not retriable. A coordinator
+        that fails for good, such as for its certificate, fails this call once the others have responded."""
         responses: dict[str, Any] = {}
         if not requests:
             return responses  # also after the deadline
@@ -294,19 +293,33 @@ class TransactionCoordinators:
             for each in missing:
                 if each in self._known:
                     by_coordinator.setdefault(self._known[each], []).append(requests[each])
-            for _, request, outcome in self._exchange(by_coordinator, deadline):
-                response = self._final(outcome)
-                if response is not None:
-                    responses[request.transactional_id] = response
-                elif self._has_moved(outcome):
+            for _, request, outcome in self._exchange(by_coordinator, deadline, raises=False):
+                if self._has_moved(outcome):
                     del self._known[request.transactional_id]
+                if (response := self._final_or_refusal(outcome)) is not None:
+                    responses[request.transactional_id] = response
             if len(responses) == len(requests):
-                return responses
-        names = sorted(requests.keys() - responses.keys())
-        raise ConnectError(
-            f"not done in time for transactional id {names[0]}"
-            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {self._problem}{self._likely_cause()}"
-        )
+                break
+        self._require_responses(requests.keys(), responses)
+        return responses
+
+    def _final_or_refusal(self, outcome: Outcome) -> Any:
+        """The response, or the failure that is not retriable. None if the request is to be repeated."""
+        if isinstance(outcome, KafkaMetaError) and not isinstance(outcome, RETRIABLE_ERRORS):
+            return outcome
+        return self._final(outcome)
+
+    def _require_responses(self, transactional_ids: Set[str], responses: Mapping[str, Any]) -> None:
+        """Raises the error of a coordinator that failed for good, or ConnectError if a response is missing."""
+        refusals = {each: response for each, response in responses.items() if isinstance(response, KafkaMetaError)}
+        if refusals:
+            error = next(iter(refusals.values()))
+            if not isinstance(error, TlsError):
+                raise error
+            ids = [each for each, refusal in refusals.items() if str(refusal) == str(error)]
+            raise TlsError(f"{error} (the coordinator of {_name_ids(ids)})")
+        if missing := transactional_ids - responses.keys():
+            raise ConnectError(f"not done in time for {_name_ids(missing)}: {self._problem}{self._likely_cause()}")
 
     def _likely_cause(self) -> str:
         brokers = len(self._cache.snapshot.brokers)
@@ -435,6 +448,11 @@ class TransactionCoordinators:
     def _on_response(self, response: TransactionResponse) -> None:
         del self._failures[response.node_id]
         self._client.take_throttle(response.node_id, response.throttle_ms)
+
+
+def _name_ids(transactional_ids: Collection[str]) -> str:
+    first, *others = sorted(transactional_ids)
+    return f"transactional id {first}{f' and {len(others)} more' if others else ''}"
 
 
 def _idempotence_error(code: int) -> BrokerError:

@@ -19,7 +19,6 @@ CORRUPT_MESSAGE = ErrorCode.corrupt_message.value
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 LEADER_NOT_AVAILABLE = ErrorCode.leader_not_available.value
 NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
-REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 NOT_ENOUGH_REPLICAS = ErrorCode.not_enough_replicas.value
 INVALID_TOPIC_EXCEPTION = ErrorCode.invalid_topic_exception.value
 TOPIC_AUTHORIZATION_FAILED = ErrorCode.topic_authorization_failed.value

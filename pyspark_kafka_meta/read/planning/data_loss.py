@@ -202,12 +202,13 @@ def _lost_end(partition: TopicPartition, target: int, end: int, topic_id: UUID |
 
 
 def describe(losses: Sequence[Loss]) -> str:
-    """The first losses as one text, with a common cause once."""
+    """The first losses as one text, with a common cause once, and the number of the others."""
     texts = []
     for cause, members in groupby(losses[:MAX_NAMED], attrgetter("cause")):
         details = "; ".join(loss.detail for loss in members if loss.detail)
         texts.append(f"{cause}: {details}" if details else cause)
-    return "; ".join(texts)
+    others = len(losses) - MAX_NAMED
+    return "; ".join([*texts, f"and {others} more"] if others > 0 else texts)
 
 
 class DataLossPolicy:

@@ -76,6 +76,7 @@ from pyspark_kafka_meta.model import (
     RefreshReason,
     TopicPartition,
     is_other_topic,
+    name_first,
     shortened,
 )
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
@@ -311,7 +312,7 @@ class OffsetPlanner:
                 "the brokers report no ids of %s (Kafka before 2.8, or inter.broker.protocol.version): a topic that is "
                 "deleted and recreated is only noticed by its leader epochs or a shorter log, and its records may be "
                 "lost without an error. Do not recreate these topics while a query reads them, or upgrade the brokers",
-                ", ".join(without[:5]),
+                name_first(without),
             )
 
     def _ending(self) -> Positions | None:

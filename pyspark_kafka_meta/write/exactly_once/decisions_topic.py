@@ -159,9 +159,10 @@ class DecisionsTopic:
         self._next_offset = header.last_offset + 1  # a read that fails later goes on here
 
     def _require_same_topic(self) -> None:
-        now = self._log.topic_id(self.partition)
-        if is_other_topic(self._topic_id, now):
-            raise self._lost(f"the topic was deleted and recreated (topic id {self._topic_id}, now {now})")
+        if is_other_topic(self._topic_id, self._client.cache.snapshot.topic_id(self.partition.topic)):
+            now = self._log.topic_id(self.partition)
+            if is_other_topic(self._topic_id, now):
+                raise self._lost(f"the topic was deleted and recreated (topic id {self._topic_id}, now {now})")
 
     def _lost(self, cause: str) -> DataLossError:
         """The error after which a restart reads what is there."""

@@ -11,7 +11,7 @@ from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
-from pyspark_kafka_meta.model import OffsetRange, TopicPartition
+from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import FetchOptions, ReadOptions, default_options
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.data_loss import DataLossPolicy
@@ -53,7 +53,8 @@ class LogReader:
         and control batches. Each has one header, and is valid until the next.
 
         Args:
-            topic_id: that the offsets belong to; None for the topic that has the name now.
+            topic_id: that the offsets belong to; None for the topic that has the name now, whatever id it has: brokers
+                that lag behind report that of an earlier topic.
 
         Raises:
             DataLossError: the log starts after `from_offset` or ends before `until_offset`, or is of another topic.
@@ -61,7 +62,6 @@ class LogReader:
         """
         if from_offset >= until_offset:
             return
-        topic_id = topic_id or self.topic_id(partition)
         planned = OffsetRange(partition, topic_id, from_offset, until_offset)
         for fetched in TaskReader(self._client, self._options, [], self._policy).read_record_batches([planned]):
             for header in fetched.headers:
@@ -77,8 +77,11 @@ class LogReader:
         return self._offset(partition, LATEST_TIMESTAMP, deadline)
 
     def topic_id(self, partition: TopicPartition) -> UUID | None:
-        """As last reported."""
-        return self._client.cache.snapshot.topic_id(partition.topic)
+        """As the leader reports: a broker that lags behind reports that of an earlier topic with the name."""
+        cache = self._client.cache
+        leader = cache.leader(partition)
+        deadline, node_id = self._client.api_deadline(), None if leader is None else leader.broker.node_id
+        return cache.refresh(RefreshReason.ON_DEMAND, deadline, node_id).topic_id(partition.topic)
 
     def _offset(self, partition: TopicPartition, timestamp: int, deadline: float = math.inf) -> int:
         deadline = min(deadline, self._client.api_deadline())

@@ -31,7 +31,14 @@ from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
 from pyspark_kafka_meta.kafka.records.compression import Compression
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch
-from pyspark_kafka_meta.model import OpenTransaction, RefreshReason, TopicPartition, TransactionSpan, name_partitions
+from pyspark_kafka_meta.model import (
+    OpenTransaction,
+    ProducerIdAndEpoch,
+    RefreshReason,
+    TopicPartition,
+    TransactionSpan,
+    name_partitions,
+)
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 
 MAY_BE_READ_LATER = (ConnectError, NoLeaderError, ReadTimeoutError)
@@ -93,7 +100,7 @@ class TransactionReader:
             is_open = self._is_open(transaction)  # before the logs are read: a marker may come in between
             read_until = deadline if is_open else math.inf  # a marker that was written is found, however far it is
             for search in searches:
-                is_committed = self._go_on(search, transaction.producer.producer_id, read_until, rounds)
+                is_committed = self._go_on(search, transaction.producer, read_until, rounds)
                 if is_committed is not None:
                     return is_committed
             searches = [search for search in searches if not search.is_lost]
@@ -124,7 +131,7 @@ class TransactionReader:
             return None
         return any(each.state in OPEN_STATES for each in described)
 
-    def _go_on(self, search: _Search, producer_id: int, deadline: float, leader_s: float) -> bool | None:
+    def _go_on(self, search: _Search, producer: ProducerIdAndEpoch, deadline: float, leader_s: float) -> bool | None:
         """Read on, to the marker or the end of the log. Returns whether the marker commits; None without a marker.
 
         Args:
@@ -135,7 +142,8 @@ class TransactionReader:
             end = self._log.end_offset(search.partition, min(deadline, self._client.clock() + leader_s))
             for fetched in self._log.batches(search.partition, search.next_offset, end):
                 (header,) = fetched.headers
-                if header.is_control and header.record_count and header.producer_id == producer_id:
+                is_marker = header.is_control and header.record_count > 0 and header.producer_id == producer.producer_id
+                if is_marker and header.producer_epoch >= producer.epoch:  # the next if its end raised the epoch
                     return not is_abort_marker(header, fetched.records)
                 search.next_offset = header.last_offset + 1
                 if self._client.clock() >= deadline:

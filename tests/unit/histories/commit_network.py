@@ -157,7 +157,7 @@ class LateCoordinators(FakeCoordinators):
     def init(self, transactional_id: str, timeout_ms: int) -> int | ProducerIdAndEpoch:
         known = self.transactions.get(transactional_id)
         if known is not None and known.state == ONGOING:
-            self._end(known, committed=False)
+            self._end(known, committed=False, raises_epoch=True)
             known.producer = known.producer._replace(epoch=known.producer.epoch + 1)
         if self._is_ending(known):
             return ErrorCode.concurrent_transactions
@@ -196,10 +196,10 @@ class LateCoordinators(FakeCoordinators):
     def _is_ending(known: FakeTransaction | None) -> bool:
         return known is not None and known.state in (PREPARE_COMMIT, PREPARE_ABORT)
 
-    def _end(self, known: FakeTransaction, committed: bool) -> None:
+    def _end(self, known: FakeTransaction, committed: bool, raises_epoch: bool) -> None:
         marker_s = self._marker_s() if known.state == ONGOING else 0.0
         if marker_s == 0:
-            super()._end(known, committed)
+            super()._end(known, committed, raises_epoch)
             return
         known.state = PREPARE_COMMIT if committed else PREPARE_ABORT
-        self._clock.at(marker_s, lambda: FakeCoordinators._end(self, known, committed))
+        self._clock.at(marker_s, lambda: FakeCoordinators._end(self, known, committed, raises_epoch))

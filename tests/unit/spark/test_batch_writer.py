@@ -13,7 +13,7 @@ from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark import batch_writer
-from pyspark_kafka_meta.spark.task_commit import TaskCommit
+from pyspark_kafka_meta.spark.batch_writer import TaskCommit
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision, TransactionPlan
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
+from pyspark_kafka_meta.spark.batch_writer import TaskCommit, log_abort, log_commit
 from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange, add_range
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.write.murmur2 import MIN_TOGETHER, murmur2
+from pyspark_kafka_meta.write.partitioner import MIN_TOGETHER, murmur2
 
 VECTORS = {
     b"21": -973932308,

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.kafka.records.encoder import Records
-from pyspark_kafka_meta.write.murmur2 import murmur2
-from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics
+from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics, murmur2
 
 STICKY_BYTES = 1000
 ROW_BYTES = 100

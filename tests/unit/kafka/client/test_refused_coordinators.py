@@ -77,13 +77,65 @@ def test_an_unusable_certificate_of_the_coordinator_itself_fails_at_once(scene: 
     scene.cluster.coordinators.nodes[ID] = 2
     coordinators = scene.warm_client().coordinators
     scene.fail(2, *[expired(2)] * 10)
-    with pytest.raises(TlsError, match="broker-2:9092 has expired"):
+    began = scene.clock()
+    with pytest.raises(TlsError) as raised:
         coordinators.fence([ID], TIMEOUT_MS, scene.clock() + 60)
+    assert str(raised.value) == f"{expired(2)} (the coordinator of transactional id {ID})"
+    assert scene.clock() - began < 1
+
+
+# --- an unusable certificate of one coordinator of several ------------------------------------------------------------
+
+NODES = {ID: 1, "orders/2/0": 2, "orders/3/0": 3}
+
+
+@pytest.fixture(params=[1, 2, 3])
+def refusing(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def states(scene: Scene) -> dict[int, str]:
+    """By coordinator."""
+    return {node: scene.cluster.coordinators.transactions[each].state for each, node in NODES.items()}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_transactions_of_other_coordinators_end(scene: Scene, refusing: int, committed: bool) -> None:
+    client = client_of_open_transactions(scene)
+    producers = {each: ProducerIdAndEpoch(1000 + number, 0) for number, each in enumerate(NODES)}
+    scene.network.transaction_errors["EndTxn"].extend([ErrorCode.concurrent_transactions] * 3)
+    scene.fail(refusing, *[expired(refusing)] * 10)
+    with pytest.raises(TlsError, match=rf"{expired(refusing)} \(the coordinator of transactional id orders/"):
+        client.coordinators.end_transactions(producers, committed, TransactionVersion.V2, scene.clock() + 60)
+    ended = "CompleteCommit" if committed else "CompleteAbort"
+    assert states(scene) == dict.fromkeys((1, 2, 3), ended) | {refusing: "Ongoing"}
+    assert not scene.network.transactions.in_flight
+
+
+def test_transactions_of_other_coordinators_are_fenced_and_the_refused_id_once_its_broker_is_mended(
+    scene: Scene, refusing: int
+) -> None:
+    client, began = client_of_open_transactions(scene), scene.clock()
+    scene.fail(refusing, expired(refusing))
+    with pytest.raises(TlsError, match="has expired"):
+        client.coordinators.fence(NODES, TIMEOUT_MS, scene.clock() + 60)
+    assert states(scene) == dict.fromkeys((1, 2, 3), "Empty") | {refusing: "Ongoing"}
+    assert scene.clock() - began < 1
+    client.coordinators.fence(NODES, TIMEOUT_MS, scene.clock() + 60)
+    assert states(scene) == dict.fromkeys((1, 2, 3), "Empty")
+
+
+def test_other_coordinators_that_do_not_respond_are_waited_for_until_the_deadline(scene: Scene) -> None:
+    client, began = client_of_open_transactions(scene), scene.clock()
+    scene.fail(1, *[expired(1)] * 10)
+    scene.network.hung.add(2)
+    with pytest.raises(TlsError, match="broker-1:9092 has expired"):
+        client.coordinators.fence(NODES, TIMEOUT_MS, scene.clock() + 60)
+    assert states(scene) == {1: "Ongoing", 2: "Ongoing", 3: "Empty"}
+    assert scene.clock() - began == pytest.approx(60, abs=1)
 
 
 # --- lists of open transactions ---------------------------------------------------------------------------------------
-
-NODES = {ID: 1, "orders/2/0": 2, "orders/3/0": 3}
 
 
 def client_of_open_transactions(scene: Scene) -> KafkaClient:

@@ -123,10 +123,10 @@ def batch(rows: Sequence[Row], codec: Codec = Codec.NONE, attributes: int = 0, *
     return batch_of(COMPRESS[codec](body), **(derived | fields))
 
 
-def marker(offset: int, producer_id: int, commit: bool) -> bytes:
+def marker(offset: int, producer_id: int, commit: bool, producer_epoch: int = 0) -> bytes:
     """The control batch of a transaction coordinator that ends a transaction."""
     rows = [Row(offset, key=struct.pack(">hh", 0, int(commit)), value=struct.pack(">hi", 0, 0))]
-    return batch(rows, attributes=TRANSACTIONAL | CONTROL, producer_id=producer_id)
+    return batch(rows, attributes=TRANSACTIONAL | CONTROL, producer_id=producer_id, producer_epoch=producer_epoch)
 
 
 def repair_crc(batch_bytes: bytes) -> bytes:

@@ -20,7 +20,7 @@ import numpy as np
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import decode
-from pyspark_kafka_meta.kafka.records.varints import varints
+from pyspark_kafka_meta.kafka.records.encoder import varints
 from tests.unit.kafka.records.handmade import ALL_COLUMNS, COMPRESS, batch_of, fetched, nullable, varint, xerial_snappy
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.kafka.records.varints import varint_bytes, varints
+from pyspark_kafka_meta.kafka.records.encoder import varint_bytes, varints
 from tests.unit.kafka.records.handmade import varint
 
 EDGES = sorted({sign * 2**bits + step for bits in range(63) for sign in (1, -1) for step in (-1, 0, 1)})

@@ -163,12 +163,16 @@ def test_an_allowed_loss_is_reported_once_with_an_event_for_each_partition(caplo
     assert reports.events == [(part, 0, 5, f"{part} aged out") for part in (T0, T1, T2)]
 
 
-def test_a_report_names_five_partitions_and_records_all() -> None:
+@pytest.mark.parametrize(("losses", "more"), [(5, ""), (6, "; and 1 more"), (7, "; and 2 more")])
+def test_a_report_names_five_partitions_and_counts_and_records_all(
+    losses: int, more: str, caplog: pytest.LogCaptureFixture
+) -> None:
     reports = Reports(failOnDataLoss="false")
-    reports.reporter.report([aged_out(TopicPartition("t", number)) for number in range(7)])
+    reports.reporter.report([aged_out(TopicPartition(f"t{number}", 0)) for number in range(losses)])
 
-    assert len(reports.events) == 7
-    assert describe([aged_out(TopicPartition("t", number)) for number in range(7)]).count("aged out") == 5
+    assert len(reports.events) == losses
+    named = "; ".join(f"t{number}-0 aged out" for number in range(5))
+    assert caplog.messages == [f"{named}{more}; continuing because failOnDataLoss is false"]
 
 
 def test_a_recreated_topic_follows_its_own_option(caplog: pytest.LogCaptureFixture) -> None:

@@ -42,8 +42,13 @@ class Disturbance(Enum):
     KILL = "the task attempt dies after the request"
     SWITCH = "goes on"
     TIME_OUT = "times out"
+    LATE = "an EndTxn that was sent twice arrives again, in the next transaction"
 
     __hash__ = object.__hash__  # Enum's own is slow
+
+
+OF_OTHERS = {Disturbance.SWITCH, Disturbance.TIME_OUT, Disturbance.LATE}
+"""They are not of the current actor."""
 
 
 class Choice(NamedTuple):
@@ -208,9 +213,15 @@ class World:
             for actor in self._actors:
                 if actor is not current and actor.can_go_on:
                     yield Choice(Disturbance.SWITCH, actor.name)
-        if Disturbance.TIME_OUT in allowed:
+        yield from self._disturbances_of_coordinators()
+
+    def _disturbances_of_coordinators(self) -> Iterator[Choice]:
+        if Disturbance.TIME_OUT in self.scenario.disturbances:
             for name in self.kafka.open_ids():
                 yield Choice(Disturbance.TIME_OUT, name)
+        if Disturbance.LATE in self.scenario.disturbances:
+            for name in self.kafka.ids_that_end_again():
+                yield Choice(Disturbance.LATE, name)
 
     def _disturbances_of(self, current: Actor) -> Iterator[Disturbance]:
         yield Disturbance.REPEAT
@@ -261,15 +272,15 @@ class World:
                 self._current = self._begin_next_attempt(current.attempt)
             case Disturbance.SWITCH:
                 self._current = next(actor for actor in self._actors if actor.name == name)
-            case Disturbance.TIME_OUT:
-                self.kafka.time_out(name)
+            case Disturbance.TIME_OUT | Disturbance.LATE:
+                (self.kafka.time_out if disturbance is Disturbance.TIME_OUT else self.kafka.end_again)(name)
 
     def describe(self, choice: Choice) -> str:
         """For a trace, before it happens."""
         disturbance, name = choice
         if disturbance is None:
             return str(self._current)
-        about = "" if disturbance in (Disturbance.SWITCH, Disturbance.TIME_OUT) else f"{self._current}: "
+        about = "" if disturbance in OF_OTHERS else f"{self._current}: "
         return f"* {about or name + ' '}{disturbance.value}"
 
     def key(self) -> int:

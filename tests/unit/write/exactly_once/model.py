@@ -155,6 +155,19 @@ class KafkaModel:
         if self._version == TransactionVersion.V1:
             self._producers[name] = known._replace(epoch=known.epoch + 1)
 
+    def ids_that_end_again(self) -> tuple[str, ...]:
+        """Ids whose open transaction has the epoch of the transaction before, so that its EndTxn ends both."""
+        producers = self._producers.items()
+        return tuple(
+            sorted(name for name, each in producers if each.is_open and each.last and each.last[0] == each.epoch)
+        )
+
+    def end_again(self, name: str) -> None:
+        """The EndTxn of the transaction before arrives again."""
+        last = self._producers[name].last
+        assert last is not None
+        self._end(name, last[1])
+
     def _end(self, name: str, outcome: Outcome) -> None:
         known = self._producers.get(name)
         if known is None or not known.is_open:
@@ -243,9 +256,11 @@ class DriverModel:
 
     Attributes:
         copied_at_once: how many transactions are copied in one of the driver.
+        produced_at_once: how many records are in one request.
     """
 
     copied_at_once: ClassVar[int] = 100
+    produced_at_once: ClassVar[int] = 100
 
     kafka: KafkaModel
     producer: ProducerIdAndEpoch = NO_PRODUCER
@@ -289,8 +304,10 @@ class DriverModel:
                 yield self.kafka.init_producer, (name,)
 
     def _write(self, values: tuple[Row | Decision, ...]) -> Requests[bool]:
-        if not (yield self.kafka.produce, (SINK_ID, self.producer, values)):
-            return False
+        for first in range(0, len(values), self.produced_at_once):
+            part = values[first : first + self.produced_at_once]
+            if not (yield self.kafka.produce, (SINK_ID, self.producer, part)):
+                return False
         producer = yield self.kafka.end, (SINK_ID, self.producer, Outcome.COMMITTED)
         self.producer = producer or self.producer
         return producer is not None

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once import commit_protocol
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
@@ -144,6 +144,29 @@ def copy_in_parts_without_a_note(monkeypatch: pytest.MonkeyPatch) -> Scenario:
     return Scenario(batches=1, tasks=2, disturbances=disturbances)
 
 
+def copy_without_reading_again(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    settle = commit_protocol._settle
+
+    def settle_as_read_before(decision: Decision) -> Protocol[bool]:
+        def mutation(step: Step) -> Protocol[Any]:
+            return {decision.batch.series: decision} if isinstance(step, ReadDecisions) else (yield step)
+
+        return (yield from _mutated(settle, mutation)(decision))
+
+    monkeypatch.setattr(commit_protocol, "_settle", settle_as_read_before)
+    return Scenario(batches=1, disturbances=frozenset({Disturbance.TIME_OUT, Disturbance.PAUSE, Disturbance.SWITCH}))
+
+
+def copy_in_the_epoch_of_the_decision(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        return None if isinstance(step, Fence) else (yield step)
+
+    monkeypatch.setattr(commit_protocol, "_settle", _mutated(commit_protocol._settle, mutation))
+    monkeypatch.setattr(DriverModel, "produced_at_once", 1)
+    disturbances = frozenset({Disturbance.TIME_OUT, Disturbance.LATE, Disturbance.CRASH})
+    return Scenario(TransactionVersion.V1, batches=1, disturbances=disturbances)
+
+
 def begin_before_settling(_: pytest.MonkeyPatch) -> Scenario:
     def recover_what_is_settled() -> Protocol[Decisions]:
         yield Fence()
@@ -195,6 +218,8 @@ MUTANTS: dict[Mutant, str] = {
     copy_without_reading_outcomes: "rows are visible twice",
     copy_in_a_transaction_of_its_own: "rows are visible twice",
     copy_in_parts_without_a_note: "rows are visible twice",
+    copy_without_reading_again: "rows are visible twice",
+    copy_in_the_epoch_of_the_decision: "rows are visible twice",
     begin_before_settling: "rows are visible out of order",
     settle_own_batch_alone: "rows are missing",
     abort_nothing: "transactions are open",

@@ -220,7 +220,8 @@ def test_drivers_that_keep_taking_over_end_with_advice() -> None:
 
     assert text == (
         f"other drivers took over this kafka.transactional.id, or its own transaction timed out, {MAX_TAKEOVERS} times "
-        "in a row: stop the other query, or raise transaction.max.timeout.ms of the brokers"
+        "in a row: stop the other query, which needs an id of its own, or raise transaction.max.timeout.ms of the "
+        "brokers. Then start this query again: it goes on from there"
     )
 
 

@@ -63,6 +63,22 @@ def test_records_that_are_copied_in_several_transactions_are_visible_exactly_onc
     assert len(parts) > 20
 
 
+def test_a_late_end_of_a_transaction_ends_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    late, end_again = list[str](), KafkaModel.end_again
+
+    def counted(self: KafkaModel, name: str) -> None:
+        late.append(name)
+        end_again(self, name)
+
+    monkeypatch.setattr(KafkaModel, "end_again", counted)
+    monkeypatch.setattr(DriverModel, "produced_at_once", 1)
+    disturbances = frozenset({Disturbance.LATE, Disturbance.TIME_OUT, Disturbance.CRASH})
+    found = explore(Scenario(V1, batches=1, rows=2, disturbances=disturbances), disturbances=3)
+
+    assert found.trace is None, found.trace
+    assert late
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", TransactionVersion)

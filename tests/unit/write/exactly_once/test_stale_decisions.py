@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.model import RefreshReason, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
-from tests.partitions import T0, T1
+from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import (
     DECISIONS,
     CommitScene,
@@ -108,6 +108,46 @@ def test_recreated_decisions_topic_with_a_longer_log_is_named(scene: CommitScene
     run_batches(scene, scene.committer(), *range(5))
     with pytest.raises(DataLossError, match=r"decisions are gone from topic .* deleted and recreated"):
         run_batches(scene, committer, 5)
+
+
+def lag(scene: CommitScene, node_id: int, topic: TopicMetadata) -> None:
+    """This broker, which leads no partition of the topic, still reports it as it was before it was recreated."""
+    now, scene.cluster.topics[topic.name] = scene.cluster.topics[topic.name], topic
+    scene.network.cut_off(node_id)
+    scene.cluster.topics[topic.name] = now
+
+
+@pytest.mark.parametrize("node_id", [2, 3])
+def test_broker_that_lags_behind_a_recreated_decisions_topic_is_not_believed(scene: CommitScene, node_id: int) -> None:
+    old = scene.cluster.topics[DECISIONS.topic]
+    scene.cluster.create_topic(DECISIONS.topic)
+    committer = scene.committer()
+    run_batches(scene, committer, 0)
+    lag(scene, node_id, old)
+    cache = committer.decisions._client.cache
+    for number in range(1, 4):
+        cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 60, node_id)
+        assert cache.snapshot.topic_id(DECISIONS.topic) == old.topic_id
+        run_batches(scene, committer, number)
+    written = [number for partition in (T0, T1, T2) for number in numbers(scene, partition)]
+    assert sorted(written) == [100 * batch + number for batch in range(4) for number in range(6)]
+
+
+@pytest.mark.parametrize("node_id", [2, 3])
+def test_driver_that_begins_with_metadata_of_a_broker_that_lags_behind_reads_all_decisions(
+    scene: CommitScene, node_id: int
+) -> None:
+    old = scene.cluster.topics[DECISIONS.topic]
+    scene.cluster.create_topic(DECISIONS.topic)
+    run_batches(scene, scene.committer(), 0)
+    lag(scene, node_id, old)
+    committer = scene.committer()
+    cache = committer.decisions._client.cache
+    cache.track([DECISIONS.topic])
+    cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 60)
+    cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 60, node_id)
+    assert cache.snapshot.topic_id(DECISIONS.topic) == old.topic_id
+    assert is_written(committer.recover(), micro_batch(0))
 
 
 def test_truncated_log_of_decisions_is_named(scene: CommitScene) -> None:

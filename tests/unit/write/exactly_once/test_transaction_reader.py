@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import AuthorizationError, ConnectError, DataLossError, UnsupportedBrokerError
-from pyspark_kafka_meta.model import NO_LEADER, OpenTransaction, TopicPartition
+from pyspark_kafka_meta.model import NO_LEADER, OpenTransaction, RefreshReason, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader
 from tests.partitions import T0, T1, T2
+from tests.unit.kafka.records import handmade
 from tests.unit.write.exactly_once.commit_scene import CommitScene, micro_batch
 
 TIMEOUT_S = 60
@@ -136,6 +137,58 @@ def test_partition_that_cannot_be_read_is_named_once_the_others_were_read(
     with pytest.raises(AuthorizationError):
         is_committed(scene, transaction)
     assert read == [T0, T1, T2]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_marker_of_an_earlier_epoch_says_nothing(
+    committed: bool, scene: CommitScene, transaction: OpenTransaction
+) -> None:
+    scene.cluster.coordinators.init(transaction.transactional_id, 60_000)
+    later = scene.task(0, 100)
+    producer_id, epoch = later.producer
+    assert (producer_id, epoch - 1) >= transaction.producer
+    for partition in (T0, T1, T2):
+        scene.cluster.append(partition, handmade.marker(0, producer_id, not committed, epoch - 1))
+    scene.cluster.coordinators.end(later.transactional_id, later.producer, committed, TransactionVersion.V2)
+    assert is_committed(scene, later) is committed
+
+
+@pytest.mark.parametrize("version", list(TransactionVersion))
+@pytest.mark.parametrize("committed", [True, False])
+def test_marker_of_the_transaction_itself_is_taken(
+    committed: bool, version: TransactionVersion, scene: CommitScene, transaction: OpenTransaction
+) -> None:
+    """Under V1 it has the transaction's epoch, under V2 the next."""
+    scene.cluster.coordinators.end(transaction.transactional_id, transaction.producer, committed, version)
+    assert is_committed(scene, transaction) is committed
+
+
+# --- metadata that is out of date -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+@pytest.mark.parametrize("committed", [True, False])
+def test_transaction_is_found_although_a_broker_lags_behind_its_recreated_topic(
+    committed: bool, node_id: int, scene: CommitScene
+) -> None:
+    old = scene.cluster.topics["t"]
+    scene.cluster.create_topic("t", 3)
+    transaction = scene.task(0, 0)
+    scene.cluster.coordinators.end(transaction.transactional_id, transaction.producer, committed, TransactionVersion.V2)
+    now, scene.cluster.topics["t"] = scene.cluster.topics["t"], old
+    scene.network.cut_off(node_id)
+    scene.cluster.topics["t"] = now
+
+    def reader() -> TransactionReader:
+        client = scene.client()
+        client.cache.track(["t"])
+        for asked in (None, node_id):
+            client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + TIMEOUT_S, asked)
+        assert client.cache.snapshot.topic_id("t") == old.topic_id
+        return TransactionReader(client)
+
+    assert reader().is_committed(transaction, scene.clock() + TIMEOUT_S) is committed
+    assert sum(copy.batch.record_count for copy in reader().copies(transaction)) == 6
 
 
 # --- markers that are far away ----------------------------------------------------------------------------------------
