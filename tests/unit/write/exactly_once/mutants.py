@@ -147,7 +147,7 @@ def copy_in_parts_without_a_note(monkeypatch: pytest.MonkeyPatch) -> Scenario:
 def copy_without_reading_again(monkeypatch: pytest.MonkeyPatch) -> Scenario:
     settle = commit_protocol._settle
 
-    def settle_as_read_before(decision: Decision) -> Protocol[bool]:
+    def settle_as_read_before(decision: Decision) -> Protocol[Any]:
         def mutation(step: Step) -> Protocol[Any]:
             return {decision.batch.series: decision} if isinstance(step, ReadDecisions) else (yield step)
 
