@@ -28,24 +28,27 @@ KEYS = 3
 
 
 @pytest.mark.parametrize(
-    ("unknown", "numbers", "verdict"),
+    ("unknown", "fed", "numbers", "verdict"),
     [
-        ([], [0, 1, 2, 3, 4, 5], Verdict(missing=0, repeated=0, disordered=0)),
-        ([], [1, 4, 0, 2, 5, 3], Verdict(missing=0, repeated=0, disordered=0)),
-        ([], [0, 1, 3, 4, 5], Verdict(missing=1, repeated=0, disordered=0)),
-        ([2], [0, 1, 3, 4, 5], Verdict(missing=0, repeated=0, disordered=0)),
-        ([2], [0, 1, 2, 3, 4, 5], Verdict(missing=0, repeated=0, disordered=0)),
-        ([], [0, 1, 2, 3, 4, 5, 5], Verdict(missing=0, repeated=1, disordered=0)),
-        ([], [3, 1, 2, 0, 4, 5], Verdict(missing=0, repeated=0, disordered=1)),
-        ([], [0, 3, 0, 3, 1, 2, 4, 5], Verdict(missing=0, repeated=2, disordered=1)),
-        ([], [], Verdict(missing=6, repeated=0, disordered=0)),
+        ([], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], Verdict(missing=0, repeated=0, disordered=0)),
+        ([], [0, 1, 2, 3, 4, 5], [1, 4, 0, 2, 5, 3], Verdict(missing=0, repeated=0, disordered=0)),
+        ([], [0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5], Verdict(missing=1, repeated=0, disordered=0)),
+        ([2], [0, 1, 3, 4, 5], [0, 1, 3, 4, 5], Verdict(missing=0, repeated=0, disordered=0)),
+        ([2], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], Verdict(missing=0, repeated=0, disordered=0)),
+        ([], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 5], Verdict(missing=0, repeated=1, disordered=0)),
+        ([], [0, 1, 2, 3, 4, 5], [3, 1, 2, 0, 4, 5], Verdict(missing=0, repeated=0, disordered=1)),
+        ([], [0, 1, 2, 3, 4, 5], [0, 3, 0, 3, 1, 2, 4, 5], Verdict(missing=0, repeated=2, disordered=1)),
+        ([], [0, 1, 2, 3, 4, 5], [], Verdict(missing=6, repeated=0, disordered=0)),
+        ([2], [0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5], Verdict(missing=1, repeated=0, disordered=0)),
+        ([], [0, 1, 2, 3, 4, 5, 5], [0, 1, 2, 3, 4, 5, 5], Verdict(missing=0, repeated=0, disordered=0, fed_again=1)),
+        ([], [0, 1, 2, 3, 4, 5, 5], [0, 1, 2, 3, 4, 5], Verdict(missing=1, repeated=0, disordered=0, fed_again=1)),
     ],
 )
-def test_the_verdict(unknown: list[int], numbers: list[int], verdict: Verdict) -> None:
+def test_the_verdict(unknown: list[int], fed: list[int], numbers: list[int], verdict: Verdict) -> None:
     written = np.array(numbers, np.int64)
-    found = Verdict.of(Acknowledged(6, frozenset(unknown)), written % KEYS, written)
+    found = Verdict.of(Acknowledged(6, frozenset(unknown)), np.array(fed, np.int64), written % KEYS, written)
     assert found == verdict
-    assert found.is_good == (verdict == Verdict(0, 0, 0))
+    assert found.is_good == ((verdict.missing, verdict.repeated, verdict.disordered) == (0, 0, 0))
 
 
 def test_forty_kills_get_to_each_step_of_a_commit_and_of_a_recovery() -> None:
