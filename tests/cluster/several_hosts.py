@@ -155,8 +155,10 @@ class Copies:
         return acknowledged
 
     def assert_exact(self, acknowledged: Acknowledged) -> None:
-        once, exact = (Verdict.of(acknowledged, *committed_records(SERVERS, target)) for target in self._targets)
-        assert (once.missing, exact) == (0, Verdict(0, 0, 0))
+        _, fed = committed_records(SERVERS, self._source)
+        once, exact = (Verdict.of(acknowledged, fed, *committed_records(SERVERS, target)) for target in self._targets)
+        assert once.missing == 0
+        assert exact.is_good, exact
         assert held_back(SERVERS, self._targets) == []
         assert acknowledged.records == acknowledged.sent > 0
 
