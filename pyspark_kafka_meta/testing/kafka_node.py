@@ -179,9 +179,12 @@ class KafkaNode:
         self._wait(timeout_s)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open without responses."""
-        self._running().send_signal(signal.SIGSTOP)
-        self.is_paused = True
+        """SIGSTOP: connections stay open without responses. Returns once all threads are stopped."""
+        process = self._running()
+        if not self.is_paused:
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            self.is_paused = True
 
     def resume(self) -> None:
         """SIGCONT: continue after `pause`."""
