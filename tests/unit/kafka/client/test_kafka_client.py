@@ -481,7 +481,7 @@ def test_cleanup_policy_is_unknown_where_librdkafka_cannot_log_in(scene: Scene) 
     def refuse(*_: object) -> NoReturn:
         raise OptionError("librdkafka refuses the security options")
 
-    scene.monkeypatch.setattr(ClusterAdmin, "__init__", refuse)
+    scene.monkeypatch.setattr(cluster_admin, "new_client", refuse)
 
     assert scene.client().cleanup_policy("t") is None
 
