@@ -138,7 +138,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        return self[:3] == (0, 0, 0)
+        return not (self.missing or self.repeated or self.disordered)
 
 
 def committed_records(bootstrap_servers: str, topic: str) -> tuple[Ints, Ints]:

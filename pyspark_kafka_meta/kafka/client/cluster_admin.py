@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.network.security.librdkafka_config import new_client
 from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
-from pyspark_kafka_meta.options import ClientOptions
 
 TIMEOUT_S = 30.0
 CONFIG_TIMEOUT_S = 5.0
@@ -19,12 +20,19 @@ MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
 
 
 class ClusterAdmin:
-    """Requests to one cluster."""
+    """Requests to the cluster of a client."""
 
-    def __init__(self, options: ClientOptions) -> None:
-        self._security = options.security
+    def __init__(self, client: ClientState) -> None:
+        self._client = client
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        """Begins with the brokers of the cache: with a controller among its bootstrap servers, librdkafka may wait
+        until the timeout."""
+        options = self._client.options
+        brokers = [broker.address for broker in self._client.cache.snapshot.brokers.values()]
         settings = {"client.id": options.client_id}
-        self._admin = new_client(AdminClient, options.bootstrap_servers, options.security, settings)
+        return new_client(AdminClient, brokers or options.bootstrap_servers, options.security, settings)
 
     def create_topic(self, name: str, replicas: int, config: Mapping[str, str]) -> None:
         """Create a topic of one partition, unless it exists.
@@ -38,9 +46,10 @@ class ClusterAdmin:
         except KafkaException as exception:
             error: KafkaError = exception.args[0]
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                reason = redacted(error.str(), self._client.options.security)
                 raise BrokerError(
-                    f"topic {name} could not be created: {redacted(error.str(), self._security)}. Create it with one "
-                    "partition and cleanup.policy=compact, or allow this user CREATE on it",
+                    f"topic {name} could not be created: {reason}. Create it with one partition and "
+                    "cleanup.policy=compact, or allow this user CREATE on it",
                     error.code(),
                 ) from None
 

@@ -121,7 +121,7 @@ class KafkaClient(ClientState):
 
             config: Mapping[str, str] = {}
             with suppress(KafkaMetaError):
-                config = ClusterAdmin(self.options).topic_config(topic)
+                config = ClusterAdmin(self).topic_config(topic)
             self._cleanup_policies[topic] = config.get("cleanup.policy")
         return self._cleanup_policies[topic]
 

@@ -177,7 +177,7 @@ class CommitHistory:
 
     def run(self) -> CommitHistory:
         admin = FakeAdmin(self.cluster)
-        with patch.object(batch_committer, "ClusterAdmin", lambda options: admin), _unlocked(BatchCommitter):
+        with patch.object(batch_committer, "ClusterAdmin", lambda client: admin), _unlocked(BatchCommitter):
             try:
                 self._start_driver()
                 self.clock.run()

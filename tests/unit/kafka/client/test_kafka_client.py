@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -19,6 +20,7 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
     UnsupportedBrokerError,
 )
+from pyspark_kafka_meta.kafka.client import cluster_admin
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS
@@ -31,7 +33,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetsResponse,
     PartitionOffset,
 )
-from pyspark_kafka_meta.model import NO_LEADER, Broker, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, RefreshReason, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_network import about_s
 from tests.unit.scene import Fault, Scene
@@ -461,11 +463,25 @@ def test_cleanup_policy_of_a_topic_is_asked_for_once(scene: Scene, config: dict[
     assert asked == ["t", "u"]
 
 
+def test_administrative_requests_begin_with_known_brokers_among_which_is_no_controller(scene: Scene) -> None:
+    made: list[Sequence[Address]] = []
+    scene.monkeypatch.setattr(
+        cluster_admin, "new_client", lambda _, addresses, *__: made.append(addresses) or MagicMock()
+    )
+    client = scene.client()
+    admin = ClusterAdmin(client)
+    client.partitions(["t"], scene.clock() + 60)
+    admin.topic_config("t")
+
+    assert made == [[broker.address for broker in client.cache.snapshot.brokers.values()]]
+    assert made != [list(client.options.bootstrap_servers)]
+
+
 def test_cleanup_policy_is_unknown_where_librdkafka_cannot_log_in(scene: Scene) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OptionError("librdkafka refuses the security options")
 
-    scene.monkeypatch.setattr(ClusterAdmin, "__init__", refuse)
+    scene.monkeypatch.setattr(cluster_admin, "new_client", refuse)
 
     assert scene.client().cleanup_policy("t") is None
 

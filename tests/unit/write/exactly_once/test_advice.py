@@ -47,7 +47,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
 @pytest.fixture
 def admin(scene: CommitScene, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     made = FakeAdmin(scene.cluster)
-    monkeypatch.setattr(batch_committer, "ClusterAdmin", lambda options: made)
+    monkeypatch.setattr(batch_committer, "ClusterAdmin", lambda client: made)
     return made
 
 

@@ -31,7 +31,7 @@ class CommitterScene(CommitScene):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(monkeypatch)
         self.limits: list[int | None] = [LIMIT_MS]
-        monkeypatch.setattr(batch_committer, "ClusterAdmin", lambda options: self)
+        monkeypatch.setattr(batch_committer, "ClusterAdmin", lambda client: self)
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         return {}
