@@ -1,11 +1,12 @@
-"""`ClientPool`: keeps the clients of a Python worker between tasks and micro-batches, and closes unused clients.
+"""`ClientPool`: keeps the clients of a process between tasks and micro-batches, and closes unused clients.
 
-Spark gives a worker tasks of any query. Follows Spark's `InternalKafkaConsumerPool`.
+Spark gives a Python worker tasks of any query. Follows Spark's `InternalKafkaConsumerPool`.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,22 +19,26 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 
 MAX_CLIENTS = 8
-"""The pool keeps more only while tasks use them all."""
+"""The pool keeps at most as many unused clients."""
 
 ClientKey = tuple[int, ClientOptions, MetricsOptions | None]
 """Process id, options of the connections, and where the events go."""
 
 
-@dataclass(slots=True)
-class _Entry:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unused:
+    key: ClientKey
     client: KafkaClient
-    users: int = 0
-    idle_since: float = 0.0
+    since_s: float
+
+    def is_old(self, now_s: float) -> bool:
+        """Whether no task used the client for metadata.max.age.ms."""
+        return (now_s - self.since_s) * 1000 >= self.key[1].metadata_max_age_ms
 
 
 class ClientPool:
-    """The clients of one worker. Not thread-safe, as a worker runs one task at a time. A forked child does not use its
-    parent's clients.
+    """The clients of one process that no task uses now: a client is for one task at a time, and tasks may be threads. A
+    forked child does not use its parent's clients.
 
     Args:
         clock: seconds that never go back.
@@ -41,40 +46,48 @@ class ClientPool:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._entries: dict[ClientKey, _Entry] = {}  # in the order of their last use
+        self._lock = threading.Lock()
+        self._unused: list[_Unused] = []  # in the order of their last use
 
     @contextmanager
     def client(self, options: ClientOptions, metrics: MetricsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
         """The client for these options, kept or new, for one task."""
         key = (os.getpid(), options, metrics)
-        entry = self._entries.pop(key, None)
-        self._close_unused()
-        if entry is None:
-            entry = _Entry(KafkaClient(options, new_publisher(metrics, origin)))
-        self._entries[key] = entry
-        entry.users += 1
-        entry.client.publisher.origin = origin
+        client = self._take(key) or KafkaClient(options, new_publisher(metrics, origin))
+        client.publisher.origin = origin
+        is_kept = True
         try:
-            yield entry.client
+            yield client
         except OtherClusterError:
-            # The next attempt uses the cluster that its addresses lead to by then.
-            self._entries.pop(key, None)
-            entry.client.close()
+            is_kept = False  # the next attempt uses the cluster that its addresses lead to by then
             raise
         finally:
-            entry.client.publisher.flush()
-            entry.users -= 1
-            entry.idle_since = self._clock()
+            client.publisher.flush()
+            if is_kept:
+                self._give_back(key, client)
+            else:
+                client.close()
 
-    def _close_unused(self) -> None:
-        """Close clients idle for metadata.max.age.ms, and the longest idle above `MAX_CLIENTS`."""
-        now, pid = self._clock(), os.getpid()
-        idle = [key for key, entry in self._entries.items() if key[0] == pid and entry.users == 0]
-        too_many = len(self._entries) - (MAX_CLIENTS - 1)
-        for number, key in enumerate(idle):
-            idle_ms = (now - self._entries[key].idle_since) * 1000
-            if number < too_many or idle_ms >= key[1].metadata_max_age_ms:
-                self._entries.pop(key).client.close()
+    def _take(self, key: ClientKey) -> KafkaClient | None:
+        """The client of this key that was used last."""
+        with self._lock:
+            unused = next((entry for entry in reversed(self._unused) if entry.key == key), None)
+            if unused is None:
+                return None
+            self._unused.remove(unused)
+            return unused.client
+
+    def _give_back(self, key: ClientKey, client: KafkaClient) -> None:
+        """Keep the client, and close old clients, and the longest unused above `MAX_CLIENTS`."""
+        with self._lock:
+            now_s = self._clock()
+            own = [entry for entry in self._unused if entry.key[0] == key[0]]
+            too_many = len(own) - (MAX_CLIENTS - 1)
+            closed = [entry for number, entry in enumerate(own) if number < too_many or entry.is_old(now_s)]
+            self._unused = [entry for entry in self._unused if entry not in closed]
+            self._unused.append(_Unused(key, client, now_s))
+        for entry in closed:
+            entry.client.close()
 
 
 worker_clients = ClientPool()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +77,40 @@ def test_queries_with_other_settings_do_not_share_a_client(worker: Worker) -> No
         assert len({id(client) for client in (plain, other_id, other_metrics)}) == 3
 
 
+def test_tasks_that_run_at_the_same_time_do_not_share_a_client(worker: Worker) -> None:
+    clients: list[KafkaClient] = []
+    all_run = threading.Barrier(4, timeout=30)
+
+    def task() -> None:
+        with worker.pool.client(options("a"), worker.metrics, READER) as client:
+            all_run.wait()
+            clients.append(client)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(task) for _ in range(4)]:
+            done.result(30)
+
+    assert len({id(client) for client in clients}) == 4
+    assert worker.run("a") in clients
+
+
+def test_threads_take_each_client_for_one_task_at_a_time(worker: Worker) -> None:
+    used = Counter[KafkaClient]()
+
+    def tasks(query: str) -> None:
+        for _ in range(200):
+            with worker.pool.client(options(query), worker.metrics, READER) as client:
+                used[client] += 1
+                assert used[client] == 1
+                used[client] -= 1
+
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(tasks, str(number % 3)) for number in range(8)]:
+            done.result(60)
+
+    assert len(worker.pool._unused) <= MAX_CLIENTS
+
+
 def test_client_that_no_query_used_for_the_max_age_is_closed(worker: Worker) -> None:
     old, young = worker.run("old"), worker.run("young")
     worker.clock.sleep(MAX_AGE_S - 1)
@@ -142,7 +179,7 @@ def test_task_that_fails_writes_its_events_and_gives_its_client_back(worker: Wor
     worker.clock.sleep(MAX_AGE_S)
     worker.run("b")
 
-    assert list(worker.pool._entries) == [(os.getpid(), options("b"), worker.metrics)]
+    assert [entry.key for entry in worker.pool._unused] == [(os.getpid(), options("b"), worker.metrics)]
 
 
 def test_a_client_that_met_another_cluster_is_not_kept(worker: Worker) -> None:
