@@ -52,8 +52,8 @@ from tests.kafka.secured_kafka import (
 
 pytestmark = pytest.mark.kafka
 
-FAILURE_S = 20
-"""On a busy machine; timeouts of requests are 30 s by default."""
+FAILURE_S = 10
+"""Limit for a failure; timeouts of requests are 30 s by default."""
 CONNECTIONS = 4
 """Limit per failure, with the connections that diagnose it: two of the planner and two of the reader."""
 

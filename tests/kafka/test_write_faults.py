@@ -91,9 +91,7 @@ def test_too_few_replicas_fail_a_task_in_time_and_its_next_attempt_waits_for_the
         for follower in followers:
             breakable_kafka.kill(follower)
         text = failing.wait_for_error(DeliveryTimeoutError)
-        assert failing.seconds_since(killed_at) < DELIVERY_TIMEOUT_MS / 1000 + 20, (
-            "attempts of other tests have a minute"
-        )
+        assert failing.seconds_since(killed_at) < DELIVERY_TIMEOUT_MS / 1000 + 3
         assert f"{worker.topic}-" in text and "within kafka.delivery.timeout.ms" in text
     with worker.attempt() as attempt:
         wait_for(lambda: worker.network.codes["not_enough_replicas"] > 0)
