@@ -44,9 +44,9 @@ def name_partitions(partitions: Collection[TopicPartition]) -> str:
     return name_first([str(partition) for partition in sorted(partitions)])
 
 
-def name_first(names: Sequence[str]) -> str:
-    """The first ten and the number of the others, for messages."""
-    first, others = ", ".join(map(shortened, names[:10])) or "none", len(names) - 10
+def name_first(names: Sequence[str], count: int = 10) -> str:
+    """The first ones and the number of the others, for messages."""
+    first, others = ", ".join(map(shortened, names[:count])) or "none", len(names) - count
     return f"{first} and {others} more" if others > 0 else first
 
 

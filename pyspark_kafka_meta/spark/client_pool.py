@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from pyspark_kafka_meta.errors import OtherClusterError
@@ -84,8 +84,7 @@ class ClientPool:
     def _give_back(self, key: ClientKey, client: KafkaClient) -> None:
         """Keep the client, and close old clients, and the longest unused above `MAX_CLIENTS`."""
         with self._lock:
-            now_s = self._clock()
-            own = [entry for entry in self._unused if entry.key[0] == key[0]]
+            now_s, own = self._clock(), self._own()
             too_many = len(own) - (MAX_CLIENTS - 1)
             closed = [entry for number, entry in enumerate(own) if number < too_many or entry.is_old(now_s)]
             self._unused = [entry for entry in self._unused if entry not in closed]
@@ -95,21 +94,25 @@ class ClientPool:
         for entry in closed:
             entry.client.close()
 
-    def _start_timer(self) -> None:
-        self._timer = threading.Timer(KEEP_CONNECTIONS_S, self.close_connections)
-        self._timer.daemon = True
-        self._timer.start()
+    def _own(self) -> list[_Unused]:
+        """The clients that a fork's parent did not leave."""
+        return [entry for entry in self._unused if entry.key[0] == os.getpid()]
 
-    def close_connections(self) -> None:
+    def _start_timer(self) -> None:
+        self._timer = threading.Timer(KEEP_CONNECTIONS_S, self._close_connections)
+        self._timer.daemon = True
+        with suppress(RuntimeError):  # no thread can start: the task must not fail for it
+            self._timer.start()
+
+    def _close_connections(self) -> None:
         """Close the connections of clients that no task used for `KEEP_CONNECTIONS_S`, and come back for the others."""
         with self._lock:
             self._timer = None
-            now_s, pid = self._clock(), os.getpid()
-            own = [entry for entry in self._unused if entry.key[0] == pid]
+            own, due_s = self._own(), self._clock() - KEEP_CONNECTIONS_S
             for entry in own:
-                if now_s - entry.since_s >= KEEP_CONNECTIONS_S:
+                if entry.since_s <= due_s:
                     entry.client.network.close_idle()
-            if any(now_s - entry.since_s < KEEP_CONNECTIONS_S for entry in own):
+            if any(entry.since_s > due_s for entry in own):
                 self._start_timer()
 
 

@@ -51,7 +51,14 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     TransactionResponse,
     TransactionVersionRequest,
 )
-from pyspark_kafka_meta.model import Broker, ProducerIdAndEpoch, RefreshReason, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import (
+    Broker,
+    ProducerIdAndEpoch,
+    RefreshReason,
+    TopicPartition,
+    TransactionVersion,
+    name_first,
+)
 
 CONCURRENT_SHARE = 0.2
 """CONCURRENT_TRANSACTIONS lasts until the markers of the transaction before are written, a few ms: it is retried after
@@ -451,8 +458,7 @@ class TransactionCoordinators:
 
 
 def _name_ids(transactional_ids: Collection[str]) -> str:
-    first, *others = sorted(transactional_ids)
-    return f"transactional id {first}{f' and {len(others)} more' if others else ''}"
+    return f"transactional id {name_first(sorted(transactional_ids), 1)}"
 
 
 def _idempotence_error(code: int) -> BrokerError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -54,8 +55,11 @@ def options(query: str) -> ClientOptions:
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Worker:
-    return Worker(monkeypatch, MetricsOptions(str(tmp_path), None, ()))
+def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[Worker]:
+    worker = Worker(monkeypatch, MetricsOptions(str(tmp_path), None, ()))
+    yield worker
+    if worker.pool._timer is not None:
+        worker.pool._timer.cancel()
 
 
 def test_tasks_of_one_query_share_a_client_and_its_events_name_the_task(worker: Worker) -> None:
@@ -144,6 +148,17 @@ def test_of_too_many_clients_the_longest_unused_is_closed(worker: Worker) -> Non
     worker.run("ninth")
 
     assert [client.closed for client in clients] == [False, True, *[False] * (MAX_CLIENTS - 2)]
+
+
+def test_no_task_fails_where_no_thread_can_start(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    client = worker.run("a")
+
+    assert worker.run("a") is client
+    assert not client.closed
 
 
 def test_client_in_use_is_never_closed(worker: Worker) -> None:
