@@ -6,24 +6,28 @@ import json
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.network import connection
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings
 from pyspark_kafka_meta.kafka.network.security.sasl_login import log_in
 from pyspark_kafka_meta.kafka.protocol.frame_codec import API_VERSIONS, request_schema
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.tools.cli.main import app
-from tests.kafka.secured_kafka import GROUP, MECHANISMS, RECORDS, SASL, SESSION_MS, TOPIC, SecuredKafka, produce
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
+from tests.kafka.secured_kafka import GROUP, MECHANISMS, RECORDS, SASL, SESSION_MS, TOPIC, SecuredKafka
+from tests.unit.scene import RecordingPublisher
 
 pytestmark = pytest.mark.kafka
 
@@ -37,12 +41,15 @@ def client_options(secured: SecuredKafka, options: dict[str, str]) -> ClientOpti
 def assert_login_works(secured: SecuredKafka, login: dict[str, str], folder: Path) -> None:
     before = secured.read(folder, login)
     client = client_options(secured, login)
-    produce(librdkafka_settings(client.security, client.bootstrap_servers))
-    assert secured.read(folder, login) == before + RECORDS > RECORDS
+    columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
+    rows = pa.record_batch([pa.array([str(number) for number in range(RECORDS)])], ["value"])
     committed = {TopicPartition(TOPIC, 0): before}
-    group = ConsumerGroup(client, GROUP)
-    group.commit(committed)
-    assert group.committed(committed) == committed
+    with closing(KafkaClient(client, RecordingPublisher([]))) as made:
+        producer = SinkOptions.parse({"kafka.bootstrap.servers": secured.servers}).producer
+        TaskWriter(made, producer, columns, TOPIC).write([rows])
+        made.groups.commit(GROUP, committed)
+        assert made.groups.committed(GROUP, committed) == committed
+    assert secured.read(folder, login) == before + RECORDS > RECORDS
 
 
 @by_each_protocol

@@ -148,6 +148,6 @@ class BatchCommitter:
     def _max_timeout_ms(self) -> int | None:
         """The longest timeout that all brokers allow; None if none of them says. Creates the decisions topic at the
         first use."""
-        admin = ClusterAdmin(self._options.client)
+        admin = ClusterAdmin(self._client)
         self._decisions.ensure(admin)
         return admin.transaction_max_timeout_ms(self._client.cache.snapshot.brokers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -14,12 +14,10 @@ from pyspark_kafka_meta.errors import (
     BrokerError,
     ConnectError,
     NoLeaderError,
-    OptionError,
     ProtocolError,
     UnknownTopicError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
@@ -445,29 +443,19 @@ def test_plan_does_not_trust_a_response_that_waited_since_the_plan_before(scene:
     assert [event.reason for event in scene.events[-2:]] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
 
 
-@pytest.mark.parametrize(("config", "policy"), [({"cleanup.policy": "compact,delete"}, "compact,delete"), ({}, None)])
-def test_cleanup_policy_of_a_topic_is_asked_for_once(scene: Scene, config: dict[str, str], policy: str | None) -> None:
-    asked = []
-
-    def topic_config(admin: ClusterAdmin, topic: str) -> dict[str, str]:
-        asked.append(topic)
-        return config
-
-    scene.monkeypatch.setattr(ClusterAdmin, "__init__", lambda *_: None)
-    scene.monkeypatch.setattr(ClusterAdmin, "topic_config", topic_config)
+def test_cleanup_policy_of_a_topic_is_asked_for_once(scene: Scene) -> None:
+    scene.network.configs["t"] = {"cleanup.policy": "compact,delete"}
     client = scene.client()
 
-    assert [client.cleanup_policy(topic) for topic in ("t", "t", "u")] == [policy] * 3
-    assert asked == ["t", "u"]
+    assert [client.cleanup_policy(topic) for topic in ("t", "t", "u", "u")] == ["compact,delete"] * 2 + [None] * 2
+    assert len(scene.sent("DescribeConfigs")) == 2
 
 
-def test_cleanup_policy_is_unknown_where_librdkafka_cannot_log_in(scene: Scene) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise OptionError("librdkafka refuses the security options")
+def test_cleanup_policy_is_unknown_where_no_broker_responds(scene: Scene) -> None:
+    client = scene.warm_client()
+    scene.network.hung |= {1, 2, 3}
 
-    scene.monkeypatch.setattr(ClusterAdmin, "__init__", refuse)
-
-    assert scene.client().cleanup_policy("t") is None
+    assert client.cleanup_policy("t") is None
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
