@@ -224,7 +224,7 @@ class Translation(NamedTuple):
 
     api: Api
     request: Callable[[int, Any], Any]
-    response: Callable[[Exchange, Any, int], TransactionResponse]
+    response: Callable[[Exchange, Any, int], Any]
 
 
 def transaction_api(request: TransactionRequest) -> Api:
@@ -242,7 +242,8 @@ def transaction_request(version: int, request: TransactionRequest) -> Any:
 
 
 def transaction_response(exchange: Exchange, request: TransactionRequest, node_id: int) -> TransactionResponse:
-    return TRANSLATIONS[type(request)].response(exchange, request, node_id)
+    response: TransactionResponse = TRANSLATIONS[type(request)].response(exchange, request, node_id)
+    return response
 
 
 def _find_coordinator_request(version: int, request: FindCoordinatorRequest) -> Any:

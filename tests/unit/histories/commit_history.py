@@ -38,14 +38,12 @@ from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.write.exactly_once import batch_committer
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
-from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.commit_faults import RESTART_S, CommitFaults
 from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
@@ -176,8 +174,7 @@ class CommitHistory:
         return all(batch is not None and batch.is_stream for batch in self.batches)
 
     def run(self) -> CommitHistory:
-        admin = FakeAdmin(self.cluster)
-        with patch.object(batch_committer, "ClusterAdmin", lambda client: admin), _unlocked(BatchCommitter):
+        with _unlocked(BatchCommitter):
             try:
                 self._start_driver()
                 self.clock.run()

@@ -15,11 +15,22 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import TZAware, i64Timedelta
 
 from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol.admin import (
+    TOPIC_RESOURCE,
+    AdminRequest,
+    CreateTopicRequest,
+    DescribeConfigsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    admin_request,
+)
 from pyspark_kafka_meta.kafka.protocol.describe_transactions import DescribeTransactionsResponse, TransactionState
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, fetch_request
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
     FEATURES,
@@ -29,6 +40,8 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
     SASL_AUTHENTICATE,
@@ -90,6 +103,15 @@ TRANSACTION_REQUESTS: dict[Api, TransactionRequest] = {
     FEATURES: TransactionVersionRequest(),
 }
 """A request of each API, to which the message of `transaction_message` is the response."""
+
+
+ADMIN_REQUESTS: dict[Api, AdminRequest] = {
+    OFFSET_COMMIT: OffsetCommitRequest("group", {TopicPartition("t", 0): 7}),
+    OFFSET_FETCH: OffsetFetchRequest("group", (TopicPartition("t", 0),)),
+    CREATE_TOPICS: CreateTopicRequest("t", 1, 99, {"cleanup.policy": "compact"}, 1_000),
+    DESCRIBE_CONFIGS: DescribeConfigsRequest(TOPIC_RESOURCE, "t"),
+}
+"""Brokers refuse to create a topic with 99 replicas."""
 
 
 def versions(api: Api) -> list[int]:
@@ -372,6 +394,10 @@ REQUESTS: dict[Api, Callable[[int], Any]] = {
     **{
         api: lambda version, request=request: transaction_request(version, request)  # type: ignore[misc]
         for api, request in TRANSACTION_REQUESTS.items()
+    },
+    **{
+        api: lambda version, request=request: admin_request(version, request)  # type: ignore[misc]
+        for api, request in ADMIN_REQUESTS.items()
     },
 }
 """A request of each API."""
