@@ -135,7 +135,7 @@ MISSING: dict[str, tuple[str, str, str]] = {
     "page": (
         "nicegui",
         "import sys; sys.argv = ['kafkameta', 'page']; from pyspark_kafka_meta.tools.cli import run; run()",
-        "kafkameta: the page needs more packages.*[page]",
+        "kafkameta: the page needs a missing package: .*[page]",
     ),
     "mock cluster": (
         "cryptography",

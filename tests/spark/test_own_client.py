@@ -1,5 +1,5 @@
 """Driver, planner, committer and workers of a query use the package's own client alone: no process of it imports
-confluent-kafka, or maps librdkafka."""
+confluent-kafka, whose client would keep another metadata cache."""
 
 from __future__ import annotations
 

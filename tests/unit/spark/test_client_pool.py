@@ -55,7 +55,7 @@ def options(query: str) -> ClientOptions:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Worker:
-    return Worker(monkeypatch, MetricsOptions(str(tmp_path), None, ()))
+    return Worker(monkeypatch, MetricsOptions(str(tmp_path), None, options("a").bootstrap_servers))
 
 
 def test_tasks_of_one_query_share_a_client_and_its_events_name_the_task(worker: Worker) -> None:
