@@ -13,17 +13,16 @@ from pyspark_kafka_meta.kafka.protocol.admin import (
     CreateTopicResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
-    FindGroupRequest,
-    GroupCoordinatorResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from pyspark_kafka_meta.kafka.protocol.transactions import Coordinator, CoordinatorResponse, FindCoordinatorRequest
 from tests.unit.fake_requests import FakeRequests
 
 NAMES: dict[type[AdminRequest], str] = {
-    FindGroupRequest: "FindCoordinator",
+    FindCoordinatorRequest: "FindCoordinator",
     OffsetFetchRequest: "OffsetFetch",
     OffsetCommitRequest: "OffsetCommit",
     CreateTopicRequest: "CreateTopics",
@@ -45,9 +44,9 @@ class FakeAdmin(FakeRequests[AdminRequest, AdminResponse]):
         scripted = network.admin_errors.get(self._name(request))
         code = scripted.popleft() if scripted else 0
         match request:
-            case FindGroupRequest():
-                coordinator = cluster.brokers[self._coordinator()]
-                return GroupCoordinatorResponse(node_id, code, None if code else coordinator)
+            case FindCoordinatorRequest(groups):
+                found = Coordinator(code, None if code else cluster.brokers[self._coordinator()])
+                return CoordinatorResponse(node_id, dict.fromkeys(groups, found))
             case OffsetFetchRequest(group, partitions):
                 code = code or self._group_error(node_id, has_members=False)
                 known = network.groups.get(group, {})

@@ -263,7 +263,7 @@ def read_transaction(api: Api, rng: random.Random) -> str:
         case CoordinatorResponse(coordinators=coordinators):
             assert isinstance(request, FindCoordinatorRequest)
             assert coordinators
-            assert coordinators.keys() <= set(request.transactional_ids)
+            assert coordinators.keys() <= set(request.keys)
             assert all((found.broker is None) is (found.error_code != 0) for found in coordinators.values())
         case AddPartitionsResponse(errors=errors):
             assert isinstance(request, AddPartitionsRequest)

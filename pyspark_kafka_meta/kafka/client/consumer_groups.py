@@ -9,12 +9,9 @@ from collections.abc import Collection, Mapping
 from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
-from pyspark_kafka_meta.kafka.protocol.admin import (
-    FindGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
+from pyspark_kafka_meta.kafka.protocol.admin import OffsetCommitRequest, OffsetFetchRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import COORDINATOR_UNAVAILABLE, describe
+from pyspark_kafka_meta.kafka.protocol.transactions import GROUP_KEY, FindCoordinatorRequest
 from pyspark_kafka_meta.model import Broker, TopicPartition
 
 COORDINATOR_TIMEOUT_S = 10.0
@@ -73,10 +70,11 @@ class ConsumerGroups(BrokerRequests):
         """The response of the coordinator, or an error that is not retriable; None to ask again."""
         group = request.group
         if group not in self._known:
-            found = self._final(self._ask_one(FindGroupRequest(group), deadline))
+            outcome = self._ask_one(FindCoordinatorRequest((group,), GROUP_KEY), deadline)
+            found = self._final(outcome if isinstance(outcome, KafkaMetaError) else outcome.coordinators[group])
             if found is None or found.error_code != 0:
                 return found
-            self._known[group] = found.coordinator
+            self._known[group] = found.broker
         ((_, _, outcome),) = self._exchange({self._known[group]: [request]}, deadline)
         response = self._final(outcome)
         if response is None and self._has_moved(outcome):

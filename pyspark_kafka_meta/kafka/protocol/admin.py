@@ -8,39 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol import frame_codec, transactions
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
-    FIND_COORDINATOR,
     OFFSET_COMMIT,
     OFFSET_FETCH,
     Api,
     Exchange,
 )
-from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, grouped, ms, printable, unique
-from pyspark_kafka_meta.kafka.protocol.transactions import SEVERAL_KEYS_SINCE, Translation
-from pyspark_kafka_meta.model import Broker, TopicPartition
+from pyspark_kafka_meta.kafka.protocol.response_checks import check, grouped, ms, printable, unique
+from pyspark_kafka_meta.kafka.protocol.transactions import CoordinatorResponse, FindCoordinatorRequest, Translation
+from pyspark_kafka_meta.model import TopicPartition
 
 BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
 """Kafka's `ConfigResource.Type`."""
-
-
-@dataclass(frozen=True, slots=True)
-class FindGroupRequest:
-    """Which broker coordinates a consumer group? Any broker responds."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCoordinatorResponse:
-    """`coordinator` is None with an error."""
-
-    node_id: int
-    error_code: int
-    coordinator: Broker | None
-    throttle_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +110,12 @@ class DescribeConfigsResponse:
 
 
 AdminRequest: TypeAlias = (
-    FindGroupRequest | OffsetFetchRequest | OffsetCommitRequest | CreateTopicRequest | DescribeConfigsRequest
+    FindCoordinatorRequest | OffsetFetchRequest | OffsetCommitRequest | CreateTopicRequest | DescribeConfigsRequest
 )
 AdminResponse: TypeAlias = (
-    GroupCoordinatorResponse
-    | OffsetFetchResponse
-    | OffsetCommitResponse
-    | CreateTopicResponse
-    | DescribeConfigsResponse
+    CoordinatorResponse | OffsetFetchResponse | OffsetCommitResponse | CreateTopicResponse | DescribeConfigsResponse
 )
 
-GROUP_KEY = 0
-"""Type of the key of FindCoordinator (Kafka `CoordinatorType.GROUP`)."""
 SEVERAL_GROUPS_SINCE = 8
 """First version of OffsetFetch for several groups (KIP-709)."""
 
@@ -156,20 +132,6 @@ def admin_request(version: int, request: AdminRequest) -> Any:
 def admin_response(exchange: Exchange, request: AdminRequest, node_id: int) -> AdminResponse:
     response: AdminResponse = TRANSLATIONS[type(request)].response(exchange, request, node_id)
     return response
-
-
-def _find_group_request(version: int, request: FindGroupRequest) -> Any:
-    names = {"coordinator_keys": (request.group,)} if version >= SEVERAL_KEYS_SINCE else {"key": request.group}
-    return frame_codec.request_schema(FIND_COORDINATOR, version).FindCoordinatorRequest(key_type=GROUP_KEY, **names)
-
-
-def _find_group_response(exchange: Exchange, request: FindGroupRequest, node_id: int) -> GroupCoordinatorResponse:
-    entry = message = exchange.message
-    if exchange.api_version >= SEVERAL_KEYS_SINCE:
-        check([found.key for found in message.coordinators] == [request.group], "no or unrequested coordinators")
-        (entry,) = message.coordinators
-    code = int(entry.error_code)
-    return GroupCoordinatorResponse(node_id, code, None if code else broker(entry), ms(message.throttle_time))
 
 
 def _offset_fetch_request(version: int, request: OffsetFetchRequest) -> Any:
@@ -276,7 +238,7 @@ def _describe_configs_response(
 
 
 TRANSLATIONS: Mapping[type[AdminRequest], Translation] = {
-    FindGroupRequest: Translation(FIND_COORDINATOR, _find_group_request, _find_group_response),
+    FindCoordinatorRequest: transactions.TRANSLATIONS[FindCoordinatorRequest],
     OffsetFetchRequest: Translation(OFFSET_FETCH, _offset_fetch_request, _offset_fetch_response),
     OffsetCommitRequest: Translation(OFFSET_COMMIT, _offset_commit_request, _offset_commit_response),
     CreateTopicRequest: Translation(CREATE_TOPICS, _create_topic_request, _create_topic_response),
