@@ -153,9 +153,10 @@ def _offset_fetch_response(exchange: Exchange, request: OffsetFetchRequest, node
     if exchange.api_version >= SEVERAL_GROUPS_SINCE:
         check([found.group_id for found in message.groups] == [request.group], "no or unrequested groups")
         (group,) = message.groups
-    entries = _by_partition(group.topics)
-    check(entries.keys() <= set(request.partitions), "unrequested partitions")
-    codes = [int(group.error_code), *(int(entry.error_code) for entry in entries.values())]
+    entries, code = _by_partition(group.topics), int(group.error_code)
+    is_complete = entries.keys() == set(request.partitions) or (code != 0 and not entries)
+    check(is_complete, "other partitions than requested")
+    codes = [code, *(int(entry.error_code) for entry in entries.values())]
     offsets = {part: int(entry.committed_offset) for part, entry in entries.items() if entry.committed_offset >= 0}
     return OffsetFetchResponse(node_id, _first_error(codes), offsets, ms(message.throttle_time))
 
