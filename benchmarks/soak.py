@@ -64,8 +64,10 @@ class Unwell(NamedTuple):
     ended: float
 
     def explains(self, event: Mapping[str, Any]) -> bool:
+        """A broker responds to a commit once all in-sync replicas have it: it waits for a follower that hangs (9 s with
+        `broker.session.timeout.ms` 9000), and is blamed for it."""
         is_during = self.began <= event["time_ms"] / 1000 <= self.ended + BLAME_S
-        return is_during and bool(event["cause_node_id"] == self.broker_id)
+        return is_during and bool(event["cause_node_id"] == self.broker_id or event["role"] == "committer")
 
 
 @dataclass(frozen=True, slots=True)

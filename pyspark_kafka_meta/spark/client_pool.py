@@ -20,6 +20,9 @@ from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 
 MAX_CLIENTS = 8
 """The pool keeps at most as many unused clients."""
+KEEP_CONNECTIONS_S = 5.0
+"""How long an unused client keeps its connections. Spark keeps idle workers for a minute, and brokers limit the
+connections of a host (max.connections.per.ip): other processes would wait for theirs."""
 
 ClientKey = tuple[int, ClientOptions, MetricsOptions | None]
 """Process id, options of the connections, and where the events go."""
@@ -48,6 +51,7 @@ class ClientPool:
         self._clock = clock
         self._lock = threading.Lock()
         self._unused: list[_Unused] = []  # in the order of their last use
+        self._timer: threading.Timer | None = None  # for the connections of unused clients
 
     @contextmanager
     def client(self, options: ClientOptions, metrics: MetricsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
@@ -86,8 +90,27 @@ class ClientPool:
             closed = [entry for number, entry in enumerate(own) if number < too_many or entry.is_old(now_s)]
             self._unused = [entry for entry in self._unused if entry not in closed]
             self._unused.append(_Unused(key, client, now_s))
+            if self._timer is None or not self._timer.is_alive():  # a fork leaves the threads of its parent behind
+                self._start_timer()
         for entry in closed:
             entry.client.close()
+
+    def _start_timer(self) -> None:
+        self._timer = threading.Timer(KEEP_CONNECTIONS_S, self.close_connections)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def close_connections(self) -> None:
+        """Close the connections of clients that no task used for `KEEP_CONNECTIONS_S`, and come back for the others."""
+        with self._lock:
+            self._timer = None
+            now_s, pid = self._clock(), os.getpid()
+            own = [entry for entry in self._unused if entry.key[0] == pid]
+            for entry in own:
+                if now_s - entry.since_s >= KEEP_CONNECTIONS_S:
+                    entry.client.network.close_idle()
+            if any(now_s - entry.since_s < KEEP_CONNECTIONS_S for entry in own):
+                self._start_timer()
 
 
 worker_clients = ClientPool()

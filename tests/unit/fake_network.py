@@ -200,6 +200,9 @@ class FakeNetwork:
             error_code=code,
         )
 
+    def close_idle(self) -> None:
+        """A fake broker has no connections."""
+
     def close(self) -> None:
         self._metadata = None
         kinds: tuple[FakeRequests[Any, Any], ...] = (

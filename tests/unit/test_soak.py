@@ -31,11 +31,11 @@ def test_each_broker_gets_each_fault() -> None:
 
 
 def test_timeouts_are_false_where_no_fault_of_their_broker_explains_them() -> None:
-    def timed_out(broker_id: int, at_s: float) -> dict[str, object]:
-        return {"reason": "request_timeout", "cause_node_id": broker_id, "time_ms": at_s * 1000}
+    def timed_out(broker_id: int, at_s: float, role: str = "reader") -> dict[str, object]:
+        return {"reason": "request_timeout", "role": role, "cause_node_id": broker_id, "time_ms": at_s * 1000}
 
     unwell = [Unwell(2, 100.0, 130.0), Unwell(3, 150.0, 160.0)]
-    explained = [timed_out(2, 100), timed_out(2, 130 + BLAME_S), timed_out(3, 155)]
-    false = [timed_out(2, 99), timed_out(2, 155), timed_out(4, 110)]
+    explained = [timed_out(2, 100), timed_out(2, 130 + BLAME_S), timed_out(3, 155), timed_out(4, 110, "committer")]
+    false = [timed_out(2, 99), timed_out(2, 155), timed_out(4, 110), timed_out(4, 99, "committer")]
 
     assert false_timeouts([*explained, *false, {"reason": "max_age"}], unwell) == false

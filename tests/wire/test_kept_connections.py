@@ -6,12 +6,13 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network import in_flight_requests, kafka_network, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
@@ -22,6 +23,9 @@ from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
 from pyspark_kafka_meta.kafka.records.batches import write_batch
 from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.spark import client_pool
+from pyspark_kafka_meta.spark.client_pool import ClientPool
 from pyspark_kafka_meta.testing import MockCluster
 from tests.partitions import T0
 from tests.tcp_proxy import TcpProxy
@@ -87,6 +91,25 @@ def test_a_broker_has_three_connections_at_most_whatever_it_is_asked(
         assert network.fetch.receive([broker.node_id], deadline) is not None
 
     assert len(opened) <= 3
+
+
+def test_worker_without_a_task_closes_its_connections_and_opens_them_for_the_next_task(
+    mock_cluster: MockCluster,
+    opened: list[Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: Callable[..., object],
+) -> None:
+    monkeypatch.setattr(client_pool, "KEEP_CONNECTIONS_S", 0.2)
+    options = ClientOptions.parse({"kafka.bootstrap.servers": mock_cluster.bootstrap_servers})
+    address, pool = options.bootstrap_servers[0], ClientPool()
+    for _ in range(2):  # a wake-up is not lost after the first one
+        with pool.client(options, None, Origin(role=Role.READER)) as client:
+            client.network.send_metadata(address, (), time.monotonic() + 10)
+            assert client.network.receive_metadata(time.monotonic() + 10) is not None
+            assert opened[-1].is_usable()
+        wait_for(lambda: not any(connection.fileno() >= 0 for connection in opened))
+
+    assert len(opened) == 2
 
 
 def test_requests_that_are_sent_one_after_the_other_share_a_connection(

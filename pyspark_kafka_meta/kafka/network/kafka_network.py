@@ -168,7 +168,10 @@ class KafkaNetwork:
             self._idle.close_except({address, *(broker.address for broker in response.brokers)})
         return response
 
+    def close_idle(self) -> None:
+        self._idle.close_except(())
+
     def close(self) -> None:
         for requests in self._kinds:
             requests.drop_all()
-        self._idle.close_except(())
+        self.close_idle()

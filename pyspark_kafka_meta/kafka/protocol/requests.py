@@ -103,5 +103,8 @@ class Network(Protocol):
             KafkaMetaError: the request failed.
         """
 
+    def close_idle(self) -> None:
+        """Close the connections without a request in flight. Brokers limit those of a host."""
+
     def close(self) -> None:
         """Close every connection."""
