@@ -116,6 +116,17 @@ def test_everything_but_tools_and_test_clusters_can_be_imported_without_the_pack
     assert len(own) > 100
 
 
+def test_commands_that_start_no_query_and_the_exporter_need_no_pyspark() -> None:
+    own = ["tools.cli.main", "tools.cli.cluster", "tools.cli.events", "tools.cli.transactions", "tools.exporter.server"]
+    code = (
+        "import sys, importlib; sys.modules['pyspark'] = None; "  # an import raises ImportError
+        f"print(*(importlib.import_module(f'pyspark_kafka_meta.{{name}}').__name__ for name in {own}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert len(done.stdout.split()) == len(own), done.stderr
+
+
 def test_installation_requires_only_what_a_query_needs() -> None:
     """Of a cluster, which has pyspark. Whatever else needs an extra says which."""
     config = configparser.ConfigParser()
