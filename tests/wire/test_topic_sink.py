@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -51,12 +52,13 @@ def records(cluster: MockCluster, count: int) -> list[tuple[str, dict[str, Any]]
         consumer.close()
 
 
-def rows_until(cluster: MockCluster, sequence: int) -> list[dict[str, Any]]:
-    """The values of all records up to the event of this sequence."""
-    count = 1
-    while (found := [row for _, row in records(cluster, count)])[-1]["sequence"] != sequence:
-        count += 1
-    return found
+def rows_until(cluster: MockCluster, cache_id: str, sequence: int) -> list[dict[str, Any]]:
+    """The events of one cache, in the order of the topic, up to the event of this sequence."""
+    for count in itertools.count(1):
+        rows = [row for key, row in records(cluster, count) if key == cache_id]
+        if rows and rows[-1]["sequence"] == sequence:
+            break
+    return rows
 
 
 def new_sink(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> TopicSink:
@@ -90,7 +92,7 @@ def test_event_that_does_not_fit_in_memory_is_counted(cluster: MockCluster, monk
     sink.write([made("c0ffee", 3)])
 
     sink.close()
-    rows = [row for row in rows_until(cluster, 3) if row["cache_id"] == "c0ffee"]
+    rows = rows_until(cluster, "c0ffee", 3)
     assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(3, 2)]
 
 
@@ -149,7 +151,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
     last = next(sequences)
     sink.write([made("a", last)])
     sink.close()
-    rows = [row for row in rows_until(cluster, last) if row["cache_id"] == "a"]
+    rows = rows_until(cluster, "a", last)
     assert rows[0]["sequence"] > 3
     assert len(rows) + sum(row["dropped_before"] for row in rows) == last
 
@@ -162,7 +164,7 @@ def test_event_that_is_too_large_is_lost_alone(
     sink.write([made("a", 1), made("a", 2, cause_topic="x" * 6_000), made("a", 3)])
     sink.close()
 
-    rows = [row for row in rows_until(cluster, 3) if row["cache_id"] == "a"]
+    rows = rows_until(cluster, "a", 3)
     assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(1, 0), (3, 1)]
     assert "refresh event 2 did not reach topic events: " in caplog.text
 
