@@ -223,7 +223,7 @@ class CommitHistory:
                 is_committed = may_begin
             except (KafkaMetaError, TaskFailedError) as error:
                 self._note_error(f"{batch} failed", error)
-                if isinstance(error, FencedError) and len(self._more_faults.processes("driver")) > 1:
+                if isinstance(error, FencedError) and self._has_other_drivers:
                     return  # as the error advises, one of the queries is stopped
                 if self.rng.random() < 0.5:
                     planner, committer = self._committer(), self._committer()
@@ -232,9 +232,16 @@ class CommitHistory:
                     continue
                 is_committed = False
             if len(self.committed) > number:  # another driver was faster: Spark's commit log refuses a second entry
-                return
+                if self._has_other_drivers:
+                    return
+                planner, committer = self._committer(), self._committer()  # the query is started again
+                continue
             self.committed.append(is_committed)
             self.faults.note(f"{batch} {'is committed' if is_committed else 'is in doubt'}")
+
+    @property
+    def _has_other_drivers(self) -> bool:
+        return len(self._more_faults.processes("driver")) > 1
 
     def _write_batch(self, batch: BatchId, number: int, planner: BatchCommitter, committer: BatchCommitter) -> None:
         tasks = self.rng.randint(1, 3)
