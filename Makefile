@@ -74,13 +74,13 @@ simulate: $(BENCH_INSTALLED) ## simulate thousands of metadata caches through a 
 compat: java ## try older releases of pyspark, each in an environment of its own; PYSPARKS="4.0 ..." chooses
 	for release in $(PYSPARKS); do \
 	[ -x .venv-$$release/bin/python ] || $(PYTHON) -m venv .venv-$$release; \
-	.venv-$$release/bin/python -m pip install --quiet --editable . "pyspark==$$release.*" && \
+	.venv-$$release/bin/python -m pip install --quiet --editable '.[testing]' "pyspark==$$release.*" && \
 	.venv-$$release/bin/python tests/compat/smoke.py || exit 1; \
 	done
 
 connect: java ## try Spark Connect, in an environment of its own
 	[ -x .venv-connect/bin/python ] || $(PYTHON) -m venv .venv-connect
-	.venv-connect/bin/python -m pip install --quiet --editable . 'pyspark[connect]>=4.2,<5' 'pandas<3'
+	.venv-connect/bin/python -m pip install --quiet --editable '.[testing]' 'pyspark[connect]>=4.2,<5' 'pandas<3'
 	.venv-connect/bin/python tests/compat/connect.py
 
 archive: java $(INSTALLED) $(ARCHIVE) ## pack an environment, and have executors read with it alone
@@ -105,7 +105,6 @@ $(SPARK_CLASSES): $(INSTALLED)
 $(ARCHIVE): setup.cfg $(shell find pyspark_kafka_meta -name '*.py')
 	[ -x .venv-archive/bin/python ] || $(PYTHON) -m venv .venv-archive
 	.venv-archive/bin/python -m pip install --quiet --upgrade . venv-pack
-	.venv-archive/bin/python -m pip uninstall --quiet --yes pyspark
 	mkdir -p build
 	.venv-archive/bin/venv-pack --quiet --compress-level 1 --prefix .venv-archive --force --output $@
 

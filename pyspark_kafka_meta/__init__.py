@@ -30,13 +30,30 @@ __all__ = [
 ]
 
 
+def _imported(module: str) -> Any:
+    try:
+        return import_module(f"{__name__}.{module}")
+    except ModuleNotFoundError as error:
+        from pyspark_kafka_meta.extras import EXTRAS, install_command, missing_extra
+
+        package = str(error.name).partition(".")[0]
+        if package == "pyspark":
+            raise ImportError(
+                "pyspark is missing, or older than 4.0: use the Python of a Spark 4.0 or later, or "
+                + install_command(package)
+            ) from error
+        if package in EXTRAS:
+            raise ImportError(missing_extra(f"{__name__}.{module}", package)) from error
+        raise
+
+
 def __getattr__(name: str) -> Any:
     if name in ("DefaultSource", "KafkaMetaDataSource"):
-        return import_module(f"{__name__}.source").KafkaMetaDataSource
+        return _imported("source").KafkaMetaDataSource
     if name in ("QueryListener", "start_exporter"):
-        return getattr(import_module(f"{__name__}.tools.exporter.driver"), name)
+        return getattr(_imported("tools.exporter.driver"), name)
     if name in __all__:
-        return getattr(import_module(f"{__name__}.tables.readers"), name)
+        return getattr(_imported("tables.readers"), name)
     if name == "__version__":
         from importlib import metadata
 

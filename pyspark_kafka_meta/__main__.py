@@ -1,5 +1,5 @@
 """`python -m pyspark_kafka_meta` is the `kafkameta` command."""
 
-from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.cli import run
 
-app()
+run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import json
 import re
 import subprocess
@@ -14,11 +15,12 @@ from pathlib import Path
 import pytest
 
 import pyspark_kafka_meta
+from pyspark_kafka_meta.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyspark_kafka_meta"
-FOR_TOOLS = {"nicegui", "prometheus_client", "rich", "typer"}
-FOR_LOGINS_AND_COMMANDS = {"confluent_kafka", "cryptography", "scramp"} | FOR_TOOLS
+OF_EXTRAS = set(EXTRAS) - {"pyspark"}
+FOR_LOGINS_AND_COMMANDS = {"scramp"} | OF_EXTRAS
 HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "cramjam", "crc32c"} | FOR_LOGINS_AND_COMMANDS
 NOT_FOR_READING = (
     *FOR_LOGINS_AND_COMMANDS,
@@ -97,17 +99,76 @@ def test_reading_imports_nothing_that_only_logins_writing_or_commands_need(modul
     assert set(own) <= set(loaded), done.stderr
 
 
-def test_everything_but_tools_can_be_imported_without_the_libraries_of_tools() -> None:
+def test_everything_but_tools_and_test_clusters_can_be_imported_without_the_packages_of_extras() -> None:
     paths = [path.relative_to(ROOT).with_suffix("") for path in sorted(PACKAGE.rglob("*.py"))]
-    own = [".".join(path.parts) for path in paths if "tools" not in path.parts and not path.name.startswith("__")]
+    own = [
+        ".".join(path.parts)
+        for path in paths
+        if not {"tools", "testing"} & set(path.parts) and not path.name.startswith("__")
+    ]
     code = (
-        f"import sys, importlib; sys.modules |= dict.fromkeys({FOR_TOOLS}); "  # None: an import raises ImportError
+        f"import sys, importlib; sys.modules |= dict.fromkeys({OF_EXTRAS}); "  # None: an import raises ImportError
         f"print(*(importlib.import_module(name).__name__ for name in {own}))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
 
     assert (done.stdout.split(), done.stderr) == (own, "")
     assert len(own) > 100
+
+
+def test_commands_that_start_no_query_and_the_exporter_need_no_pyspark() -> None:
+    own = ["tools.cli.main", "tools.cli.cluster", "tools.cli.events", "tools.cli.transactions", "tools.exporter.server"]
+    code = (
+        "import sys, importlib; sys.modules['pyspark'] = None; "  # an import raises ImportError
+        f"print(*(importlib.import_module(f'pyspark_kafka_meta.{{name}}').__name__ for name in {own}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert len(done.stdout.split()) == len(own), done.stderr
+
+
+def test_installation_requires_only_what_a_query_needs() -> None:
+    """Of a cluster, which has pyspark. Whatever else needs an extra says which."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    required = config["options"]["install_requires"].split("\n")
+    names = {re.split("[<>=]", line)[0] for line in required if line}
+    in_extras = config["options.extras_require"]
+
+    assert names == {"pyarrow", "numpy", "kio", "cramjam", "crc32c", "scramp"}
+    assert set(EXTRAS.values()) <= set(in_extras)
+    for package, extra in EXTRAS.items():
+        assert re.split("[_-]", package)[0] in in_extras[extra], f"{extra} does not install {package}"
+
+
+MISSING: dict[str, tuple[str, str, str]] = {
+    "command": ("typer", "from pyspark_kafka_meta.tools.cli import run; run()", "kafkameta: this command .*[cli]"),
+    "page": (
+        "nicegui",
+        "import sys; sys.argv = ['kafkameta', 'page']; from pyspark_kafka_meta.tools.cli import run; run()",
+        "kafkameta: the page needs a missing package: .*[page]",
+    ),
+    "mock cluster": (
+        "cryptography",
+        "from pyspark_kafka_meta.testing import MockCluster",
+        "ModuleNotFoundError: pyspark_kafka_meta.testing needs .*[testing]",
+    ),
+    "data source": (
+        "pyspark",
+        "from pyspark_kafka_meta import DefaultSource",
+        "ImportError: pyspark is missing.*[spark]",
+    ),
+    "exporter": ("typer", "from pyspark_kafka_meta import start_exporter", "ImportError: pyspark_kafka_meta.*[cli]"),
+}
+
+
+@pytest.mark.parametrize(("package", "code", "text"), MISSING.values(), ids=MISSING.keys())
+def test_what_needs_a_missing_extra_says_which_in_one_line(package: str, code: str, text: str) -> None:
+    without = f"import sys; sys.modules |= dict.fromkeys({[package]}); {code}"
+    done = subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 1
+    assert re.search(text.replace("[", r"\["), done.stderr.splitlines()[-1]), done.stderr
 
 
 def test_decoding_imports_no_masked_arrays() -> None:

@@ -55,6 +55,17 @@ def committer_origin(query_id: str | None, batch_id: int | None) -> Origin:
     return replace(planner_origin(), role=Role.COMMITTER, query_id=query_id, batch_id=batch_id)
 
 
+def events_origin(origin: Origin) -> Origin:
+    """The origin of the cache of a sink for events. It serves all queries of its process, which has this `origin`."""
+    return Origin(
+        role=Role.EVENTS,
+        application_id=origin.application_id,
+        executor_id=origin.executor_id,
+        host=origin.host,
+        pid=origin.pid,
+    )
+
+
 def cli_origin() -> Origin:
     """The origin of a command's events. A command belongs to no Spark application."""
     return Origin(role=Role.CLI, host=socket.gethostname(), pid=os.getpid())

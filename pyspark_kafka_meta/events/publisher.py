@@ -11,11 +11,12 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark_kafka_meta.events.default_folder import DefaultFolder
 from pyspark_kafka_meta.events.folder_sink import FolderSink, folder_at
 from pyspark_kafka_meta.events.liveness_lock import LivenessLock
-from pyspark_kafka_meta.events.origin import driver_name
+from pyspark_kafka_meta.events.origin import driver_name, events_origin
 from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, LossCount
 from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
@@ -98,15 +99,16 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
     if options is None:
         return EventPublisher((), origin)
     application = options.driver or driver_name()  # a planner does not know its application's id
+    new_lock = partial(LivenessLock, application, f"{options.path} {options.topic}")
     sinks: list[EventSink] = []
     if options.path is not None:
         sinks.append(FolderSink(folder_at(options.path)))
     if options.topic is not None:
-        sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
+        own_origin = events_origin(origin)
+        sinks.append(TopicSink(options, lambda own: EventPublisher([own], own_origin, new_lock())))
     if not sinks:
         sinks.append(FolderSink(DefaultFolder(application)))
-    liveness = LivenessLock(application, f"{options.path} {options.topic}")
-    return EventPublisher([BackgroundSink(sink) for sink in sinks], origin, liveness)
+    return EventPublisher([BackgroundSink(sink) for sink in sinks], origin, new_lock())
 
 
 def _is_routine(event: RefreshEvent) -> bool:

@@ -1,135 +1,172 @@
 """Produces refresh events to a topic, keyed by cache id, so that the events of one cache stay in order.
 
-librdkafka sends in threads of its own, also between tasks. The sink's own writer could not: it sends only while a task
-waits for it, and needs the client whose events these are. An event that is not delivered within `message.timeout.ms`,
-or that finds the queue full, is lost and counted. A task waits at most `FLUSH_S` for deliveries, and only while
-deliveries succeed.
+The sink writes with a client of its own, because a client serves one thread, and `BackgroundSink` calls the sink in
+another thread than the task's. The metadata cache of this client reports to the same topic, without a loop: its events
+wait in memory, and go along with the next events of the query's cache. Only those of its start and end do not wait.
+
+Events that are not acknowledged within `kafka.delivery.timeout.ms` are lost and counted, and the sink pauses before it
+connects again. Until the pause ends, further events are lost at once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.events.sinks import LossCount, logger
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
-from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    DeliveryTimeoutError,
+    KafkaMetaError,
+    RecordTooLargeError,
+)
+from pyspark_kafka_meta.events.sinks import EventSink, LossCount, logger
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher, RefreshEvent
+from pyspark_kafka_meta.options import MetricsOptions, SinkOptions
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
+    import pyarrow as pa
 
-FLUSH_S = 0.2
-CONNECT_BACKOFF_S = 30.0
-"""Between two attempts: an attempt that waits in vain for a token takes 10 s."""
-REFUSED_LOGIN = "the brokers refuse the login: check the credentials of the query, which metricsTopic uses too"
+MAX_OWN_EVENTS = 100
 SETTINGS = {
-    "client.id": "kafkameta-events",
-    # In order, but not idempotent: idempotence delays the first event by 0.5 s, the life of some processes.
-    "max.in.flight.requests.per.connection": 1,
-    "message.timeout.ms": 30_000,
-    # How soon a missing topic is found once it is created; the default is 5 minutes.
-    "topic.metadata.refresh.interval.ms": 30_000,
-    "queue.buffering.max.messages": 1_000,
-    "queue.buffering.max.kbytes": 32 * 1024,
+    # In order, but not idempotent: a producer id would cost one more request in the short life of some processes.
+    "kafka.max.in.flight.requests.per.connection": "1",
+    "kafka.enable.idempotence": "false",
+    "kafka.delivery.timeout.ms": "30000",
+    "kafka.max.block.ms": "30000",
     # The first event of a cache can hold thousands of partitions; its text repeats, so that lz4 makes it small.
-    "compression.type": "lz4",
-    "message.max.bytes": 16 * 1024 * 1024,
+    "kafka.compression.type": "lz4",
+    "kafka.max.request.size": "16777216",
 }
+"""Options of the sink's writer."""
+PAUSES_S: dict[type[Exception], float] = {
+    AuthenticationError: 300.0,  # repeated logins may lock the account
+    ConnectError: 5.0,
+    DeliveryTimeoutError: 5.0,
+    KafkaMetaError: 30.0,
+}
+"""Pause after an error, by its first class that is listed."""
 
 
 class TopicSink:
     """Produces each event as one record: key the cache id, value the event as JSON. A record whose acknowledgement is
-    lost may be written twice, with the same cache id and sequence. Wrap in `BackgroundSink`: connecting may take long.
-    """
+    lost may be written twice, with the same cache id and sequence. Wrap in `BackgroundSink`: a write may take as long
+    as the timeouts of `SETTINGS` together."""
 
-    def __init__(self, bootstrap_servers: Sequence[Address], topic: str, security: SecurityOptions) -> None:
-        self._bootstrap_servers = bootstrap_servers
-        self._security = security
-        self._topic = topic
-        self._producer: Producer | None = None
+    def __init__(self, options: MetricsOptions, publisher: Callable[[EventSink], Publisher]) -> None:
+        """
+        Args:
+            options: with a topic.
+            publisher: makes the publisher of the own cache, with this sink.
+        """
+        servers = ",".join(map(str, options.bootstrap_servers))
+        given = {**SETTINGS, "kafka.bootstrap.servers": servers, "kafka.client.id": options.client_id}
+        writing = SinkOptions.parse(given)
+        self._topic = str(options.topic)
+        self._client_options = replace(writing.client, security=options.security)
+        self._producer_options = writing.producer
+        self._publisher = publisher
+        self._client: KafkaClient | None = None
         self._connect_after = 0.0  # seconds of the monotonic clock
+        self._own = OwnEvents(self._write_rest)
         self._losses = LossCount()
-        self._is_login_refused = False
-        self._is_slow = False  # no wait until the next delivery
-        self._is_failing = False  # no wait until the next delivery, and a warning was logged
+        self._is_failing = False  # a warning was logged
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
-        try:
-            producer = self._producer = self._producer or self._connect()
-        except Exception as error:  # any error would end the thread of a `BackgroundSink`, and lose events uncounted
-            reason = str(error) if isinstance(error, OptionError) else type(error).__name__
-            for event in events:
-                self._lose(event, reason)
+        batch = self._losses.report_in(events)
+        if time.monotonic() < self._connect_after:
+            self._losses.add(batch)
             return
-        producer.poll(0)  # calls `_on_delivery` for earlier events
-        for event in self._losses.report_in(events):
-            self._produce(producer, event)
-        if not (self._is_slow or self._is_failing):
-            self._is_slow = producer.flush(FLUSH_S) > 0
-        if self._is_login_refused:
-            from pyspark_kafka_meta.kafka.network.security.librdkafka_config import REFUSAL_HOLDS_S
-
-            self.close()
-            self._is_login_refused, self._connect_after = False, time.monotonic() + REFUSAL_HOLDS_S
+        is_new = self._client is None
+        try:
+            self._write(batch)
+            self._is_failing = False
+            if is_new:
+                self._write_rest()  # the first Metadata request: these may be the only events of this process
+        except RecordTooLargeError as error:
+            self._write_one_by_one(batch, error)
+        except Exception as error:  # any error would end the thread of a `BackgroundSink`, and lose events uncounted
+            self._lose(batch, error)
+            self._disconnect()
+            pauses = (PAUSES_S[kind] for kind in type(error).__mro__ if kind in PAUSES_S)
+            self._connect_after = time.monotonic() + next(pauses, 0.0)
 
     def close(self) -> None:
-        """Wait at most `FLUSH_S`, then drop the records that are not acknowledged. A queued record refers to
-        `_on_delivery`, and so would keep the producer alive, and connecting, for ever."""
-        if self._producer is not None and self._producer.flush(FLUSH_S) > 0:
-            self._producer.purge()
-            self._producer.flush(FLUSH_S)
-        self._producer = None
+        """Write the last events of the sink's own cache, and close its client."""
+        self._disconnect()
 
-    def _connect(self) -> Producer:
-        """Called at the first write: importing the client takes a while."""
-        if time.monotonic() < self._connect_after:
-            raise OptionError("connecting failed a moment ago")
-        self._connect_after = time.monotonic() + CONNECT_BACKOFF_S
-        from confluent_kafka import Producer
+    def _disconnect(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client = None
 
-        from pyspark_kafka_meta.kafka.network.security.librdkafka_config import new_client
+    def _write(self, events: Sequence[RefreshEvent]) -> None:
+        """Write events, and those of the own cache so far."""
+        # The first write imports these modules: they take a while.
+        from pyspark_kafka_meta.write.input_columns import SinkColumns
+        from pyspark_kafka_meta.write.task_writer import TaskWriter
 
-        settings = {**SETTINGS, "error_cb": self._on_error}
-        return new_client(Producer, self._bootstrap_servers, self._security, settings)
+        client = self._client = self._client or KafkaClient(self._client_options, self._publisher(self._own))
+        client.publisher.flush()
+        columns = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
+        own = list(self._own.pending)
+        TaskWriter(client, self._producer_options, columns, self._topic).write([_rows([*events, *own])])
+        self._own.forget(own)
 
-    def _on_error(self, error: KafkaError) -> None:
-        """Records a refused login, so that `flush` stops waiting. `poll` and `flush` call this. Missing tokens are
-        reported here too; `kafka.network.security.librdkafka_config` handles refused tokens."""
-        has_password = self._security.sasl_password is not None
-        if error.code() == error._AUTHENTICATION and has_password and self._producer is not None:
-            self._is_login_refused = True
-            self._producer.purge()
-
-    def _produce(self, producer: Producer, event: RefreshEvent) -> None:
-        try:
-            producer.produce(
-                self._topic,
-                key=event.cache_id,
-                value=event.to_json(),
-                on_delivery=partial(self._on_delivery, event),
-            )
-        except BufferError:  # the queue is full
-            self._lose(event, "the producer's queue is full")
-        except Exception as error:  # of any type, MemoryError too: this event is lost, the next may be delivered
-            from confluent_kafka import KafkaException
-
-            is_kafka = isinstance(error, KafkaException)
-            self._lose(event, str(error) if is_kafka else type(error).__name__)
-            if is_kafka and error.args[0].fatal():
-                self._producer = None  # a fatal error: this producer never sends again
-
-    def _on_delivery(self, event: RefreshEvent, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            self._lose(event, REFUSED_LOGIN if self._is_login_refused else str(error))
+    def _write_one_by_one(self, events: Sequence[RefreshEvent], error: RecordTooLargeError) -> None:
+        """After one of these events was too large: it alone is lost."""
+        if len(events) == 1:
+            self._lose(events, error)
         else:
-            self._is_slow = self._is_failing = False
+            for event in events:
+                self.write([event])
 
-    def _lose(self, event: RefreshEvent, reason: str) -> None:
-        self._losses.add([event])
+    def _write_rest(self) -> None:
+        """Write the events of the own cache, unless events are lost at the moment: then the next client writes them."""
         if not self._is_failing:
-            logger.warning("refresh event %d did not reach topic %s: %s", event.sequence, self._topic, reason)
+            try:
+                self._write([])
+            except Exception as error:
+                logger.debug("events of the sink's own cache are not written yet: %s", error)
+
+    def _lose(self, events: Sequence[RefreshEvent], error: Exception) -> None:
+        self._losses.add(events)
+        if not self._is_failing:
+            reason = str(error) if isinstance(error, KafkaMetaError) else type(error).__name__
+            logger.warning("refresh event %d did not reach topic %s: %s", events[0].sequence, self._topic, reason)
         self._is_failing = True
+
+
+class OwnEvents(EventSink):
+    """Keeps the events of the cache of a sink's own client until the sink writes them."""
+
+    def __init__(self, write_rest: Callable[[], None]) -> None:
+        self.pending: deque[RefreshEvent] = deque()
+        self._write_rest = write_rest
+        self._losses = LossCount()
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        self.pending += self._losses.report_in(events)
+        while len(self.pending) > MAX_OWN_EVENTS:
+            self._losses.add([self.pending.popleft()])
+
+    def forget(self, written: Sequence[RefreshEvent]) -> None:
+        """Remove the first events, which were written."""
+        for _ in written:
+            self.pending.popleft()
+
+    def close(self) -> None:
+        """The client closes, and can write for the last time."""
+        self._write_rest()
+
+
+def _rows(events: Sequence[RefreshEvent]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    keys = pa.array([event.cache_id for event in events], pa.string())
+    values = pa.array([event.to_json() for event in events], pa.string())
+    return pa.record_batch([keys, values], ["key", "value"])

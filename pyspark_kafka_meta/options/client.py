@@ -134,6 +134,7 @@ class MetricsOptions:
     """The destination of refresh events. Without path and topic: a temporary folder of each machine.
 
     Attributes:
+        client_id: of the writer of events, as of the query.
         driver: part of the name of that folder in tasks; a planner determines it itself.
     """
 
@@ -163,14 +164,13 @@ class MetricsOptions:
         "Brokers of metricsTopic, if in another cluster. Login and TLS options are the same.",
     )
     security: SecurityOptions = PLAINTEXT
+    client_id: str = "kafkameta"
     driver: str | None = None
 
     @classmethod
     def of(cls, given: GivenOptions, client: ClientOptions) -> MetricsOptions:
         """By default, the events are in the cluster of `client`."""
-        metrics = cls(**given.values(cls), security=client.security)
-        if metrics.topic is not None:
-            given.refuse(client.security.librdkafka_problems("Option 'metricsTopic'"))
+        metrics = cls(**given.values(cls), security=client.security, client_id=client.client_id)
         if given.given(cls, "bootstrap_servers") and not given.given(cls, "topic"):
             problem = "has no effect without 'metricsTopic': set 'metricsTopic' or remove it"
             given.refuse([f"Option 'metricsBootstrapServers' {problem}"])

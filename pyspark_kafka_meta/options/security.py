@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options.jaas import EXTENSION, JaasLogin, parse_jaas
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, options_of
 from pyspark_kafka_meta.options.parsers import Secret, parse_choice, parse_secret, parse_text
@@ -56,9 +57,8 @@ class SaslMechanism(NamedTuple):
         name: in `kafka.sasl.mechanism`.
         problems: yields a sentence for each option that it needs and lacks, or that contradicts another.
         login: beginnings of the fields that it takes a login from.
-        package: Python package that it needs, and the extra that installs it.
+        package: Python package of an extra that it needs.
         broker_name: in SaslHandshake, if it is another: a signed token of Amazon is a bearer token.
-        in_librdkafka: whether the librdkafka of confluent-kafka's wheels supports it.
         sends_secret: whether whoever reads the connection could log in.
     """
 
@@ -66,9 +66,8 @@ class SaslMechanism(NamedTuple):
     login_module: LoginModule
     problems: Callable[[SecurityOptions], Iterator[str]]
     login: tuple[str, ...] = ()
-    package: tuple[str, str] | None = None
+    package: str | None = None
     broker_name: str | None = None
-    in_librdkafka: bool = True
     sends_secret: bool = False
 
     @property
@@ -97,7 +96,7 @@ def _oauth_problems(options: SecurityOptions) -> Iterator[str]:
                 "A token endpoint needs 'kafka.sasl.oauthbearer.client.credentials.client.id' and '...client.secret', "
                 "or clientId and clientSecret in 'kafka.sasl.jaas.config'"
             )
-        yield from _package_problems("A token endpoint", "authlib", "oauth")
+        yield from _package_problems("A token endpoint", "authlib")
 
 
 def _kerberos_problems(options: SecurityOptions) -> Iterator[str]:
@@ -147,8 +146,7 @@ _ROWS = (
             f"{_ONLY_JAVA} tickets come from kinit, or from the keytab in KRB5_CLIENT_KTNAME",
         ),
         _kerberos_problems,
-        package=("gssapi", "kerberos"),
-        in_librdkafka=False,
+        package="gssapi",
     ),
     SaslMechanism(
         "AWS_MSK_IAM",
@@ -158,7 +156,7 @@ _ROWS = (
             f"{_ONLY_JAVA} credentials come from AWS's usual sources, such as AWS_PROFILE",
         ),
         _iam_problems,
-        package=("aws_msk_iam_sasl_signer", "aws"),
+        package="aws_msk_iam_sasl_signer",
         broker_name="OAUTHBEARER",
     ),
 )
@@ -308,12 +306,6 @@ class SecurityOptions:
     def mechanism(self) -> SaslMechanism | None:
         return None if self.sasl_mechanism is None else MECHANISMS[self.sasl_mechanism]
 
-    def librdkafka_problems(self, use: str) -> list[str]:
-        """Why `use`, which needs librdkafka, does not work with the mechanism."""
-        if self.mechanism is None or self.mechanism.in_librdkafka:
-            return []
-        return [f"{use} does not work with {self.mechanism.name}: confluent-kafka lacks it"]
-
     @property
     def uses_tls(self) -> bool:
         return self.protocol in ("SSL", "SASL_SSL")
@@ -393,6 +385,10 @@ def _store_problems(options: SecurityOptions) -> Iterator[str]:
         yield "Set either 'kafka.ssl.keystore.location' or 'kafka.ssl.keystore.key', not both"
     if bool(options.keystore_key) != bool(options.keystore_certificate_chain):
         yield "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' must be set together"
+    if options.keystore_location or options.keystore_key:
+        yield from _package_problems("A client certificate", "cryptography")
+    if "PKCS12" in (options.truststore_type, options.keystore_type):
+        yield from _package_problems("A PKCS#12 store", "cryptography")
 
 
 def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
@@ -409,12 +405,12 @@ def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
             yield f"Option '{name}' has no effect with {mechanism.name}"
     yield from mechanism.problems(options)
     if mechanism.package is not None:
-        yield from _package_problems(mechanism.name, *mechanism.package)
+        yield from _package_problems(mechanism.name, mechanism.package)
 
 
-def _package_problems(feature: str, module: str, extra: str) -> Iterator[str]:
+def _package_problems(feature: str, module: str) -> Iterator[str]:
     if importlib.util.find_spec(module) is None:
-        yield f"{feature} needs a missing package: pip install '.[{extra}]' in a clone of pyspark-kafka-meta"
+        yield missing_extra(feature, module)
 
 
 def _first_given(options: SecurityOptions, *prefixes: str) -> str | None:

@@ -17,7 +17,6 @@ from pyspark_kafka_meta.options.client import EVENTS_TOPIC, ClientOptions, Fetch
 from pyspark_kafka_meta.options.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    GroupSpec,
     OffsetOptions,
     OffsetsSpec,
     batch_problems,
@@ -258,10 +257,6 @@ class SourceOptions(ReadOptions, OffsetOptions):
 
 def _contradictions(given: GivenOptions, options: SourceOptions) -> Iterator[str]:
     """A sentence for each; a value is None if it is invalid."""
-    if options.commit_group is not None:
-        yield from options.client.security.librdkafka_problems("Option 'commitOffsetsToGroup'")
-    if isinstance(options.starting_offsets, GroupSpec):
-        yield from options.client.security.librdkafka_problems("Option 'startingOffsets' as group:id")
     strategies = [option.name for field, option in options_of(SourceOptions).items() if field in STRATEGIES]
     chosen = given.given(SourceOptions, *STRATEGIES)
     if len(chosen) != 1:

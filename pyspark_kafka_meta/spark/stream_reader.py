@@ -27,7 +27,6 @@ from pyspark_kafka_meta.spark.user_errors import entry_points
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup
     from pyspark_kafka_meta.model import Positions, TopicPartition
     from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
@@ -49,7 +48,6 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         self._columns = columns
         self._opened: OffsetPlanner | None = None
         self._target: Positions | None = None
-        self._group: ConsumerGroup | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._committed_at = self._commits_not_before = -math.inf
 
@@ -117,11 +115,8 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         is_known = offsets == self._committed and now < self._committed_at + COMMIT_AGAIN_S
         if not offsets or is_known or is_backing_off:
             return
-        from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup
-
-        self._group = self._group or ConsumerGroup(self._options.client, name)
         try:
-            self._group.commit(offsets)
+            self._planner().commit_to_group(name, offsets)
             self._committed, self._committed_at = offsets, now
         except KafkaMetaError as error:
             self._commits_not_before = time.monotonic() + COMMIT_BACKOFF_S

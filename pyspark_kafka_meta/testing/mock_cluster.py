@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from pyspark_kafka_meta.errors import ClusterError
+from pyspark_kafka_meta.extras import missing_extra
 
 NO_BROKER = -1
 """As a leader or follower: none. As the broker of `broker_down`, `broker_up` and `set_rtt_ms`: all brokers."""
@@ -203,8 +204,8 @@ def _library() -> ctypes.CDLL:
     libraries = [path for folder in folders for pattern in _LIBRARIES for path in folder.glob(pattern)]
     if not libraries:
         raise ClusterError(
-            "No librdkafka beside confluent_kafka: pip install --only-binary confluent-kafka confluent-kafka "
-            "(on Linux or macOS; a build from source has no library of its own)."
+            f"{missing_extra('MockCluster', 'confluent_kafka')}. A wheel of confluent-kafka is needed, on Linux or "
+            "macOS: a build from source has no librdkafka of its own."
         )
     library = ctypes.CDLL(str(libraries[0]))
     for name, (result, arguments) in _SIGNATURES.items():

@@ -24,6 +24,8 @@ UV = str(Path(sys.executable).with_name("uv"))
 # The lowest release with a wheel for this Python: no compilers are needed. pyspark has no wheels.
 WHEELS = ("--only-binary", ":all:", "--no-binary", "pyspark")
 LOWEST = (UV, "pip", "install", "--quiet", "--python", "bin/python", *WHEELS, "--resolution", "lowest-direct")
+EXTRAS = ("spark", "cli", "testing")
+"""What the smoke test and the demo need."""
 INSTALLERS = {
     "highest": ("bin/python", "-m", "pip", "install", "--quiet"),
     "lowest": LOWEST,
@@ -44,7 +46,7 @@ TIMEOUT_S = 900
 
 
 def main(wheel: Path, *pythons: str) -> None:
-    packages = [str(wheel.resolve()), *requirements(wheel)]
+    packages = [f"{wheel.resolve()}[{','.join(EXTRAS)}]", *requirements(wheel)]
     print("python | dependencies | pyspark pyarrow numpy | install | first rows | smoke test | demo")  # noqa: T201
     found = {version: python for version in pythons if (python := find_python(version)) is not None}
     if not found:
@@ -60,9 +62,13 @@ def main(wheel: Path, *pythons: str) -> None:
 
 
 def requirements(wheel: Path) -> list[str]:
-    """The requirements of the wheel without extras. uv chooses the lowest release of those that the command names."""
+    """The requirements of the wheel, with `EXTRAS`. uv chooses the lowest release of those that the command names."""
     (info,) = [folder for folder in zipfile.Path(wheel).iterdir() if folder.name.endswith(".dist-info")]
-    return [text for text in PathDistribution(info).requires or () if "extra ==" not in text]
+    extras = [f'extra == "{extra}"' for extra in EXTRAS]
+    given = [text.partition(";") for text in PathDistribution(info).requires or ()]
+    return [
+        required for required, _, marker in given if "extra" not in marker or any(each in marker for each in extras)
+    ]
 
 
 def find_python(version: str) -> str | None:

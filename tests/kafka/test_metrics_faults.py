@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from pyspark_kafka_meta.events import topic_sink
+from pyspark_kafka_meta.events import sinks, topic_sink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.harness import Stream
@@ -34,13 +34,11 @@ PRODUCE, TOPIC_AUTHORIZATION_FAILED = 0, 29
 
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the timeouts of the topic sink for events, for unknown topics and for metadata."""
-    for name, ms in (
-        ("message.timeout.ms", 1000),
-        ("topic.metadata.propagation.max.ms", 500),
-        ("topic.metadata.refresh.interval.ms", 1000),
-    ):
-        monkeypatch.setitem(topic_sink.SETTINGS, name, ms)
+    """Shortens the timeouts and pauses of the topic sink for events."""
+    for name in ("kafka.request.timeout.ms", "kafka.delivery.timeout.ms", "kafka.max.block.ms"):
+        monkeypatch.setitem(topic_sink.SETTINGS, name, "1000")
+    for kind in topic_sink.PAUSES_S:
+        monkeypatch.setitem(topic_sink.PAUSES_S, kind, 0.2)
 
 
 @pytest.fixture
@@ -174,7 +172,7 @@ def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], resp
         rounds = 60
         stream.play(rounds)
         stream.assert_unharmed()
-        assert sum(stream.waited_s) < rounds * topic_sink.FLUSH_S / 2, "one wait per role, not per round"
+        assert sum(stream.waited_s) < rounds * sinks.WAIT_S / 2, "one wait per role, not per round"
 
 
 @pytest.mark.parametrize("fault", FAULTS)

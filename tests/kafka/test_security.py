@@ -3,18 +3,19 @@ certificates, logins and ACLs each end in a typed error soon, after few connecti
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (
     AclOperation,
@@ -26,16 +27,17 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, ConnectError, KafkaMetaError, TlsError
-from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings
 from pyspark_kafka_meta.kafka.network.security.sasl_login import log_in
 from pyspark_kafka_meta.kafka.protocol.frame_codec import API_VERSIONS, request_schema
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.kafka.harness import Stream, Task, Worker
 from tests.kafka.secured_kafka import (
     GROUP,
@@ -46,9 +48,9 @@ from tests.kafka.secured_kafka import (
     TLS,
     TOPIC,
     SecuredKafka,
-    produce,
     unsecured_token,
 )
+from tests.unit.scene import RecordingPublisher
 
 pytestmark = pytest.mark.kafka
 
@@ -72,12 +74,15 @@ def client_options(secured: SecuredKafka, options: dict[str, str]) -> ClientOpti
 def assert_login_works(secured: SecuredKafka, login: dict[str, str], folder: Path) -> None:
     before = secured.read(folder, login)
     client = client_options(secured, login)
-    produce(librdkafka_settings(client.security, client.bootstrap_servers))
-    assert secured.read(folder, login) == before + RECORDS > RECORDS
+    columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
+    rows = pa.record_batch([pa.array([str(number) for number in range(RECORDS)])], ["value"])
     committed = {TopicPartition(TOPIC, 0): before}
-    group = ConsumerGroup(client, GROUP)
-    group.commit(committed)
-    assert group.committed(committed) == committed
+    with closing(KafkaClient(client, RecordingPublisher([]))) as made:
+        producer = SinkOptions.parse({"kafka.bootstrap.servers": secured.servers}).producer
+        TaskWriter(made, producer, columns, TOPIC).write([rows])
+        made.groups.commit(GROUP, committed)
+        assert made.groups.committed(GROUP, committed) == committed
+    assert secured.read(folder, login) == before + RECORDS > RECORDS
 
 
 @by_each_protocol
@@ -329,7 +334,7 @@ def test_r17_a_password_that_is_changed_ends_a_running_stream(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:
     stream = Stream(secured.servers, [TOPIC], tmp_path, **secured.options("carol"))
-    with contextlib.closing(stream), stream:
+    with closing(stream), stream:
         wait_for(lambda: len(stream.rows) >= RECORDS)
         connections.clear()
         admin, changed = secured.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
@@ -356,7 +361,7 @@ def test_r18_a_pattern_that_acls_leave_nothing_of_is_warned_about(
     secured: SecuredKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = Stream(secured.servers, [], tmp_path, subscribePattern=TOPIC, **secured.options("mallory"))
-    with contextlib.closing(stream):
+    with closing(stream):
         stream.run_batch()
     assert stream.rows == []
     assert "matches no topic that this user may see" in caplog.text
@@ -372,7 +377,7 @@ def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
         ("frank", read_planned, "READ"),
     ):
         stream = Stream(secured.servers, [TOPIC], tmp_path / user, **secured.options(user))
-        with contextlib.closing(stream):
+        with closing(stream):
             _, tasks = stream.plan()
             assert len(stream.read(tasks)) >= RECORDS
             connections.clear()
@@ -405,7 +410,7 @@ def test_right_that_is_taken_away_ends_the_attempt_and_the_next_attempt_needs_it
         **secured.options("grace"),
         **{"kafka.bootstrap.servers": secured.servers},
     )
-    with contextlib.closing(worker.client):
+    with closing(worker.client):
         with worker.attempt(partitions=1) as attempt:
             attempt.write_on()
             secured.forbid("grace")

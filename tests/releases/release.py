@@ -1,5 +1,6 @@
 """Tests for each release of Kafka, by `make kafka-releases`: rows equal to a consumer's, an exact stream through
-faults, a recreated topic that is refused, a login, and the sink, also in transactions. Imported tests run unchanged."""
+faults, a recreated topic that is refused, a login, the sink, also in transactions, groups and topics. Imported tests
+run unchanged."""
 
 from __future__ import annotations
 
@@ -20,6 +21,17 @@ from pyspark_kafka_meta.options import CODECS
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import all_brokers_know, in_sync, leads_once_elected
 from tests.kafka.harness import SteadyProducer, Stream, Worker, running
+from tests.kafka.test_admin_requests import (
+    admin,
+    client,
+    group,
+    test_configuration_of_a_topic_that_is_not_there_is_empty,
+    test_group_with_members_is_read_but_not_overwritten,
+    test_limit_of_transactions_is_that_of_the_brokers,
+    test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits,
+    test_topic_is_created_as_described_and_stays_as_it_is,
+    test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words,
+)
 from tests.kafka.test_commit_steps import PARTITIONS, Sink, decide_alone, micro_batch, rows
 from tests.kafka.test_fault_matrix_data_loss import (
     make_again,
@@ -37,13 +49,22 @@ from tests.spark.test_conformance import (
 )
 
 __all__ = [
+    "admin",
+    "client",
     "compacted_topic",
+    "group",
     "log_append_time_topic",
     "make_again",
     "open_stream",
     "plain_topic",
+    "test_configuration_of_a_topic_that_is_not_there_is_empty",
+    "test_group_with_members_is_read_but_not_overwritten",
+    "test_limit_of_transactions_is_that_of_the_brokers",
+    "test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits",
     "test_r10_a_topic_recreated_between_batches",
     "test_rows_equal_those_of_a_confluent_consumer",
+    "test_topic_is_created_as_described_and_stays_as_it_is",
+    "test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words",
     "transactional_topic",
 ]
 

@@ -133,18 +133,20 @@ def test_a_stream_from_latest_passes_over_what_is_there(scene: Scene, produce: A
     assert set(keys(scene.rows_of("followed"))) == set(keys(scene.events())) - before
 
 
-def test_events_out_of_a_topic_are_those_of_the_files(scene: Scene, make_topic: Any) -> None:
+def test_events_out_of_a_topic_are_those_of_the_files_and_of_their_writers(scene: Scene, make_topic: Any) -> None:
     metrics = {"metricsTopic": make_topic()}
     scene.read_all(**metrics)
+    source, of_query = {**scene.cluster, **metrics}, "role <> 'events'"
     expected = keys(scene.events())
-    source = {**scene.cluster, **metrics}
     query = scene.finish(kafkameta.refresh_events(scene.spark, stream=True, **source), "from-topic")
 
     assert expected
-    assert keys(kafkameta.refresh_events(scene.spark, **source)) == expected
-    assert keys(scene.rows_of("from-topic")) == expected
+    events, caches = kafkameta.refresh_events(scene.spark, **source), kafkameta.caches(scene.spark, **source)
+    assert keys(events.where(of_query)) == expected
+    assert keys(scene.rows_of("from-topic").where(of_query)) == expected
     assert query.exception() is None
-    assert kafkameta.caches(scene.spark, **source).count() == kafkameta.caches(scene.spark, **scene.metrics).count()
+    assert caches.where(of_query).count() == kafkameta.caches(scene.spark, **scene.metrics).count()
+    assert {row.topic for row in caches.where("role = 'events'").collect()} == {metrics["metricsTopic"]}
 
 
 def test_reading_tables_makes_no_events(scene: Scene) -> None:

@@ -1,28 +1,78 @@
-"""`FakeAdmin`: a `ClusterAdmin` of a `FakeCluster`."""
+"""The requests of administration of a `FakeNetwork`: offsets of groups, topics and their configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from kio.schema.errors import ErrorCode
 
-from tests.unit.fake_cluster import FakeCluster
+from pyspark_kafka_meta.kafka.client.cluster_admin import MAX_TIMEOUT_CONFIG
+from pyspark_kafka_meta.kafka.protocol.admin import (
+    TOPIC_RESOURCE,
+    AdminRequest,
+    AdminResponse,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from pyspark_kafka_meta.kafka.protocol.transactions import Coordinator, CoordinatorResponse, FindCoordinatorRequest
+from tests.unit.fake_requests import FakeRequests
+
+NAMES: dict[type[AdminRequest], str] = {
+    FindCoordinatorRequest: "FindCoordinator",
+    OffsetFetchRequest: "OffsetFetch",
+    OffsetCommitRequest: "OffsetCommit",
+    CreateTopicRequest: "CreateTopics",
+    DescribeConfigsRequest: "DescribeConfigs",
+}
 
 
-class FakeAdmin:
-    """
-    Attributes:
-        configs: by topic. Topics without one are described as if this user had no right.
-    """
+class FakeAdmin(FakeRequests[AdminRequest, AdminResponse]):
+    """Behaves as Apache Kafka (`tests/kafka/test_admin_requests.py`)."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.configs: dict[str, Mapping[str, str]] = {}
-        self._cluster = cluster
+    def _name(self, request: AdminRequest) -> str:
+        return NAMES[type(request)]
 
-    def create_topic(self, name: str, replicas: int, config: Mapping[str, str]) -> None:
-        if name not in self._cluster.topics:
-            self._cluster.create_topic(name)
+    def _ends_at(self, node_id: int) -> float:
+        return self.network.clock.now
 
-    def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int:
-        return self._cluster.coordinators.max_timeout_ms
+    def _response(self, node_id: int, request: AdminRequest, sent_at: float) -> AdminResponse:
+        network, cluster = self.network, self.network.cluster
+        scripted = network.admin_errors.get(self._name(request))
+        code = scripted.popleft() if scripted else 0
+        match request:
+            case FindCoordinatorRequest(groups):
+                found = Coordinator(code, None if code else cluster.brokers[self._coordinator()])
+                return CoordinatorResponse(node_id, dict.fromkeys(groups, found))
+            case OffsetFetchRequest(group, partitions):
+                code = code or self._group_error(node_id, has_members=False)
+                known = network.groups.get(group, {})
+                offsets = {part: known[part] for part in partitions if part in known}
+                return OffsetFetchResponse(node_id, code, {} if code else offsets)
+            case OffsetCommitRequest(group, committed):
+                code = code or self._group_error(node_id, group in network.groups_with_members)
+                if code == 0:
+                    network.groups.setdefault(group, {}).update(committed)
+                return OffsetCommitResponse(node_id, code)
+            case CreateTopicRequest(topic, partitions):
+                code = code or (ErrorCode.topic_already_exists if topic in cluster.topics else 0)
+                if code == 0:
+                    cluster.create_topic(topic, partitions)
+                return CreateTopicResponse(node_id, int(code), "")
+            case DescribeConfigsRequest(kind, topic) if kind == TOPIC_RESOURCE:
+                return DescribeConfigsResponse(node_id, code, {} if code else network.configs.get(topic, {}))
+            case DescribeConfigsRequest():
+                limit = cluster.coordinators.max_timeout_ms
+                config = {} if code else {MAX_TIMEOUT_CONFIG: str(limit)}
+                return DescribeConfigsResponse(node_id, code, config)
 
-    def topic_config(self, topic: str) -> Mapping[str, str]:
-        return self.configs.get(topic, {})
+    def _coordinator(self) -> int:
+        return self.network.group_coordinator or min(self.network.cluster.brokers)
+
+    def _group_error(self, node_id: int, has_members: bool) -> int:
+        if node_id != self._coordinator():
+            return int(ErrorCode.not_coordinator)
+        return int(ErrorCode.unknown_member_id) if has_members else 0

@@ -42,6 +42,7 @@ from pyspark_kafka_meta.model import (
     TopicPartition,
 )
 from pyspark_kafka_meta.validators import is_topic_name
+from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_produce import FakeProduce
 from tests.unit.fake_requests import FakeRequests
@@ -108,6 +109,11 @@ class FakeNetwork:
         preferred_replicas: broker that leaders return to a Fetch with a rack (KIP-392), by partition.
         throttles: throttle_ms of the next Fetch or Produce responses, by node id. Such a response to a Fetch has no
             partitions, as Kafka's (`FetchContext.getThrottledResponse`).
+        admin_errors: codes of the next responses to requests of administration, by API.
+        configs: by topic. Topics without one are described as if this user had no right.
+        groups: committed offsets by consumer group.
+        groups_with_members: groups that refuse commits of others than their members.
+        group_coordinator: node id of the coordinator of all groups; 0 for the first broker.
         fetches, produces, transactions_sent: node id and request of each Fetch, Produce and request of a transaction
             that reached a broker.
         requests: API name and address of each request, including failed requests.
@@ -133,6 +139,11 @@ class FakeNetwork:
         self.replica_ends: dict[tuple[int, TopicPartition], int] = {}
         self.preferred_replicas: dict[TopicPartition, int] = {}
         self.throttles: dict[int, deque[int]] = {}
+        self.admin_errors: defaultdict[str, deque[int]] = defaultdict(deque)
+        self.configs: dict[str, Mapping[str, str]] = {}
+        self.groups: dict[str, dict[TopicPartition, int]] = {}
+        self.groups_with_members: set[str] = set()
+        self.group_coordinator = 0
         self.fetches: list[tuple[int, FetchRequest]] = []
         self.produces: list[tuple[int, ProduceRequest]] = []
         self.transactions_sent: list[tuple[int, TransactionRequest]] = []
@@ -144,6 +155,7 @@ class FakeNetwork:
         self.fetch = FakeFetch(self)
         self.produce = FakeProduce(self)
         self.transactions = FakeTransactions(self)
+        self.admin = FakeAdmin(self)
 
     def cut_off(self, node_id: int) -> None:
         """This broker stops learning changes of the cluster."""
@@ -193,7 +205,13 @@ class FakeNetwork:
 
     def close(self) -> None:
         self._metadata = None
-        kinds: tuple[FakeRequests[Any, Any], ...] = (self.offsets, self.fetch, self.produce, self.transactions)
+        kinds: tuple[FakeRequests[Any, Any], ...] = (
+            self.offsets,
+            self.fetch,
+            self.produce,
+            self.transactions,
+            self.admin,
+        )
         for requests in kinds:
             requests.in_flight.clear()
             requests.not_sent.clear()

@@ -21,8 +21,9 @@ from kio.schema.fetch.v16 import response as fetch
 from kio.schema.list_offsets.v7 import response as offsets
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.kafka.protocol import admin, frame_codec, list_offsets, metadata, produce, transactions
 from pyspark_kafka_meta.kafka.protocol import fetch as translate_fetch
-from pyspark_kafka_meta.kafka.protocol import frame_codec, list_offsets, metadata, produce, transactions
+from pyspark_kafka_meta.kafka.protocol.admin import CreateTopicResponse, OffsetFetchRequest, OffsetFetchResponse
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     FETCH,
@@ -49,7 +50,9 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.read.fetching.partition_cursor import Emit, PartitionCursor
 from tests.unit.kafka.protocol.responses import (
+    ADMIN_REQUESTS,
     TRANSACTION_REQUESTS,
+    admin_message,
     epochs_message,
     metadata_message,
     produce_message,
@@ -263,7 +266,7 @@ def read_transaction(api: Api, rng: random.Random) -> str:
         case CoordinatorResponse(coordinators=coordinators):
             assert isinstance(request, FindCoordinatorRequest)
             assert coordinators
-            assert coordinators.keys() <= set(request.transactional_ids)
+            assert coordinators.keys() <= set(request.keys)
             assert all((found.broker is None) is (found.error_code != 0) for found in coordinators.values())
         case AddPartitionsResponse(errors=errors):
             assert isinstance(request, AddPartitionsRequest)
@@ -275,6 +278,21 @@ def read_transaction(api: Api, rng: random.Random) -> str:
     return "read"
 
 
+def read_admin(api: Api, rng: random.Random) -> str:
+    """Any version, as for Produce."""
+    version, request = rng.choice(versions(api)), ADMIN_REQUESTS[api]
+    data = mutate(frame(admin_message(api, version), CORRELATION_ID)[4:], rng)
+    response = admin.admin_response(exchange(api, version, data), request, 3)
+    match response:
+        case OffsetFetchResponse(offsets=offsets):
+            assert isinstance(request, OffsetFetchRequest)
+            assert offsets.keys() <= set(request.partitions)
+            assert all(offset >= 0 for offset in offsets.values())
+        case CreateTopicResponse(error_text=text):
+            assert text.isprintable()
+    return "read"
+
+
 READ: dict[str, Callable[[random.Random], str]] = {
     FETCH.name: read_fetch,
     METADATA.name: read_metadata,
@@ -282,6 +300,7 @@ READ: dict[str, Callable[[random.Random], str]] = {
     OFFSET_FOR_LEADER_EPOCH.name: read_epochs,
     PRODUCE.name: read_produce,
     **{api.name: partial(read_transaction, api) for api in TRANSACTION_REQUESTS},
+    **{api.name: partial(read_admin, api) for api in ADMIN_REQUESTS},
 }
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kio.schema.api_versions.v2 import response as v2
-from kio.schema.api_versions.v3 import response as v3
+from kio.schema.api_versions.v2.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i16
 
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     API_VERSIONS,
@@ -76,15 +76,13 @@ def frame(message: Any, correlation_id: int) -> bytes:
 
 
 def send_versions(peer: socket.socket, **newest: int) -> None:
-    """Respond to the ApiVersions request that opens each connection, ours or librdkafka's; `newest` lowers what is
-    offered, by API name."""
-    _, version, correlation_id = read_request(peer)
-    schema = v2 if version < 3 else v3
+    """Respond to the ApiVersions request that opens each connection; `newest` lowers what is offered, by API name."""
+    _, _, correlation_id = read_request(peer)
     offered = tuple(
-        schema.ApiVersion(api_key=api.key, min_version=0, max_version=newest.get(api.name, api.max_version))
+        ApiVersion(api_key=i16(api.key), min_version=i16(0), max_version=i16(newest.get(api.name, api.max_version)))
         for api in APIS
     )
-    message = schema.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
+    message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
     peer.sendall(frame(message, correlation_id))
 
 

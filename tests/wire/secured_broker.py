@@ -10,22 +10,17 @@ from datetime import timedelta
 
 from cryptography.hazmat.primitives import serialization
 from kio.schema.errors import ErrorCode
-from kio.schema.sasl_authenticate.v1 import request as v1_request
-from kio.schema.sasl_authenticate.v1 import response as v1_response
-from kio.schema.sasl_authenticate.v2 import request as v2_request
-from kio.schema.sasl_authenticate.v2 import response as v2_response
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
-from kio.serial import entity_reader
 from kio.static.primitive import i64Timedelta
 
 from pyspark_kafka_meta.testing.listener_security import Credentials
-from tests.wire.scripted_broker import Behaviour, frame, read_frame, read_message, send_versions
+from tests.wire.scripted_broker import Behaviour, frame, read_message, send_versions
 
 Respond = Callable[[bytes], bytes | None]
 """The response of a broker to authentication bytes; None refuses the login."""
-SCHEMAS = {1: (v1_request, v1_response), 2: (v2_request, v2_response)}
-"""Of SaslAuthenticate, by version: librdkafka has 1."""
 
 
 def present(context: ssl.SSLContext, credentials: Credentials) -> None:
@@ -64,19 +59,16 @@ def authenticate(peer: socket.socket, *responses: Respond, lifetime_ms: int = 0,
     """Respond to so many SaslAuthenticate requests. Returns the bytes that came."""
     received = []
     for respond in responses:
-        sent = read_frame(peer)
-        request_schema, response_schema = SCHEMAS[int.from_bytes(sent[2:4], "big")]
-        header, size = entity_reader(request_schema.SaslAuthenticateRequest.__header_schema__)(sent, 0)
-        request, _ = entity_reader(request_schema.SaslAuthenticateRequest)(sent, size)
+        correlation_id, request = read_message(peer, SaslAuthenticateRequest)
         received.append(request.auth_bytes)
         auth_bytes = respond(request.auth_bytes)
-        response = response_schema.SaslAuthenticateResponse(
+        response = SaslAuthenticateResponse(
             error_code=ErrorCode.none if auth_bytes is not None else ErrorCode.sasl_authentication_failed,
             error_message=None if auth_bytes is not None else refusal,
             auth_bytes=auth_bytes or b"",
             session_lifetime=i64Timedelta.parse(timedelta(milliseconds=lifetime_ms)),
         )
-        peer.sendall(frame(response, header.correlation_id))
+        peer.sendall(frame(response, correlation_id))
     return received
 
 

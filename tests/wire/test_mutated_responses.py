@@ -17,7 +17,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
 )
-from tests.unit.kafka.protocol.responses import TRANSACTION_REQUESTS
+from tests.unit.kafka.protocol.responses import ADMIN_REQUESTS, TRANSACTION_REQUESTS
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))
 """Per kind of response."""
@@ -36,7 +36,7 @@ ROOT = HERE.parent.parent
         (LIST_OFFSETS.name, {"read", "ProtocolError"}),
         (OFFSET_FOR_LEADER_EPOCH.name, {"read", "ProtocolError"}),
         (PRODUCE.name, {"read", "ProtocolError"}),
-        *((api.name, {"read", "ProtocolError"}) for api in TRANSACTION_REQUESTS),
+        *((api.name, {"read", "ProtocolError"}) for api in (*TRANSACTION_REQUESTS, *ADMIN_REQUESTS)),
     ],
 )
 def test_mutated_responses_end_in_typed_errors_or_in_what_was_written(api: str, ends: set[str]) -> None:

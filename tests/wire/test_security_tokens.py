@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import sys
 import threading
 import time
 import traceback
 import types
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
-from pyspark_kafka_meta.kafka.network.security import librdkafka_config
-from pyspark_kafka_meta.kafka.network.security.librdkafka_config import librdkafka_settings
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token, forget_token
 from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
-from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from tests.wire.token_endpoint import token_endpoint
 
@@ -289,60 +283,3 @@ def test_kerberos_failures_are_authentication_errors(
     with pytest.raises(AuthenticationError, match=text):
         for response in responses:
             steps.send(response)
-
-
-# --- librdkafka -------------------------------------------------------------------------------------------------------
-
-
-def jwt(claims: dict[str, Any]) -> str:
-    return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b'=').decode()}.sig"
-
-
-@pytest.mark.parametrize(
-    ("token", "expires_at"),
-    [
-        (jwt({"exp": 4e9}), lambda now: 4e9),
-        (jwt({"sub": "x"}), lambda now: now + 300),
-        ("opaque", lambda now: now + 300),
-        ("a.b.c", lambda now: now + 300),
-    ],
-)
-def test_producers_are_told_when_a_token_expires(
-    token: str, expires_at: Callable[[float], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Forger, "token", lambda self: token)
-    security = replace(by_provider("Forger"), oauth_extensions=(("pool", "p-1"),))
-    settings = librdkafka_settings(security, [Address("broker", 9092)])
-    assert settings["sasl.mechanism"] == "OAUTHBEARER"
-    shown, when, principal, extensions = settings["oauth_cb"]("")
-    assert (shown, principal, extensions) == (token, "", {"pool": "p-1"})
-    assert when == pytest.approx(expires_at(time.time()), abs=60)
-
-
-def test_a_refused_token_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka requests a token every 10 s, even without use, which would lock the account."""
-    requests = []
-
-    def refuse(*_: object) -> str:
-        requests.append(1)
-        raise AuthenticationError("the secret was changed")
-
-    monkeypatch.setattr(librdkafka_config, "bearer_token", refuse)
-    monkeypatch.setattr(librdkafka_config, "_refusals", {})
-    for _ in range(3):  # a client that gets no token is not made, and another is tried half a minute later
-        ask = librdkafka_settings(by_provider("Forger"), [Address("broker", 9092)])["oauth_cb"]
-        with pytest.raises(AuthenticationError, match="the secret was changed"):
-            ask("")
-    assert len(requests) == 1
-
-    monkeypatch.setattr(librdkafka_config, "REFUSAL_HOLDS_S", 0.0)
-    librdkafka_config._refusals.clear()
-    for _ in range(2):
-        with pytest.raises(AuthenticationError):
-            ask("")
-    assert len(requests) == 3
-
-
-def test_producers_refuse_what_librdkafka_lacks(kerberos: SecurityOptions) -> None:
-    with pytest.raises(OptionError, match="does not support GSSAPI"):
-        librdkafka_settings(kerberos, [Address("broker", 9092)])

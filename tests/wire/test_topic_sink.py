@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import gc
+import itertools
 import json
 import logging
 import os
 import socket
-import sys
-from collections.abc import Callable
-from contextlib import suppress
-from itertools import count
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
+from pyspark_kafka_meta.errors import AuthorizationError, UnknownHostError
 from pyspark_kafka_meta.events import sinks, topic_sink
-from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.events.origin import events_origin
+from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
 from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, MetricsOptions
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, MetricsOptions, SecurityOptions
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.unit.written_events import made
@@ -51,27 +52,18 @@ def records(cluster: MockCluster, count: int) -> list[tuple[str, dict[str, Any]]
         consumer.close()
 
 
-def rows_until(cluster: MockCluster, sequence: int) -> list[dict[str, Any]]:
-    """The values of all records up to the event of this sequence."""
-    count = 1
-    while (found := [row for _, row in records(cluster, count)])[-1]["sequence"] < sequence:
-        count += 1
-    return found
+def rows_until(cluster: MockCluster, cache_id: str, sequence: int) -> list[dict[str, Any]]:
+    """The events of one cache, in the order of the topic, up to the event of this sequence."""
+    for count in itertools.count(1):
+        rows = [row for key, row in records(cluster, count) if key == cache_id]
+        if rows and rows[-1]["sequence"] == sequence:
+            break
+    return rows
 
 
-class WaitedFor:
-    """A producer that records the timeouts of its flushes."""
-
-    def __init__(self, producer: Any) -> None:
-        self._producer = producer
-        self.waits: list[float] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
-
-    def flush(self, timeout_s: float) -> int:
-        self.waits.append(timeout_s)
-        return int(self._producer.flush(timeout_s))
+def new_sink(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> TopicSink:
+    options = MetricsOptions(None, "events", tuple(servers), security)
+    return TopicSink(options, lambda own: EventPublisher([own], events_origin(ORIGIN)))
 
 
 @pytest.fixture
@@ -82,22 +74,26 @@ def cluster(mock_cluster: MockCluster) -> MockCluster:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undelivered events are given up after half a second."""
-    monkeypatch.setitem(topic_sink.SETTINGS, "message.timeout.ms", 500)
+    """Undelivered events are given up after half a second, and the pauses are as short."""
+    for name in ("kafka.request.timeout.ms", "kafka.delivery.timeout.ms", "kafka.max.block.ms"):
+        monkeypatch.setitem(topic_sink.SETTINGS, name, "500")
+    for kind in topic_sink.PAUSES_S:
+        monkeypatch.setitem(topic_sink.PAUSES_S, kind, 0.5)
 
 
 def test_event_that_does_not_fit_in_memory_is_counted(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: RefreshEvent) -> NoReturn:
         raise MemoryError
 
-    sink = TopicSink(addresses(cluster), "events", PLAINTEXT)
+    sink = new_sink(addresses(cluster))
     with monkeypatch.context() as full:
         full.setattr(RefreshEvent, "to_json", refuse)
         sink.write([made("c0ffee", 1), made("c0ffee", 2)])
     sink.write([made("c0ffee", 3)])
 
-    assert [(row["sequence"], row["dropped_before"]) for row in rows_until(cluster, 3)] == [(3, 2)]
     sink.close()
+    rows = rows_until(cluster, "c0ffee", 3)
+    assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(3, 2)]
 
 
 def test_events_arrive_in_order_with_their_cache_as_key(cluster: MockCluster) -> None:
@@ -105,7 +101,7 @@ def test_events_arrive_in_order_with_their_cache_as_key(cluster: MockCluster) ->
     for cache_id, sequence in (("a", 1), ("b", 1), ("a", 2)):
         publisher.publish(made(cache_id, sequence))
     publisher.close()
-    found = records(cluster, 3)
+    found = [(key, row) for key, row in records(cluster, 6) if row["role"] == "reader"]
 
     assert [(key, row["cache_id"], row["sequence"]) for key, row in found] == [
         ("a", "a", 1),
@@ -140,13 +136,10 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
     cluster: MockCluster, fault: Callable[[MockCluster], None], wait_for: Callable[..., Any]
 ) -> None:
     fault(cluster)
-    sink = TopicSink(addresses(cluster), "events", PLAINTEXT)
-    producer = WaitedFor(sink._connect())
-    sink._producer = cast(Producer, producer)
+    sink = new_sink(addresses(cluster))
     sink.write([made("a", 1), made("a", 2)])
     sink.write([made("a", 3)])
-    assert producer.waits in ([topic_sink.FLUSH_S], []), "a short wait, and none after a failure"
-    wait_for(lambda: producer.flush(0.1) == 0)
+    assert sink._is_failing
     heal(cluster)
     sequences = iter(range(4, 1000))
 
@@ -158,49 +151,73 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
     last = next(sequences)
     sink.write([made("a", last)])
     sink.close()
-    rows = rows_until(cluster, last)
+    rows = rows_until(cluster, "a", last)
     assert rows[0]["sequence"] > 3
     assert len(rows) + sum(row["dropped_before"] for row in rows) == last
 
 
-def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setitem(topic_sink.SETTINGS, "queue.buffering.max.messages", 2)
-    sink = TopicSink([NOBODY], "events", PLAINTEXT)
-    sink.write([made("a", sequence) for sequence in range(1, 6)])
-
-    [event] = sink._losses.report_in([made("a", 6)])
-    assert event.dropped_before == 3
-    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 1
-    assert "refresh event 3 did not reach topic events" in warnings[0]
+def test_event_that_is_too_large_is_lost_alone(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(topic_sink.SETTINGS, "kafka.max.request.size", "5000")
+    sink = new_sink(addresses(cluster))
+    sink.write([made("a", 1), made("a", 2, cause_topic="x" * 6_000), made("a", 3)])
     sink.close()
 
+    rows = rows_until(cluster, "a", 3)
+    assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(1, 0), (3, 1)]
+    assert "refresh event 2 did not reach topic events: " in caplog.text
 
-def test_closed_sink_leaves_no_producer_behind_that_connects_for_ever(wait_for: Callable[..., Any]) -> None:
-    before = producers()
-    sink = TopicSink([NOBODY], "events", PLAINTEXT)
+
+def test_own_cache_reports_its_life_to_the_same_topic_without_a_loop(cluster: MockCluster) -> None:
+    sink = new_sink(addresses(cluster))
+    for sequence in range(1, 6):
+        sink.write([made("a", sequence)])
+    sink.close()
+
+    rows = records(cluster, 8)
+    own = [row for key, row in rows if key != "a"]
+    assert len(rows) == len(own) + 5
+    assert [row["kind"] for row in own] == ["born", "refresh", "closed"]
+    assert {(row["role"], row["executor_id"]) for row in own} == {("events", "7")}
+    assert [row["sequence"] for row in own] == [1, 2, 3]
+
+
+def test_own_events_wait_in_bounded_memory_while_the_topic_is_missing(
+    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_sink, "MAX_OWN_EVENTS", 4)
+    monkeypatch.setattr(topic_sink, "PAUSES_S", {})
+    monkeypatch.setitem(topic_sink.SETTINGS, "kafka.max.block.ms", "100")
+    sink = new_sink([NOBODY])
+    for sequence in range(1, 6):
+        sink.write([made("a", sequence)])
+
+    assert len(sink._own.pending) == 4
+    assert sink._losses.report_in([made("a", 6)])[0].dropped_before == 5
+
+
+def test_closed_sink_has_no_connection(cluster: MockCluster) -> None:
+    sink = new_sink(addresses(cluster))
     sink.write([made("a", 1)])
-    assert producers() == before + 1
+    client, closed = sink._client, list[int]()
+    assert client is not None
+    close = client.network.close
+
+    def count_and_close() -> None:
+        closed.append(1)
+        close()
+
+    client.network.close = count_and_close  # type: ignore[method-assign]
     sink.close()
-    del sink
 
-    wait_for(lambda: producers() == before)
-
-
-def producers() -> int:
-    """How many of librdkafka's clients run in this process."""
-    gc.collect()
-    found = 0
-    for name in Path("/proc/self/task").glob("*/comm"):
-        with suppress(OSError):  # of a thread that has just ended
-            found += name.read_text() == "rdk:main\n"
-    return found
+    assert (sink._client, closed) == (None, [1])
 
 
 def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trusted = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": str(tmp_path / "gone.pem")}
     client = ClientOptions.parse({"kafka.bootstrap.servers": str(NOBODY), **trusted})
-    sink = TopicSink(client.bootstrap_servers, "events", client.security)
+    sink = new_sink(client.bootstrap_servers, client.security)
     for sequence in (1, 2):
         sink.write([made("c", sequence)])
     sink.close()
@@ -212,33 +229,8 @@ def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: py
     assert "kafka.ssl.truststore.location" in warning
 
 
-def test_login_that_no_producer_can_be_made_with_costs_events_alone_and_is_not_tried_each_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    tries = []
-
-    def producer(settings: object) -> NoReturn:
-        tries.append(settings)
-        raise KafkaException(KafkaError(58, "OAuth token not set within 10 seconds timeout"))
-
-    monkeypatch.setattr("confluent_kafka.Producer", producer)
-    sink = TopicSink([NOBODY], "events", PLAINTEXT)
-    for sequence in (1, 2):
-        sink.write([made("c", sequence)])
-    monkeypatch.setattr(topic_sink, "CONNECT_BACKOFF_S", 0)
-    sink._connect_after = 0
-    sink.write([made("c", 3)])
-
-    [event] = sink._losses.report_in([made("c", 4)])
-    assert (event.dropped_before, len(tries)) == (3, 2)
-    [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert "token not set" in warning
-
-
-def test_login_that_is_refused_is_not_tried_again_and_again(
-    caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]
-) -> None:
-    before, logins, sequences = producers(), list[int](), count(1)
+def test_login_that_is_refused_is_not_tried_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+    logins = list[int]()
 
     def refuse(peer: socket.socket) -> None:
         logins.append(1)
@@ -248,43 +240,36 @@ def test_login_that_is_refused_is_not_tried_again_and_again(
         login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
         login |= {"sasl.password": "canary", "bootstrap.servers": str(address)}
         client = ClientOptions.parse({f"kafka.{name}": value for name, value in login.items()})
-        sink = TopicSink([address], "events", client.security)
-
-        def gives_up() -> bool:
-            sink.write([made("c", next(sequences))])
-            return producers() == before
-
-        wait_for(gives_up)
-        tried = len(logins)
-        sink.write([made("c", next(sequences))])
-        assert producers() == before
-    assert len(logins) == tried <= 5
-    last = next(sequences)
-    [event] = sink._losses.report_in([made("c", last)])
-    assert event.dropped_before == last - 1
-    warnings = [record.message for record in caplog.records if record.name == sinks.logger.name]
-    assert warnings == [f"refresh event 1 did not reach topic events: {topic_sink.REFUSED_LOGIN}"]
+        sink = new_sink([address], client.security)
+        for sequence in range(1, 6):
+            sink.write([made("c", sequence)])
+    assert len(logins) == 1
+    [event] = sink._losses.report_in([made("c", 6)])
+    assert event.dropped_before == 5
+    [warning] = [record.message for record in caplog.records if record.name == sinks.logger.name]
+    assert warning.startswith("refresh event 1 did not reach topic events: ")
+    assert "refused the PLAIN login" in warning
+    assert "canary" not in caplog.text
 
 
-def test_token_that_does_not_come_is_no_refused_login() -> None:
-    oauth = {"kafka.sasl.mechanism": "OAUTHBEARER", "oauthTokenProvider": "json:JSONEncoder"}
-    client = ClientOptions.parse(
-        {"kafka.bootstrap.servers": str(NOBODY), "kafka.security.protocol": "SASL_PLAINTEXT", **oauth}
-    )
-    sink = TopicSink([NOBODY], "events", client.security)
-    sink._producer = cast(Producer, object())
-    sink._on_error(KafkaError(KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token"))
+def test_sink_pauses_after_an_error_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, errors = [0.0], list[Exception]()
 
-    assert not sink._is_login_refused
+    def fail(*_: object) -> NoReturn:
+        raise errors[-1]
 
-
-def test_client_that_cannot_be_imported_costs_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    sink = TopicSink([NOBODY], "events", PLAINTEXT)
-    sink.write([made("c", 1)])
-
-    [event] = sink._losses.report_in([made("c", 2)])
-    assert event.dropped_before == 1
+    monkeypatch.setattr(topic_sink, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(TopicSink, "_write", fail)
+    for error, pause_s in (
+        (TokenRefusedError("refused"), 300),
+        (UnknownHostError("unknown"), 5),
+        (AuthorizationError("forbidden", 29), 30),
+        (MemoryError(), 0),
+    ):
+        errors.append(error)
+        sink = new_sink([NOBODY])
+        sink.write([made("c", 1)])
+        assert sink._connect_after == now[0] + pause_s
 
 
 def test_key_that_is_not_the_certificates_costs_events_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,9 +281,10 @@ def test_key_that_is_not_the_certificates_costs_events_alone(caplog: pytest.LogC
         "kafka.ssl.keystore.certificate.chain": second.certificate,
     }
     client = ClientOptions.parse({"kafka.bootstrap.servers": str(NOBODY), **secured})
-    TopicSink(client.bootstrap_servers, "events", client.security).write([made("c", 1)])
+    new_sink(client.bootstrap_servers, client.security).write([made("c", 1)])
 
-    assert "key values mismatch" in caplog.text
+    assert "refresh event 1 did not reach topic events: " in caplog.text
+    assert "private key does not belong to its first certificate" in caplog.text
 
 
 def test_child_of_a_fork_does_not_use_its_parents_producer(cluster: MockCluster) -> None:
@@ -314,4 +300,5 @@ def test_child_of_a_fork_does_not_use_its_parents_producer(cluster: MockCluster)
     publisher.publish(made("a", 3))
     publisher.close()
 
-    assert [row["sequence"] for _, row in records(cluster, 2)] == [1, 3]
+    rows = [row for _, row in records(cluster, 5) if row["cache_id"] == "a"]
+    assert [row["sequence"] for row in rows] == [1, 3]

@@ -1,17 +1,19 @@
-"""Administrative requests, through confluent-kafka's AdminClient: they are rare, and their speed does not matter."""
+"""`ClusterAdmin`: creates topics, describes the configuration of topics and brokers. Follows Kafka's `AdminClient`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cached_property
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-
-from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError
+from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
-from pyspark_kafka_meta.kafka.network.security.librdkafka_config import new_client
-from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
+from pyspark_kafka_meta.kafka.protocol.admin import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    CreateTopicRequest,
+    DescribeConfigsRequest,
+)
+from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_CONTROLLER, TOPIC_ALREADY_EXISTS, describe
 
 TIMEOUT_S = 30.0
 CONFIG_TIMEOUT_S = 5.0
@@ -19,57 +21,55 @@ CONFIG_TIMEOUT_S = 5.0
 MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
 
 
-class ClusterAdmin:
-    """Requests to the cluster of a client."""
+class ClusterAdmin(BrokerRequests):
+    """Requests to one cluster."""
 
     def __init__(self, client: ClientState) -> None:
-        self._client = client
-
-    @cached_property
-    def _admin(self) -> AdminClient:
-        """Begins with the brokers of the cache: with a controller among its bootstrap servers, librdkafka may wait
-        until the timeout."""
-        options = self._client.options
-        brokers = [broker.address for broker in self._client.cache.snapshot.brokers.values()]
-        settings = {"client.id": options.client_id}
-        return new_client(AdminClient, brokers or options.bootstrap_servers, options.security, settings)
+        super().__init__(client, client.network.admin)
 
     def create_topic(self, name: str, replicas: int, config: Mapping[str, str]) -> None:
         """Create a topic of one partition, unless it exists.
 
         Raises:
-            BrokerError: the cluster refuses it, or does not respond.
+            BrokerError: the cluster refuses it.
+            ConnectError: it is not created in `TIMEOUT_S`.
+            TlsError, AuthenticationError: this client cannot connect.
         """
-        topic = NewTopic(name, num_partitions=1, replication_factor=replicas, config=dict(config))
-        try:
-            self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name].result()
-        except KafkaException as exception:
-            error: KafkaError = exception.args[0]
-            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                reason = redacted(error.str(), self._client.options.security)
-                raise BrokerError(
-                    f"topic {name} could not be created: {reason}. Create it with one partition and "
-                    "cleanup.policy=compact, or allow this user CREATE on it",
-                    error.code(),
-                ) from None
+        request = CreateTopicRequest(name, 1, replicas, config, self._client.options.request_timeout_ms)
+        response = self._ask_any(request, self._client.clock() + TIMEOUT_S, f"created topic {name}")
+        if response.error_code not in (0, TOPIC_ALREADY_EXISTS):
+            raise BrokerError(
+                f"topic {name} could not be created: {describe(response.error_code)}: {response.error_text}. Create it "
+                "with one partition and cleanup.policy=compact, or allow this user CREATE on it",
+                response.error_code,
+            )
 
     def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int | None:
         """The longest transaction timeout that all brokers allow; None if none of them says."""
-        configs = self._configs([ConfigResource(ResourceType.BROKER, str(broker_id)) for broker_id in broker_ids])
+        brokers = [broker for broker in self._brokers(self._config_deadline()) if broker.node_id in broker_ids]
+        requests = {
+            broker: [DescribeConfigsRequest(BROKER_RESOURCE, str(broker.node_id), (MAX_TIMEOUT_CONFIG,))]
+            for broker in brokers
+        }
+        outcomes = self._exchange(requests, self._config_deadline(), raises=False)
+        configs = [outcome.config for _, _, outcome in outcomes if not isinstance(outcome, KafkaMetaError)]
         return min((int(each[MAX_TIMEOUT_CONFIG]) for each in configs if MAX_TIMEOUT_CONFIG in each), default=None)
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """By name; empty if this user may not ask, or the cluster does not respond."""
-        (config,) = self._configs([ConfigResource(ResourceType.TOPIC, topic)])
+        request = DescribeConfigsRequest(TOPIC_RESOURCE, topic)
+        try:
+            config: Mapping[str, str] = self._ask_any(request, self._config_deadline(), "described topic").config
+        except KafkaMetaError:
+            return {}
         return config
 
-    def _configs(self, resources: list[ConfigResource]) -> list[dict[str, str]]:
-        """Of each resource, asked all at a time. librdkafka takes one broker for each request."""
-        requested = [self._admin.describe_configs([each], request_timeout=CONFIG_TIMEOUT_S) for each in resources]
-        configs = []
-        for resource, responses in zip(resources, requested, strict=True):
-            try:
-                configs.append({name: entry.value for name, entry in responses[resource].result().items()})
-            except KafkaException:
-                configs.append({})
-        return configs
+    def _config_deadline(self) -> float:
+        return self._client.clock() + CONFIG_TIMEOUT_S
+
+    def _final(self, outcome: Outcome) -> Outcome:
+        """With ZooKeeper, the controller alone creates topics: another broker is asked next."""
+        if not isinstance(outcome, KafkaMetaError) and outcome.error_code == NOT_CONTROLLER:
+            self._failures[outcome.node_id] += 1
+            outcome = ConnectError(describe(NOT_CONTROLLER))
+        return super()._final(outcome)

@@ -1,114 +1,101 @@
-"""`ConsumerGroup`: lists and alters the committed offsets of a consumer group, without joining it.
-
-Through confluent-kafka's AdminClient (KIP-396), so that tools for consumer lag see a query's progress.
+"""`ConsumerGroups`: reads and sets the committed offsets of consumer groups, without joining them (KIP-396), so that
+tools for consumer lag see a query's progress. Follows Kafka's `AdminClient`, also for groups of KIP-848.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Collection, Mapping
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka import TopicPartition as GroupPartition
-from confluent_kafka.admin import AdminClient
-
-from pyspark_kafka_meta.errors import BrokerError
-from pyspark_kafka_meta.kafka.network.security.librdkafka_config import new_client
-from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
-from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError
+from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
+from pyspark_kafka_meta.kafka.client.client_state import ClientState
+from pyspark_kafka_meta.kafka.protocol.admin import OffsetCommitRequest, OffsetFetchRequest
+from pyspark_kafka_meta.kafka.protocol.error_codes import COORDINATOR_UNAVAILABLE, describe
+from pyspark_kafka_meta.kafka.protocol.transactions import GROUP_KEY, FindCoordinatorRequest
+from pyspark_kafka_meta.model import Broker, TopicPartition
 
 COORDINATOR_TIMEOUT_S = 10.0
+"""How long a group may have no coordinator."""
 COMMIT_TIMEOUT_S = 5.0
 """Bound of a micro-batch's wait for a commit that only tools read."""
-COORDINATOR_BACKOFF_S = 0.2
-NO_COORDINATOR_CODES = frozenset({14, 15, 16})
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
 
 
-class ConsumerGroup:
-    """One group. Keeps its admin client, because a new client takes 50 ms to find the group's coordinator."""
+class ConsumerGroups(BrokerRequests):
+    """The groups of one cluster."""
 
-    def __init__(self, options: ClientOptions, name: str) -> None:
-        self._options = options
-        self._name = name
-        self._admin: AdminClient | None = None
+    def __init__(self, client: ClientState) -> None:
+        super().__init__(client, client.network.admin)
+        self._known: dict[str, Broker] = {}  # coordinators by group
+        self._code = 0  # of the last problem; 0 without a response
 
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def committed(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The committed offsets of `partitions`, without partitions that have none.
 
         Raises:
-            BrokerError: the group may not be read, or no broker responded in time.
-            OptionError: the security options are not valid.
+            BrokerError: the group may not be read, or has no coordinator.
+            ConnectError: no broker responded by default.api.timeout.ms.
+            TlsError, AuthenticationError: this client cannot connect.
         """
-        requested = [GroupPartition(*partition) for partition in sorted(partitions)]
-        request = ConsumerGroupTopicPartitions(self._name, requested or None)
-        listed = self._request(
-            "listed",
-            lambda admin, _: admin.list_consumer_group_offsets([request], request_timeout=self._timeout_s),
-            COORDINATOR_TIMEOUT_S,
-        )
-        known = {TopicPartition(found.topic, found.partition): found.offset for found in listed if found.offset >= 0}
-        return {partition: offset for partition, offset in known.items() if partition in partitions}
+        request = OffsetFetchRequest(group, tuple(sorted(partitions)))
+        return dict(self._ask("listed", request, self._timeout_s).offsets)
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the committed offsets of the group.
 
         Raises:
-            BrokerError: the commit was refused, as while the group has members, or no broker responded in time.
-            OptionError: the security options are not valid.
+            BrokerError: the commit was refused, as while the group has members, or the group has no coordinator.
+            ConnectError: no broker responded in `COMMIT_TIMEOUT_S`.
+            TlsError, AuthenticationError: this client cannot connect.
         """
-        committed = [GroupPartition(*partition, offset) for partition, offset in sorted(offsets.items())]
-        request = ConsumerGroupTopicPartitions(self._name, committed)
-        self._request(
-            "committed",
-            lambda admin, left_s: admin.alter_consumer_group_offsets([request], request_timeout=left_s),
-            min(self._timeout_s, COMMIT_TIMEOUT_S),
-        )
+        request = OffsetCommitRequest(group, dict(sorted(offsets.items())))
+        self._ask("committed", request, min(self._timeout_s, COMMIT_TIMEOUT_S))
 
-    def _request(
-        self, verb: str, send: Callable[[AdminClient, float], Mapping[str, Future[Any]]], timeout_s: float
-    ) -> list[GroupPartition]:
-        """Send the request again while the group's coordinator is being created or moved.
+    def _ask(self, verb: str, request: OffsetFetchRequest | OffsetCommitRequest, timeout_s: float) -> Outcome:
+        """Send the request again while the group's coordinator is being created or moved."""
+        now = self._client.clock()
+        problem = f"the offsets of consumer group {request.group} could not be {verb}"
+        for _ in self._attempts(now + timeout_s):
+            response = self._ask_coordinator(request, now + timeout_s)
+            if response is not None and response.error_code != 0:
+                raise _error(problem, response.error_code)
+            if response is not None:
+                return response
+            if self._code in COORDINATOR_UNAVAILABLE and self._client.clock() >= now + COORDINATOR_TIMEOUT_S:
+                break
+        if self._code != 0:
+            raise _error(problem, self._code)
+        raise ConnectError(f"{problem} in time: {self._problem}")
 
-        Args:
-            send: takes the client and the seconds that are left.
-        """
-        deadline = time.monotonic() + timeout_s
-        if self._admin is None:
-            settings = {"client.id": self._options.client_id}
-            self._admin = new_client(AdminClient, self._options.bootstrap_servers, self._options.security, settings)
-        self._admin.poll(0)  # forwards the log messages of librdkafka
-        while True:
-            try:
-                response = send(self._admin, max(deadline - time.monotonic(), 0.1))[self._name].result()
-                partitions: list[GroupPartition] = response.topic_partitions
-                errors = [partition.error for partition in partitions if partition.error is not None]
-                if not errors:
-                    return partitions
-                error = errors[0]
-            except KafkaException as exception:
-                error = exception.args[0]
-            if error.code() not in NO_COORDINATOR_CODES or time.monotonic() >= deadline:
-                self._admin = None  # its keys or passwords may be outdated
-                text = redacted(error.str(), self._options.security)
-                raise BrokerError(
-                    f"the offsets of consumer group {self._name} could not be {verb}: {text}. {_advice(error.code())}",
-                    error.code(),
-                )
-            time.sleep(COORDINATOR_BACKOFF_S)
+    def _ask_coordinator(self, request: OffsetFetchRequest | OffsetCommitRequest, deadline: float) -> Outcome | None:
+        """The response of the coordinator, or an error that is not retriable; None to ask again."""
+        group = request.group
+        if group not in self._known:
+            outcome = self._ask_one(FindCoordinatorRequest((group,), GROUP_KEY), deadline)
+            found = self._final(outcome if isinstance(outcome, KafkaMetaError) else outcome.coordinators[group])
+            if found is None or found.error_code != 0:
+                return found
+            self._known[group] = found.broker
+        ((_, _, outcome),) = self._exchange({self._known[group]: [request]}, deadline)
+        response = self._final(outcome)
+        if response is None and self._has_moved(outcome):
+            del self._known[group]
+        return response
+
+    def _final(self, outcome: Outcome) -> Outcome:
+        self._code = 0 if isinstance(outcome, KafkaMetaError) else outcome.error_code
+        return super()._final(outcome)
 
     @property
     def _timeout_s(self) -> float:
-        return self._options.default_api_timeout_ms / 1000
+        return self._client.options.default_api_timeout_ms / 1000
 
 
-def _advice(code: int) -> str:
-    if code in NO_COORDINATOR_CODES:
-        return (
+def _error(problem: str, code: int) -> BrokerError:
+    if code in COORDINATOR_UNAVAILABLE:
+        advice = (
             "No broker coordinates the group: check that as many brokers are up as offsets.topic.replication.factor of "
             "the brokers says"
         )
-    return "Check that the group may be read and written, and has no members"
+    else:
+        advice = "Check that the group may be read and written, and has no members"
+    return BrokerError(f"{problem}: {describe(code)}. {advice}", code)

@@ -6,11 +6,10 @@ A Python worker lives across tasks and micro-batches, and so does its client (`c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
@@ -19,6 +18,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, Parti
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions, shortened
 
 if TYPE_CHECKING:
+    from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroups
     from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
 
 COMPACT = "compact"
@@ -35,6 +35,13 @@ class KafkaClient(ClientState):
         from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
 
         return TransactionCoordinators(self)
+
+    @cached_property
+    def groups(self) -> ConsumerGroups:
+        """The offsets of consumer groups."""
+        from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroups  # as above
+
+        return ConsumerGroups(self)
 
     def partitions(
         self, topics: Collection[str], deadline: float, expected: Collection[TopicPartition] = ()
@@ -115,14 +122,9 @@ class KafkaClient(ClientState):
         """The cleanup.policy of a topic, such as "compact,delete"; None if this user may not ask for it, or no response
         comes in seconds. The cluster is asked once."""
         if topic not in self._cleanup_policies:
-            from pyspark_kafka_meta.kafka.client.cluster_admin import (
-                ClusterAdmin,  # imports confluent_kafka, rarely needed
-            )
+            from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin  # as above
 
-            config: Mapping[str, str] = {}
-            with suppress(KafkaMetaError):
-                config = ClusterAdmin(self).topic_config(topic)
-            self._cleanup_policies[topic] = config.get("cleanup.policy")
+            self._cleanup_policies[topic] = ClusterAdmin(self).topic_config(topic).get("cleanup.policy")
         return self._cleanup_policies[topic]
 
     def _ask_leaders(

@@ -81,6 +81,8 @@ class Role(StrEnum):
     """Beside the driver of a query that reads."""
     COMMITTER = "committer"
     """Beside the driver of a query that writes exactly once."""
+    EVENTS = "events"
+    """In a process that writes events to `metricsTopic`: the cache of this writer."""
     CLI = "cli"
     """In a command of `kafkameta`."""
 

@@ -27,6 +27,7 @@ from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 
 if TYPE_CHECKING:
+    from pyspark_kafka_meta.kafka.network.admin_requests import AdminRequests
     from pyspark_kafka_meta.kafka.network.producer_requests import ProduceRequests, TransactionRequests
 
 Topics: TypeAlias = Collection[str] | None
@@ -132,6 +133,12 @@ class KafkaNetwork:
         from pyspark_kafka_meta.kafka.network.producer_requests import TransactionRequests  # as above
 
         return self._open(TransactionRequests)
+
+    @cached_property
+    def admin(self) -> AdminRequests:
+        from pyspark_kafka_meta.kafka.network.admin_requests import AdminRequests  # as above
+
+        return self._open(AdminRequests)
 
     def _open(self, kind: Callable[[ConnectionSettings, IdleConnections, MetadataRequests], Kind]) -> Kind:
         requests = kind(self._settings, self._idle, self._metadata)

@@ -37,6 +37,8 @@ OPERATION_NOT_ATTEMPTED = ErrorCode.operation_not_attempted.value
 TRANSACTIONAL_ID_NOT_FOUND = ErrorCode.transactional_id_not_found.value
 REBOOTSTRAP_REQUIRED = ErrorCode.rebootstrap_required.value
 COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available.value
+NOT_CONTROLLER = ErrorCode.not_controller.value
+TOPIC_ALREADY_EXISTS = ErrorCode.topic_already_exists.value
 
 COORDINATOR_UNAVAILABLE = frozenset(
     code.value

@@ -19,6 +19,7 @@ from pyspark_kafka_meta.model import (
 )
 
 if TYPE_CHECKING:
+    from pyspark_kafka_meta.kafka.protocol.admin import AdminRequest, AdminResponse
     from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
     from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
 
@@ -86,6 +87,9 @@ class Network(Protocol):
 
     @property
     def transactions(self) -> Requests[TransactionRequest, TransactionResponse]: ...
+
+    @property
+    def admin(self) -> Requests[AdminRequest, AdminResponse]: ...
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         """Request the cluster and `topics` (None: all topics). Never creates a topic. Returns at once, as

@@ -23,14 +23,24 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
 from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, grouped, ms, unique
 from pyspark_kafka_meta.model import NO_PRODUCER, Broker, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+"""Types of the keys of FindCoordinator (Kafka `CoordinatorType`)."""
+
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest:
-    """Which brokers coordinate transactional ids? Any broker responds, before Kafka 3.0 to the first id alone."""
+    """Which brokers coordinate transactional ids or consumer groups? Any broker responds, before Kafka 3.0 to the first
+    key alone.
 
-    transactional_ids: tuple[str, ...]
+    Attributes:
+        keys: all transactional ids, or all groups.
+        key_type: `TRANSACTION_KEY` or `GROUP_KEY`.
+    """
+
+    keys: tuple[str, ...]
+    key_type: int = TRANSACTION_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorResponse:
-    """`coordinators` has at least one of the requested transactional ids."""
+    """`coordinators` has at least one of the requested keys."""
 
     node_id: int
     coordinators: Mapping[str, Coordinator]
@@ -210,8 +220,6 @@ SEVERAL_KEYS_SINCE = 4
 """First version of FindCoordinator with several keys (KIP-699)."""
 NEW_EPOCH_SINCE = 5
 """First version of EndTxn that raises the epoch: `TransactionVersion.V2` (KIP-890)."""
-TRANSACTION_KEY = 1
-"""Type of the key of FindCoordinator (Kafka `CoordinatorType.TRANSACTION`)."""
 ONGOING = "Ongoing"
 """Kafka `TransactionState.ONGOING`."""
 FEATURE = "transaction.version"
@@ -224,7 +232,7 @@ class Translation(NamedTuple):
 
     api: Api
     request: Callable[[int, Any], Any]
-    response: Callable[[Exchange, Any, int], TransactionResponse]
+    response: Callable[[Exchange, Any, int], Any]
 
 
 def transaction_api(request: TransactionRequest) -> Api:
@@ -242,14 +250,15 @@ def transaction_request(version: int, request: TransactionRequest) -> Any:
 
 
 def transaction_response(exchange: Exchange, request: TransactionRequest, node_id: int) -> TransactionResponse:
-    return TRANSLATIONS[type(request)].response(exchange, request, node_id)
+    response: TransactionResponse = TRANSLATIONS[type(request)].response(exchange, request, node_id)
+    return response
 
 
 def _find_coordinator_request(version: int, request: FindCoordinatorRequest) -> Any:
-    keys = request.transactional_ids
-    names = {"coordinator_keys": keys} if version >= SEVERAL_KEYS_SINCE else {"key": keys[0]}
+    several = version >= SEVERAL_KEYS_SINCE
+    names = {"coordinator_keys": request.keys} if several else {"key": request.keys[0]}
     return frame_codec.request_schema(FIND_COORDINATOR, version).FindCoordinatorRequest(
-        key_type=TRANSACTION_KEY, **names
+        key_type=request.key_type, **names
     )
 
 
@@ -258,11 +267,11 @@ def _find_coordinator_response(
 ) -> CoordinatorResponse:
     message = exchange.message
     if exchange.api_version >= SEVERAL_KEYS_SINCE:
-        found = unique(((str(entry.key), entry) for entry in message.coordinators), lambda pair: pair[0], "id")
+        found = unique(((str(entry.key), entry) for entry in message.coordinators), lambda pair: pair[0], "key")
     else:
-        found = ((request.transactional_ids[0], message),)
+        found = ((request.keys[0], message),)
     keys = {key for key, _ in found}
-    check(bool(keys) and keys <= set(request.transactional_ids), "no or unrequested coordinators")
+    check(bool(keys) and keys <= set(request.keys), "no or unrequested coordinators")
     coordinators = {
         key: Coordinator(int(entry.error_code), None if entry.error_code else broker(entry)) for key, entry in found
     }

@@ -61,7 +61,7 @@ Races, and their guards:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
@@ -169,6 +169,10 @@ class OffsetPlanner:
     def last_seen_latest(self) -> dict[str, Any] | None:
         """The log ends of the last planned micro-batch, for Spark's progress; sends no request."""
         return None if self._latest_seen is None else self.recent.as_dict(self._latest_seen)
+
+    def commit_to_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the committed offsets of a consumer group. Raises as `ConsumerGroups.commit`."""
+        self._client.groups.commit(group, offsets)
 
     def flush_events(self) -> None:
         """Write the refresh events so far, unless they hold no news."""

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 from pyspark_kafka_meta.model import Position, TopicPartition, name_first, name_partitions
-from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.offsets import (
     GroupSpec,
     LastDurationSpec,
@@ -36,13 +36,11 @@ class OffsetResolver:
         options: SourceOptions,
         losses: LossReporter,
         wall_clock: Callable[[], float] = time.time,
-        committed: Callable[[ClientOptions, str, Collection[TopicPartition]], dict[TopicPartition, int]] | None = None,
     ) -> None:
         self._client = client
         self._options = options
         self._losses = losses
         self._wall_clock = wall_clock
-        self._committed = committed or _committed_offsets
 
     def resolve(
         self, spec: StartSpec, partitions: Collection[TopicPartition], option: str, is_end: bool = False
@@ -99,7 +97,7 @@ class OffsetResolver:
         return {part: Position(max(earliest[part].offset, latest[part].offset - offsets)) for part in partitions}
 
     def _of_group(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
-        committed = self._committed(self._client.options, group, partitions)
+        committed = self._client.groups.committed(group, partitions)
         without = set(partitions) - committed.keys()
         if without:
             logger.warning(
@@ -181,11 +179,3 @@ class OffsetResolver:
             from_offset = None if is_end else offset  # records after an end were not to be read
             self._losses.report([Loss(LossKind.BEFORE_LOG_START, partition, from_offset, earliest, cause)])
         return Position(max(offset, earliest))
-
-
-def _committed_offsets(
-    options: ClientOptions, group: str, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int]:
-    from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroup  # imports confluent_kafka, rarely needed
-
-    return ConsumerGroup(options, group).committed(partitions)

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import DECISIONS_TOPIC
@@ -405,7 +406,7 @@ def page(
     """
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
-            raise OptionError(f"the page needs more packages: pip install '.[page]' in a clone of {DISTRIBUTION}")
+            raise OptionError(missing_extra("the page", "nicegui"))
         from pyspark_kafka_meta.tools.page.server import PageAddress, serve_demo, serve_events
 
         yours = cluster_options(bootstrap_servers, option, config)

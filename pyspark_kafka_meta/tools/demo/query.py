@@ -13,20 +13,24 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import pyarrow as pa
 import pyspark
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.kafka.network.security.librdkafka_config import new_client
+from pyspark_kafka_meta.errors import DeliveryTimeoutError, KafkaMetaError
+from pyspark_kafka_meta.events.origin import cli_origin
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.model import Positions
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tools.console import defer_signals, note
 from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, Cluster
+from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.task_writer import TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +47,14 @@ RECORDS_PER_S = 480
 """To the first topic."""
 ROUNDS_PER_S = 10
 STOP_TIMEOUT_S = 10
-SETTINGS = {"client.id": "kafkameta-demo", "log_level": 0, "topic.metadata.refresh.interval.ms": 1_000}
+FEED_OPTIONS = {
+    "kafka.enable.idempotence": "false",
+    "kafka.request.timeout.ms": "2000",
+    "kafka.delivery.timeout.ms": "2000",
+    "kafka.max.block.ms": "2000",
+}
+"""A partition without a leader holds the others up for no longer."""
+RECORD_COLUMNS = ["topic", "key", "value"]
 
 
 class QueryFailedError(KafkaMetaError):
@@ -164,11 +175,10 @@ def records_per_round(topics: Sequence[str]) -> dict[str, int]:
 
 
 class RecordFeed:
-    """Produces to each topic of the cluster inside `with`; keys spread the records over partitions. The constructor
-    raises OptionError if no producer takes the cluster's security options.
+    """Produces to each topic of the cluster inside `with`; keys spread the records over partitions.
 
     Attributes:
-        produced: acknowledged records.
+        produced: records of rounds that were acknowledged. A round without a leader for each partition is given up.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -176,10 +186,12 @@ class RecordFeed:
         self._sent = 0
         self._failed = False
         self._cluster = cluster
-        options = ClientOptions.parse(cluster.options)
-        self._producer = new_client(Producer, options.bootstrap_servers, options.security, SETTINGS)
+        client = ClientOptions.parse({**cluster.options, "kafka.metadata.max.age.ms": str(MAX_AGE_MS)})
+        self._client_options = replace(client, client_id="kafkameta-demo", request_timeout_ms=2_000)
+        servers = {"kafka.bootstrap.servers": cluster.options["kafka.bootstrap.servers"]}
+        self._producer_options = SinkOptions.parse({**servers, **FEED_OPTIONS}).producer
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed")
+        self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -187,34 +199,31 @@ class RecordFeed:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(STOP_TIMEOUT_S)
 
     def _run(self) -> None:
-        while not self._stopped.wait(1 / ROUNDS_PER_S):
-            try:
-                self._produce()
-            except BufferError:
-                pass  # the queue is full: the brokers take nothing just now
-            except KafkaException as error:  # of a record that is not even queued
-                self._report(error.args[0])
-            self._producer.poll(0)
-        self._producer.flush(STOP_TIMEOUT_S)
+        columns = SinkColumns(key=1, value=2, headers=None, topic=0, partition=None, timestamp=None)
+        with closing(client_without_events(self._client_options, cli_origin())) as client:
+            while not self._stopped.wait(1 / ROUNDS_PER_S):
+                rows = self._next_round()
+                try:
+                    TaskWriter(client, self._producer_options, columns, None).write([rows])
+                    self.produced += len(rows)
+                except DeliveryTimeoutError:
+                    pass  # the demo stops brokers
+                except KafkaMetaError as error:
+                    self._report(error)
 
-    def _produce(self) -> None:
-        for topic, count in records_per_round(self._cluster.topics).items():
-            for _ in range(count):
-                key = str(self._sent)
-                self._producer.produce(topic, value=f"click {key}", key=key, on_delivery=self._on_delivery)
-                self._sent += 1
+    def _next_round(self) -> pa.RecordBatch:
+        counts = records_per_round(self._cluster.topics)
+        topics = [topic for topic, count in counts.items() for _ in range(count)]
+        keys = [str(self._sent + number) for number in range(len(topics))]
+        self._sent += len(topics)
+        values = [f"click {key}" for key in keys]
+        return pa.record_batch([pa.array(each, pa.string()) for each in (topics, keys, values)], RECORD_COLUMNS)
 
-    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
-        if error is None:
-            self.produced += 1
-        else:
-            self._report(error)
-
-    def _report(self, error: KafkaError) -> None:
-        """Only the first error: there may be hundreds a second."""
+    def _report(self, error: KafkaMetaError) -> None:
+        """Only the first error: there may be many."""
         if not self._failed:
             self._failed = True
-            note(f"a record could not be produced; the demo continues: {error.str()}")
+            note(f"a record could not be produced; the demo continues: {error}")

@@ -19,6 +19,8 @@ from typing import NamedTuple
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
 
 DISTRIBUTION = "pyspark-kafka-meta"
+_OF_SPARK = re.compile(r"""extra == ["']spark["']""")
+"""In a requirement. Releases of setuptools differ in their quotes."""
 STREAMS_SINCE = (4, 2)
 """First pyspark release that passes the start of a micro-batch to a source."""
 
@@ -93,8 +95,10 @@ def version_of(distribution: str) -> str | None:
 
 
 def requirements(texts: Sequence[str]) -> list[Requirement]:
-    """The requirements without an extra, from texts such as `gssapi<2,>=1.9; extra == "kerberos"`."""
-    plain = [text.partition(";")[0].replace(" ", "") for text in texts if "extra" not in text.partition(";")[2]]
+    """The requirements without an extra, and of the extra `spark`, from texts such as
+    `gssapi<2,>=1.9; extra == "kerberos"`."""
+    markers = [(text.partition(";")[0].replace(" ", ""), text.partition(";")[2]) for text in texts]
+    plain = [required for required, marker in markers if "extra" not in marker or _OF_SPARK.search(marker)]
     matches = [re.match(r"([\w.-]+)\(?([^)]*)", text) for text in plain]
     return [Requirement(match[1], match[2]) for match in matches if match is not None]
 

@@ -24,6 +24,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.events.liveness_lock import dead_caches
+from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import describe_cluster, query_lag
@@ -288,8 +289,7 @@ def serve(get_readings: Callable[[], Readings], host: str, port: int) -> Metrics
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
     except ImportError:
-        text = "the exporter needs prometheus_client: pip install '.[exporter]' in a clone of pyspark-kafka-meta"
-        raise OptionError(text) from None
+        raise OptionError(missing_extra("the exporter", "prometheus_client")) from None
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(ReadingsCollector(get_readings))

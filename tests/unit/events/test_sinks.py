@@ -150,11 +150,11 @@ def test_hanging_login_of_the_topic_delays_a_read_briefly(
 ) -> None:
     may_fail, is_closed = threading.Event(), threading.Event()
 
-    def connect(_: TopicSink) -> NoReturn:
+    def write(*_: object) -> NoReturn:
         may_fail.wait(TIMEOUT_S)
         raise OptionError("no token came")
 
-    monkeypatch.setattr(TopicSink, "_connect", connect)
+    monkeypatch.setattr(TopicSink, "_write", write)
     monkeypatch.setattr(TopicSink, "close", lambda _: is_closed.set())
     waited_s = delay_s(MetricsOptions(None, "events", (Address("127.0.0.1", 1),)))
     may_fail.set()

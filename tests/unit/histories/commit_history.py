@@ -38,14 +38,12 @@ from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.write.exactly_once import batch_committer
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
-from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.commit_faults import RESTART_S, CommitFaults
 from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
@@ -176,8 +174,7 @@ class CommitHistory:
         return all(batch is not None and batch.is_stream for batch in self.batches)
 
     def run(self) -> CommitHistory:
-        admin = FakeAdmin(self.cluster)
-        with patch.object(batch_committer, "ClusterAdmin", lambda client: admin), _unlocked(BatchCommitter):
+        with _unlocked(BatchCommitter):
             try:
                 self._start_driver()
                 self.clock.run()
@@ -226,7 +223,7 @@ class CommitHistory:
                 is_committed = may_begin
             except (KafkaMetaError, TaskFailedError) as error:
                 self._note_error(f"{batch} failed", error)
-                if isinstance(error, FencedError) and len(self._more_faults.processes("driver")) > 1:
+                if isinstance(error, FencedError) and self._has_other_drivers:
                     return  # as the error advises, one of the queries is stopped
                 if self.rng.random() < 0.5:
                     planner, committer = self._committer(), self._committer()
@@ -235,9 +232,16 @@ class CommitHistory:
                     continue
                 is_committed = False
             if len(self.committed) > number:  # another driver was faster: Spark's commit log refuses a second entry
-                return
+                if self._has_other_drivers:
+                    return
+                planner, committer = self._committer(), self._committer()  # the query is started again
+                continue
             self.committed.append(is_committed)
             self.faults.note(f"{batch} {'is committed' if is_committed else 'is in doubt'}")
+
+    @property
+    def _has_other_drivers(self) -> bool:
+        return len(self._more_faults.processes("driver")) > 1
 
     def _write_batch(self, batch: BatchId, number: int, planner: BatchCommitter, committer: BatchCommitter) -> None:
         tasks = self.rng.randint(1, 3)

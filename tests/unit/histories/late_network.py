@@ -21,6 +21,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceRes
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
+from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_network import FakeClock, FakeFetch, FakeNetwork, FakeOffsets
 from tests.unit.fake_produce import FakeProduce
@@ -106,6 +107,7 @@ class LateNetwork(FakeNetwork):
     def _open(self) -> None:
         self.offsets, self.fetch = LateOffsets(self), LateFetch(self)
         self.produce, self.transactions = LateProduce(self), LateTransactions(self)
+        self.admin = FakeAdmin(self)
         self.metadata_sent: list[float] = []
         self.empty_fetches: list[float] = []
         self.failed_fetches: list[float] = []

@@ -56,7 +56,7 @@ def options(query: str) -> ClientOptions:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[Worker]:
-    worker = Worker(monkeypatch, MetricsOptions(str(tmp_path), None, ()))
+    worker = Worker(monkeypatch, MetricsOptions(str(tmp_path), None, options("a").bootstrap_servers))
     yield worker
     if worker.pool._timer is not None:
         worker.pool._timer.cancel()

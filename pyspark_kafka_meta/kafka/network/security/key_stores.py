@@ -1,6 +1,7 @@
 """Read trust stores and key stores. The content decides between PEM and PKCS#12; Java's own formats are refused.
 
-Follows Kafka's `DefaultSslEngineFactory`: a PEM key store holds the private key and its chain in one file.
+Only trusted PEM text needs no cryptography, which the extra `stores` installs. Follows Kafka's
+`DefaultSslEngineFactory`: a PEM key store holds the private key and its chain in one file.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.hazmat.primitives.serialization import pkcs12
+from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options import Secret, SecurityOptions
 
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
 _JAVA_STORES = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # first bytes of JKS and JCEKS files
-_PEM = serialization.Encoding.PEM
 _PEM_BLOCK = re.compile(r"(?P<begin>-----BEGIN [A-Z ]+-----)(?P<body>[A-Za-z0-9/+=\s]*)(?P<end>-----END [A-Z ]+-----)")
 
 
@@ -30,19 +31,21 @@ class Identity:
     key: PrivateKeyTypes
     chain: Sequence[x509.Certificate]
 
-    def key_pem(self, password: str | None) -> str:
-        """The key as PEM text, encrypted if a password is given."""
-        encryption = (
-            serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
-        )
-        return self.key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
+    def key_pem(self, password: str) -> str:
+        """The key as encrypted PEM text."""
+        from cryptography.hazmat.primitives import serialization as to
+
+        encryption = to.BestAvailableEncryption(password.encode())
+        return self.key.private_bytes(to.Encoding.PEM, to.PrivateFormat.PKCS8, encryption).decode()
 
     def chain_pem(self) -> str:
         return certificates_pem(self.chain)
 
 
 def certificates_pem(certificates: Sequence[x509.Certificate]) -> str:
-    return "".join(certificate.public_bytes(_PEM).decode() for certificate in certificates)
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
 
 
 def trusted_pem(security: SecurityOptions) -> str | None:
@@ -107,9 +110,14 @@ def _text(data: bytes) -> str:
 
 
 def _from_pem(text: str, password: Secret | None) -> Identity:
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ModuleNotFoundError:
+        raise OptionError(missing_extra("A client certificate", "cryptography")) from None
     data = _in_lines(text).encode()
     try:
-        key = serialization.load_pem_private_key(data, password.reveal().encode() if password else None)
+        key = load_pem_private_key(data, password.reveal().encode() if password else None)
     except (ValueError, TypeError):  # TypeError: a password without need, or no password
         raise OptionError(
             "The client's private key cannot be read: it must be PEM text, and 'kafka.ssl.key.password' its password "
@@ -148,7 +156,11 @@ def _open_pkcs12(
     data: bytes, password: Secret | None, option: str
 ) -> tuple[PrivateKeyTypes | None, x509.Certificate | None, list[x509.Certificate]]:
     try:
-        return pkcs12.load_key_and_certificates(data, password.reveal().encode() if password else None)
+        from cryptography.hazmat.primitives.serialization.pkcs12 import load_key_and_certificates
+    except ModuleNotFoundError:
+        raise OptionError(missing_extra("A PKCS#12 store", "cryptography")) from None
+    try:
+        return load_key_and_certificates(data, password.reveal().encode() if password else None)
     except ValueError:
         raise OptionError(
             f"The store of '{option}.location' cannot be opened: it must be PEM or PKCS#12, and '{option}.password' "

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
-from unittest.mock import MagicMock
+from typing import Any
 
 import pytest
 
@@ -15,13 +14,10 @@ from pyspark_kafka_meta.errors import (
     BrokerError,
     ConnectError,
     NoLeaderError,
-    OptionError,
     ProtocolError,
     UnknownTopicError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client import cluster_admin
-from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
@@ -33,7 +29,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetsResponse,
     PartitionOffset,
 )
-from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import NO_LEADER, Broker, RefreshReason, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_network import about_s
 from tests.unit.scene import Fault, Scene
@@ -447,43 +443,19 @@ def test_plan_does_not_trust_a_response_that_waited_since_the_plan_before(scene:
     assert [event.reason for event in scene.events[-2:]] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
 
 
-@pytest.mark.parametrize(("config", "policy"), [({"cleanup.policy": "compact,delete"}, "compact,delete"), ({}, None)])
-def test_cleanup_policy_of_a_topic_is_asked_for_once(scene: Scene, config: dict[str, str], policy: str | None) -> None:
-    asked = []
-
-    def topic_config(admin: ClusterAdmin, topic: str) -> dict[str, str]:
-        asked.append(topic)
-        return config
-
-    scene.monkeypatch.setattr(ClusterAdmin, "__init__", lambda *_: None)
-    scene.monkeypatch.setattr(ClusterAdmin, "topic_config", topic_config)
+def test_cleanup_policy_of_a_topic_is_asked_for_once(scene: Scene) -> None:
+    scene.network.configs["t"] = {"cleanup.policy": "compact,delete"}
     client = scene.client()
 
-    assert [client.cleanup_policy(topic) for topic in ("t", "t", "u")] == [policy] * 3
-    assert asked == ["t", "u"]
+    assert [client.cleanup_policy(topic) for topic in ("t", "t", "u", "u")] == ["compact,delete"] * 2 + [None] * 2
+    assert len(scene.sent("DescribeConfigs")) == 2
 
 
-def test_administrative_requests_begin_with_known_brokers_among_which_is_no_controller(scene: Scene) -> None:
-    made: list[Sequence[Address]] = []
-    scene.monkeypatch.setattr(
-        cluster_admin, "new_client", lambda _, addresses, *__: made.append(addresses) or MagicMock()
-    )
-    client = scene.client()
-    admin = ClusterAdmin(client)
-    client.partitions(["t"], scene.clock() + 60)
-    admin.topic_config("t")
+def test_cleanup_policy_is_unknown_where_no_broker_responds(scene: Scene) -> None:
+    client = scene.warm_client()
+    scene.network.hung |= {1, 2, 3}
 
-    assert made == [[broker.address for broker in client.cache.snapshot.brokers.values()]]
-    assert made != [list(client.options.bootstrap_servers)]
-
-
-def test_cleanup_policy_is_unknown_where_librdkafka_cannot_log_in(scene: Scene) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise OptionError("librdkafka refuses the security options")
-
-    scene.monkeypatch.setattr(cluster_admin, "new_client", refuse)
-
-    assert scene.client().cleanup_policy("t") is None
+    assert client.cleanup_policy("t") is None
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

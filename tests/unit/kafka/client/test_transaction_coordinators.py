@@ -215,7 +215,7 @@ def test_brokers_before_kafka_3_0_find_one_coordinator_at_a_time(
 
     def first_alone(node_id: int, request: TransactionRequest, code: int) -> TransactionResponse:
         if isinstance(request, FindCoordinatorRequest):
-            request = FindCoordinatorRequest(request.transactional_ids[:1])
+            request = FindCoordinatorRequest(request.keys[:1])
         return handle(node_id, request, code)
 
     monkeypatch.setattr(scene.network.transactions, "_handle", first_alone)

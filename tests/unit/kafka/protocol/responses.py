@@ -15,11 +15,22 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import TZAware, i64Timedelta
 
 from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol.admin import (
+    TOPIC_RESOURCE,
+    AdminRequest,
+    CreateTopicRequest,
+    DescribeConfigsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    admin_request,
+)
 from pyspark_kafka_meta.kafka.protocol.describe_transactions import DescribeTransactionsResponse, TransactionState
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, fetch_request
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
     FEATURES,
@@ -29,6 +40,8 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
     SASL_AUTHENTICATE,
@@ -90,6 +103,15 @@ TRANSACTION_REQUESTS: dict[Api, TransactionRequest] = {
     FEATURES: TransactionVersionRequest(),
 }
 """A request of each API, to which the message of `transaction_message` is the response."""
+
+
+ADMIN_REQUESTS: dict[Api, AdminRequest] = {
+    OFFSET_COMMIT: OffsetCommitRequest("group", {TopicPartition("t", 0): 7}),
+    OFFSET_FETCH: OffsetFetchRequest("group", (TopicPartition("t", 0),)),
+    CREATE_TOPICS: CreateTopicRequest("t", 1, 99, {"cleanup.policy": "compact"}, 1_000),
+    DESCRIBE_CONFIGS: DescribeConfigsRequest(TOPIC_RESOURCE, "t"),
+}
+"""Brokers refuse to create a topic with 99 replicas."""
 
 
 def versions(api: Api) -> list[int]:
@@ -324,6 +346,82 @@ def features_message(version: int = 4, level: int = 2, **changed: Any) -> Any:
     )
 
 
+def admin_message(api: Api, version: int, **changed: Any) -> Any:
+    """The response to the request in `ADMIN_REQUESTS`; `changed` are fields of its innermost part."""
+    return {
+        OFFSET_COMMIT: offset_commit_message,
+        OFFSET_FETCH: offset_fetch_message,
+        CREATE_TOPICS: create_topics_message,
+        DESCRIBE_CONFIGS: describe_configs_message,
+    }[api](version, **changed)
+
+
+def offset_commit_message(version: int = 9, partitions: Any = (("t", 0),), **changed: Any) -> Any:
+    kinds = schema(OFFSET_COMMIT, version, "response")
+    fields = {"error_code": ErrorCode.none} | changed
+    return kinds.OffsetCommitResponse(
+        throttle_time=milliseconds(1003),
+        topics=tuple(
+            kinds.OffsetCommitResponseTopic(
+                name=topic, partitions=(kinds.OffsetCommitResponsePartition(partition_index=number, **fields),)
+            )
+            for topic, number in partitions
+        ),
+    )
+
+
+def offset_fetch_message(
+    version: int = 9,
+    partitions: Any = (("t", 0),),
+    groups: Any = ("group",),
+    code: Any = ErrorCode.none,
+    **changed: Any,
+) -> Any:
+    kinds = schema(OFFSET_FETCH, version, "response")
+    by_groups = version >= 8
+    topic_kind = kinds.OffsetFetchResponseTopics if by_groups else kinds.OffsetFetchResponseTopic
+    partition_kind = kinds.OffsetFetchResponsePartitions if by_groups else kinds.OffsetFetchResponsePartition
+    fields = {"committed_offset": 7, "metadata": None, "error_code": ErrorCode.none} | changed
+    topics = tuple(
+        topic_kind(name=topic, partitions=(partition_kind(partition_index=number, **fields),))
+        for topic, number in partitions
+    )
+    if not by_groups:
+        return kinds.OffsetFetchResponse(throttle_time=milliseconds(1003), topics=topics, error_code=code)
+    return kinds.OffsetFetchResponse(
+        throttle_time=milliseconds(1003),
+        groups=tuple(
+            kinds.OffsetFetchResponseGroup(group_id=group, topics=topics, error_code=code) for group in groups
+        ),
+    )
+
+
+def create_topics_message(version: int = 7, topics: Any = ("t",), **changed: Any) -> Any:
+    kinds = schema(CREATE_TOPICS, version, "response")
+    by_id = {"topic_id": T_ID} if version >= 7 else {}
+    fields = {"error_code": ErrorCode.none, "error_message": None, "configs": None} | changed
+    return kinds.CreateTopicsResponse(
+        throttle_time=milliseconds(1003),
+        topics=tuple(kinds.CreatableTopicResult(name=topic, **by_id, **fields) for topic in topics),
+    )
+
+
+def describe_configs_message(version: int = 4, resources: Any = ("t",), **changed: Any) -> Any:
+    kinds = schema(DESCRIBE_CONFIGS, version, "response")
+
+    def entry(name: str, value: str | None) -> Any:
+        return kinds.DescribeConfigsResourceResult(
+            name=name, value=value, read_only=False, is_sensitive=False, synonyms=(), documentation=None
+        )
+
+    configs = (entry("cleanup.policy", "compact"), entry("secret", None))
+    fields = {"error_code": ErrorCode.none, "error_message": None, "resource_type": 2, "configs": configs} | changed
+    return kinds.DescribeConfigsResponse(
+        throttle_time=milliseconds(1003),
+        results=tuple(kinds.DescribeConfigsResult(resource_name=name, **fields) for name in resources),
+    )
+
+
 def message(api: Api, version: int) -> Any:
     """A response with one entry in each list."""
     return _filled(frame_codec.response_schema(api, version))
@@ -372,6 +470,10 @@ REQUESTS: dict[Api, Callable[[int], Any]] = {
     **{
         api: lambda version, request=request: transaction_request(version, request)  # type: ignore[misc]
         for api, request in TRANSACTION_REQUESTS.items()
+    },
+    **{
+        api: lambda version, request=request: admin_request(version, request)  # type: ignore[misc]
+        for api, request in ADMIN_REQUESTS.items()
     },
 }
 """A request of each API."""

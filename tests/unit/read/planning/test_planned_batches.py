@@ -249,7 +249,8 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
 
     def resolve(committed: dict[TopicPartition, int], **options: str) -> dict[TopicPartition, Position]:
         query = scene.options(**options).for_batch()
-        resolver = new_resolver(scene, query, committed=lambda *asked: committed)
+        scene.network.groups["g"] = committed
+        resolver = new_resolver(scene, query)
         return resolver.resolve(GroupSpec("g"), (T0, T1), "startingOffsets")
 
     assert resolve({T0: 5, T1: 12}) == {T0: Position(5), T1: Position(12)}

@@ -67,9 +67,14 @@ def test_a_release_is_judged_by_number_not_by_text(version: str, bounds: str, ho
     assert machine_checks.is_within(version, bounds) is holds
 
 
-def test_what_an_extra_asks_for_is_not_missed() -> None:
-    told = ["pyspark<5,>=4.0", "kio (>=0.6.5)", 'gssapi<2,>=1.9; extra == "kerberos"']
-    assert machine_checks.requirements(told) == [Requirement("pyspark", "<5,>=4.0"), Requirement("kio", ">=0.6.5")]
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_spark_is_checked_and_what_other_extras_require_is_not(quote: str) -> None:
+    texts = [
+        f"pyspark<5,>=4.0; extra == {quote}spark{quote}",
+        "kio (>=0.6.5)",
+        f"gssapi; extra == {quote}kerberos{quote}",
+    ]
+    assert machine_checks.requirements(texts) == [Requirement("pyspark", "<5,>=4.0"), Requirement("kio", ">=0.6.5")]
 
 
 def test_every_requirement_of_this_package_is_read_whole() -> None:

@@ -402,5 +402,5 @@ def test_a_taken_port_is_one_line() -> None:
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(Exception, match=r"the exporter needs prometheus_client: pip install .*\[exporter\]"):
+    with pytest.raises(Exception, match=r"the exporter needs a missing package: pip install .*\[exporter\]"):
         server.serve(lambda: pytest.fail("not scraped"), "127.0.0.1", 0)

@@ -18,17 +18,16 @@ from pyspark_kafka_meta.errors import (
     TransactionTimeoutError,
     UnknownTopicError,
 )
+from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write import task_writer
-from pyspark_kafka_meta.write.exactly_once import batch_committer
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDecision, commit, require_owner
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.partitions import T0, T1, T2
-from tests.unit.fake_admin import FakeAdmin
 from tests.unit.histories.commit_checks import visible
 from tests.unit.write.exactly_once.commit_scene import CommitScene
 from tests.unit.write.writer_scene import numbered, rows
@@ -42,13 +41,6 @@ ROWS = 6
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
     return CommitScene(monkeypatch)
-
-
-@pytest.fixture
-def admin(scene: CommitScene, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
-    made = FakeAdmin(scene.cluster)
-    monkeypatch.setattr(batch_committer, "ClusterAdmin", lambda client: made)
-    return made
 
 
 class Query:
@@ -120,12 +112,12 @@ class Query:
 
 
 @pytest.fixture
-def query(scene: CommitScene, admin: FakeAdmin) -> Query:
+def query(scene: CommitScene) -> Query:
     return Query(scene)
 
 
 @pytest.fixture
-def other(scene: CommitScene, admin: FakeAdmin) -> Query:
+def other(scene: CommitScene) -> Query:
     """Another query, with the same id."""
     return Query(scene, "other", first_row=50)
 
@@ -250,28 +242,28 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_batch_is_written_once_after_the_decisions_topic_is_configured_as_the_text_says(
-    name: str, scene: CommitScene, query: Query, admin: FakeAdmin
+    name: str, scene: CommitScene, query: Query
 ) -> None:
     query.start()
     query.stop_when_decided()
     wrong, right = CHANGES[name]
-    admin.configs["kafkameta-decisions"] = {name: wrong}
+    scene.network.configs["kafkameta-decisions"] = {name: wrong}
     assert f"to {right}" in text_of(KafkaMetaError, query.start)
 
-    admin.configs["kafkameta-decisions"] = {name: right}
+    scene.network.configs["kafkameta-decisions"] = {name: right}
     query.start(2)
     assert found(scene) == query.rows(0, 1, 2)
 
 
-def configure_badly(scene: CommitScene, admin: FakeAdmin) -> None:
-    admin.configs["kafkameta-decisions"] = {"cleanup.policy": "delete"}
+def configure_badly(scene: CommitScene) -> None:
+    scene.network.configs["kafkameta-decisions"] = {"cleanup.policy": "delete"}
 
 
-def refuse_large_decisions(scene: CommitScene, admin: FakeAdmin) -> None:
-    admin.configs["kafkameta-decisions"] = {"max.message.bytes": "900000"}
+def refuse_large_decisions(scene: CommitScene) -> None:
+    scene.network.configs["kafkameta-decisions"] = {"max.message.bytes": "900000"}
 
 
-def add_partition(scene: CommitScene, admin: FakeAdmin) -> None:
+def add_partition(scene: CommitScene) -> None:
     topic = scene.cluster.topics["kafkameta-decisions"]
     second = replace(topic.partitions[0], partition=1)
     scene.cluster.topics[topic.name] = replace(topic, partitions=(*topic.partitions, second))
@@ -279,12 +271,12 @@ def add_partition(scene: CommitScene, admin: FakeAdmin) -> None:
 
 @pytest.mark.parametrize("spoil", [configure_badly, refuse_large_decisions, add_partition])
 def test_another_decisions_topic_repeats_the_last_batch_at_most_as_the_text_says(
-    spoil: Callable[[CommitScene, FakeAdmin], None], scene: CommitScene, query: Query, admin: FakeAdmin
+    spoil: Callable[[CommitScene], None], scene: CommitScene, query: Query
 ) -> None:
     query.start()
     query.start()
     query.committed = 1  # the driver died before Spark's commit log had batch 1
-    spoil(scene, admin)
+    spoil(scene)
     text = text_of(KafkaMetaError, query.start)
     assert "set decisionsTopic to another topic" in text
     assert "a batch that was under way is written again, also its rows that are visible" in text
@@ -294,8 +286,8 @@ def test_another_decisions_topic_repeats_the_last_batch_at_most_as_the_text_says
     assert found(scene) == query.rows(0, 1, 1, 2)
 
 
-def test_new_sink_is_exact_with_another_decisions_topic(scene: CommitScene, query: Query, admin: FakeAdmin) -> None:
-    add_partition(scene, admin)
+def test_new_sink_is_exact_with_another_decisions_topic(scene: CommitScene, query: Query) -> None:
+    add_partition(scene)
     text_of(KafkaMetaError, query.start)
 
     query.options["decisionsTopic"] = OTHER_TOPIC
@@ -308,7 +300,7 @@ def test_query_that_no_broker_knew_the_new_topic_of_starts_again(
 ) -> None:
     query.options["decisionsTopic"] = OTHER_TOPIC
     with monkeypatch.context() as patched:
-        patched.setattr(FakeAdmin, "create_topic", lambda *_: None)
+        patched.setattr(ClusterAdmin, "create_topic", lambda *_: None)
         assert "start the query again" in text_of(UnknownTopicError, query.start)
 
     query.start(2)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
-from pyspark_kafka_meta.write.exactly_once import batch_committer
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
@@ -31,12 +29,9 @@ class CommitterScene(CommitScene):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(monkeypatch)
         self.limits: list[int | None] = [LIMIT_MS]
-        monkeypatch.setattr(batch_committer, "ClusterAdmin", lambda client: self)
+        monkeypatch.setattr(ClusterAdmin, "transaction_max_timeout_ms", self._max_timeout_ms)
 
-    def topic_config(self, topic: str) -> Mapping[str, str]:
-        return {}
-
-    def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int | None:
+    def _max_timeout_ms(self, *_: object) -> int | None:
         return self.limits.pop(0) if len(self.limits) > 1 else self.limits[0]
 
     def long_lived_committer(self) -> BatchCommitter:

@@ -1,0 +1,21 @@
+"""A program for a test: a stream that reads, writes exactly once, commits to a group and reports its events to a topic,
+then a batch. Its arguments: servers, source, copies, events and checkpoint."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+if __name__ == "__main__":
+    servers, source, copies, events, checkpoint = sys.argv[1:]
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    kafka = {"kafka.bootstrap.servers": servers, "metricsTopic": events}
+    reading = {"subscribe": source, "startingOffsets": "earliest", "commitOffsetsToGroup": copies}
+    rows = spark.readStream.format("kafkameta").options(**kafka, **reading).load().select("key", "value")
+    writing = {"topic": copies, "checkpointLocation": checkpoint, "kafka.transactional.id": copies}
+    stream = rows.writeStream.format("kafkameta").options(**kafka, **writing).trigger(availableNow=True).start()
+    stream.awaitTermination()
+    copied = spark.read.format("kafkameta").options(**kafka, subscribe=copies).load()
+    print(f"copied: {sorted(row.value.decode() for row in copied.collect())}")  # noqa: T201
+    spark.stop()

@@ -1,0 +1,82 @@
+"""Topics and configuration: another broker is asked after a failure, refusals name the next step."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.errors import BrokerError, ConnectError
+from pyspark_kafka_meta.kafka.client.cluster_admin import CONFIG_TIMEOUT_S, TIMEOUT_S, ClusterAdmin
+from pyspark_kafka_meta.model import Address
+from tests.unit.fake_network import about_s
+from tests.unit.scene import Scene
+
+
+@pytest.fixture
+def admin(scene: Scene) -> ClusterAdmin:
+    return ClusterAdmin(scene.warm_client())
+
+
+def test_administrative_requests_begin_with_known_brokers_among_which_is_no_controller(scene: Scene) -> None:
+    controller = Address("controller", 9093)
+    scene.network.aliases[controller] = 1
+    client = scene.client(kafka_bootstrap_servers=str(controller))
+    ClusterAdmin(client).topic_config("t")
+
+    (asked,) = [address for name, address in scene.network.requests if name == "DescribeConfigs"]
+    assert asked in {broker.address for broker in client.cache.snapshot.brokers.values()}
+
+
+@pytest.mark.parametrize("code", [ErrorCode.not_controller, ErrorCode.request_timed_out])
+def test_topic_is_created_by_the_next_broker(scene: Scene, admin: ClusterAdmin, code: ErrorCode) -> None:
+    scene.network.admin_errors["CreateTopics"] += [code, code]
+    admin.create_topic("new", 3, {"cleanup.policy": "compact"})
+
+    assert "new" in scene.cluster.topics
+    assert len(scene.sent("CreateTopics")) == 3
+
+
+def test_each_broker_is_asked_for_the_controller_before_any_is_asked_again(scene: Scene, admin: ClusterAdmin) -> None:
+    scene.network.admin_errors["CreateTopics"] += [ErrorCode.not_controller] * 2
+    admin.create_topic("new", 1, {})
+
+    assert len(set(scene.sent("CreateTopics"))) == 3
+
+
+def test_topic_that_exists_stays_as_it_is(scene: Scene, admin: ClusterAdmin) -> None:
+    before = scene.cluster.topics["t"]
+    admin.create_topic("t", 1, {})
+
+    assert scene.cluster.topics["t"] is before
+
+
+def test_refused_topic_names_what_to_do(scene: Scene, admin: ClusterAdmin) -> None:
+    scene.network.admin_errors["CreateTopics"].append(ErrorCode.topic_authorization_failed)
+    with pytest.raises(BrokerError, match=r"topic new could not be created: TOPIC_AUTHORIZATION_FAILED.* CREATE on it"):
+        admin.create_topic("new", 1, {})
+
+
+def test_creation_ends_at_its_deadline(scene: Scene, admin: ClusterAdmin) -> None:
+    scene.network.hung |= {1, 2, 3}
+    began = scene.clock.now
+    with pytest.raises(ConnectError, match="no broker created topic new in time"):
+        admin.create_topic("new", 1, {})
+
+    assert scene.clock.now - began == about_s(TIMEOUT_S)
+
+
+def test_longest_timeout_is_the_lowest_limit_of_the_brokers_that_respond(scene: Scene, admin: ClusterAdmin) -> None:
+    assert admin.transaction_max_timeout_ms([1, 2, 3]) == scene.cluster.coordinators.max_timeout_ms
+    scene.network.admin_errors["DescribeConfigs"] += [ErrorCode.cluster_authorization_failed] * 2
+    assert admin.transaction_max_timeout_ms([1, 2, 3]) == scene.cluster.coordinators.max_timeout_ms
+    scene.network.admin_errors["DescribeConfigs"] += [ErrorCode.cluster_authorization_failed] * 3
+    assert admin.transaction_max_timeout_ms([1, 2, 3]) is None
+
+
+def test_configuration_that_no_broker_describes_in_seconds_is_empty(scene: Scene, admin: ClusterAdmin) -> None:
+    scene.network.hung |= {1, 2, 3}
+    began = scene.clock.now
+
+    assert admin.topic_config("t") == {}
+    assert scene.clock.now - began == about_s(CONFIG_TIMEOUT_S)
+    assert admin.transaction_max_timeout_ms([1, 2, 3]) is None
