@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork, MetadataRequests
-from pyspark_kafka_meta.kafka.network.producer_requests import ProduceRequests
+from pyspark_kafka_meta.kafka.network.optional_requests import ProduceRequests
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers

@@ -27,8 +27,7 @@ from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.kafka.network.admin_requests import AdminRequests
-    from pyspark_kafka_meta.kafka.network.producer_requests import ProduceRequests, TransactionRequests
+    from pyspark_kafka_meta.kafka.network.optional_requests import AdminRequests, ProduceRequests, TransactionRequests
 
 Topics: TypeAlias = Collection[str] | None
 Kind = TypeVar("Kind", bound=InFlightRequests[Any, Any])
@@ -122,21 +121,19 @@ class KafkaNetwork:
 
     @cached_property
     def produce(self) -> ProduceRequests:
-        from pyspark_kafka_meta.kafka.network.producer_requests import (
-            ProduceRequests,  # readers start sooner without it
-        )
+        from pyspark_kafka_meta.kafka.network.optional_requests import ProduceRequests  # readers start sooner without
 
         return self._open(ProduceRequests)
 
     @cached_property
     def transactions(self) -> TransactionRequests:
-        from pyspark_kafka_meta.kafka.network.producer_requests import TransactionRequests  # as above
+        from pyspark_kafka_meta.kafka.network.optional_requests import TransactionRequests  # as above
 
         return self._open(TransactionRequests)
 
     @cached_property
     def admin(self) -> AdminRequests:
-        from pyspark_kafka_meta.kafka.network.admin_requests import AdminRequests  # as above
+        from pyspark_kafka_meta.kafka.network.optional_requests import AdminRequests  # as above
 
         return self._open(AdminRequests)
 

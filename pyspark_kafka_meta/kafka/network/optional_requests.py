@@ -1,4 +1,4 @@
-"""The kinds of requests that producers send, which a `KafkaNetwork` opens at their first use."""
+"""The kinds of requests that most readers do not send. A `KafkaNetwork` imports this module at their first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
 from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections, InFlightRequests
-from pyspark_kafka_meta.kafka.protocol import produce, transactions
+from pyspark_kafka_meta.kafka.protocol import admin, produce, transactions
+from pyspark_kafka_meta.kafka.protocol.admin import AdminRequest, AdminResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
@@ -50,3 +51,15 @@ class TransactionRequests(InFlightRequests[TransactionRequest, TransactionRespon
     ) -> TransactionResponse:
         exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
         return transactions.transaction_response(exchange, in_flight.request, node_id)
+
+
+class AdminRequests(InFlightRequests[AdminRequest, AdminResponse]):
+    name = "a request of administration"
+
+    def _encode(self, connection: Connection, request: AdminRequest) -> tuple[Api, Any]:
+        api = admin.admin_api(request)
+        return api, admin.admin_request(connection.version(api), request)
+
+    def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[AdminRequest]) -> AdminResponse:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return admin.admin_response(exchange, in_flight.request, node_id)
