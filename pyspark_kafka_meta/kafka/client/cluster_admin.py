@@ -53,7 +53,8 @@ class ClusterAdmin(BrokerRequests):
         }
         outcomes = self._exchange(requests, self._config_deadline(), raises=False)
         configs = [outcome.config for _, _, outcome in outcomes if not isinstance(outcome, KafkaMetaError)]
-        return min((int(each[MAX_TIMEOUT_CONFIG]) for each in configs if MAX_TIMEOUT_CONFIG in each), default=None)
+        values = [config.get(MAX_TIMEOUT_CONFIG, "") for config in configs]
+        return min((int(value) for value in values if value.isdecimal()), default=None)
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """By name; empty if this user may not ask, or the cluster does not respond."""

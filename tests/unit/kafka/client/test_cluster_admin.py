@@ -71,6 +71,8 @@ def test_longest_timeout_is_the_lowest_limit_of_the_brokers_that_respond(scene: 
     assert admin.transaction_max_timeout_ms([1, 2, 3]) == scene.cluster.coordinators.max_timeout_ms
     scene.network.admin_errors["DescribeConfigs"] += [ErrorCode.cluster_authorization_failed] * 3
     assert admin.transaction_max_timeout_ms([1, 2, 3]) is None
+    scene.cluster.coordinators.max_timeout_ms = ""  # type: ignore[assignment]
+    assert admin.transaction_max_timeout_ms([1, 2, 3]) is None
 
 
 def test_configuration_that_no_broker_describes_in_seconds_is_empty(scene: Scene, admin: ClusterAdmin) -> None:
