@@ -8,7 +8,7 @@ imports heavy modules on first use.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql.datasource import (
@@ -172,6 +172,10 @@ class RefusedStreamReader(DataSourceStreamReader):
 
     def latestOffset(self, *start_and_limit: Any, **named: Any) -> dict[str, Any]:  # noqa: N802
         """Called before pyspark 4.2 too, without arguments."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The first call of a restarted query."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -92,6 +92,12 @@ def test_stream_reader_reports_missing_options_at_its_first_offset() -> None:
         reader.initialOffset()
 
 
+def test_stream_reader_reports_missing_options_where_a_restarted_query_calls_it_first() -> None:
+    reader = source.KafkaMetaDataSource(NEITHER).streamReader(VALUES)
+    with pytest.raises(OptionError, match="must be specified for Kafka source: subscribe"):
+        reader.partitions({}, {})
+
+
 SET_BY_SPARK = {"queryname": "q", "comment": "c", "owner": "root", "provider": "kafkameta", "option.topic": "t"}
 """By `queryName`, and by `CREATE TABLE ... USING kafkameta OPTIONS (topic 't') COMMENT 'c'`."""
 
