@@ -123,7 +123,8 @@ class TrackedStartReader(DataSourceStreamReader):
         if not self._is_planning:
             _warn_of_one_batch(limit)
             self._is_planning = True
-        self._start = self._reader.latestOffset(self._start or self.initialOffset(), limit)
+        start = self.initialOffset() if self._start is None else self._start
+        self._start = self._reader.latestOffset(start, limit)
         return self._start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -128,6 +128,37 @@ def test_an_unfinished_first_micro_batch_is_replayed_from_the_initial_offset() -
     assert (starts(reader), reader.planned) == ([{"end": 7}], [(INITIAL, {"end": 7})])
 
 
+def test_a_micro_batch_that_failed_after_planning_is_planned_again_by_the_next_reader() -> None:
+    failed, restarted = Reader(available=10), Reader(available=15)
+
+    tracked = TrackedStartReader(failed)
+    end = as_spark(tracked.latestOffset())
+    tracked.partitions(as_spark(tracked.initialOffset()), end)
+    tracked = TrackedStartReader(restarted)
+    tracked.partitions(end, end)
+    tracked.partitions(as_spark(tracked.initialOffset()), end)
+    tracked.latestOffset()
+
+    assert restarted.planned == failed.planned == [(INITIAL, end)]
+    assert starts(restarted) == [end]
+
+
+def test_a_source_without_new_records_keeps_its_start_beside_another() -> None:
+    """Spark plans partitions only for the sources whose offset changed, also in a replay."""
+    readers = Reader(available=7), Reader(available=4)
+    busy, idle = map(TrackedStartReader, readers)
+
+    for tracked, end in ((busy, {"end": 5}), (idle, {"end": 4})):
+        tracked.partitions(end, end)
+    busy.partitions({"end": 2}, {"end": 5})
+    for _ in range(2):
+        for tracked in (busy, idle):
+            tracked.latestOffset()
+
+    assert [starts(reader) for reader in readers] == [[{"end": 5}, {"end": 7}], [{"end": 4}, {"end": 4}]]
+    assert [reader.planned for reader in readers] == [[({"end": 2}, {"end": 5})], []]
+
+
 def test_available_now_that_plans_before_the_announcement_of_another_offset_is_refused() -> None:
     """By `spark.sql.streaming.triggerAvailableNowWrapper.enabled`."""
     tracked = TrackedStartReader(Reader(available=10))
