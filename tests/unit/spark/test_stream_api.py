@@ -231,7 +231,7 @@ import sys
 from pyspark.sql import datasource
 from pyspark.sql.types import StringType, StructField, StructType
 sys.modules["pyspark.sql.streaming.datasource"] = None  # as in pyspark 4.0 and 4.1
-del datasource.DataSourceStreamArrowWriter  # as in pyspark 4.0
+vars(datasource).pop("DataSourceStreamArrowWriter", None)  # as in pyspark 4.0
 from pyspark_kafka_meta import DefaultSource
 
 topic = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
