@@ -102,8 +102,9 @@ class TrackedStartReader(DataSourceStreamReader):
     | restarted with an unfinished micro-batch | `partitions(end, end)`, `partitions(start, end)`, `latestOffset` ... |
 
     `partitions(end, end)` announces the last offset of the checkpoint (Spark's `AcceptsLatestSeenOffset`). Later Spark
-    logs each latest offset that is not the offset before: the next micro-batch starts there. One order is wrong, and
-    refused: `latestOffset` before the announcement (Spark's `AvailableNowMicroBatchStreamWrapper`).
+    logs each latest offset that is not the offset before: the next micro-batch starts there. It does not start at the
+    end of other calls of `partitions`, because `foreachBatch` may read an older micro-batch again. One order is wrong,
+    and refused: `latestOffset` before the announcement (Spark's `AvailableNowMicroBatchStreamWrapper`).
     """
 
     def __init__(self, reader: DataSourceStreamReader) -> None:
@@ -128,17 +129,15 @@ class TrackedStartReader(DataSourceStreamReader):
         return self._start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if start != end:
+        if not self._is_planning:
             self._start = end
-            return self._reader.partitions(start, end)
-        if self._is_planning and start != self._start:
+        elif start == end:
             raise OptionError(
                 "set spark.sql.streaming.triggerAvailableNowWrapper.enabled to false: with it, pyspark "
                 f"{pyspark.__version__} plans a restarted query before it says where the query has to continue, and "
                 "records would be read again or lost"
             )
-        self._start = start
-        return []
+        return [] if start == end else self._reader.partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read(partition)
@@ -153,7 +152,7 @@ def _warn_of_one_batch(limit: ReadLimit) -> None:
     if option is not None:
         logger.warning(
             "with Trigger.AvailableNow or Trigger.Once, a query of pyspark %s ends after one micro-batch, which %s "
-            "limits: leave the option out to read everything, or start the query until it finds nothing new",
+            "limits: raise the limit, or start the query until it finds nothing new",
             pyspark.__version__,
             option,
         )

@@ -159,20 +159,29 @@ def test_a_source_without_new_records_keeps_its_start_beside_another() -> None:
     assert [reader.planned for reader in readers] == [[({"end": 2}, {"end": 5})], []]
 
 
-def test_available_now_that_plans_before_the_announcement_of_another_offset_is_refused() -> None:
-    """By `spark.sql.streaming.triggerAvailableNowWrapper.enabled`."""
+@pytest.mark.parametrize("announced", [7, 10])
+def test_available_now_that_plans_before_the_announcement_is_refused(announced: int) -> None:
+    """By `spark.sql.streaming.triggerAvailableNowWrapper.enabled`. A rate limit can make both offsets equal: the query
+    would end, although more records follow."""
     tracked = TrackedStartReader(Reader(available=10))
 
     tracked.latestOffset()
     with pytest.raises(OptionError, match=r"^set spark\.sql\.streaming\.triggerAvailableNowWrapper\.enabled to false"):
-        tracked.partitions({"end": 7}, {"end": 7})
+        tracked.partitions({"end": announced}, {"end": announced})
 
 
-def test_an_announcement_of_the_planned_offset_is_harmless() -> None:
-    tracked = TrackedStartReader(Reader(available=10))
+def test_a_micro_batch_that_is_read_again_later_moves_no_start() -> None:
+    """By `foreachBatch` that keeps its DataFrame."""
+    reader = Reader()
+    tracked = TrackedStartReader(reader)
 
+    for available in (10, 15):
+        reader.available = available
+        tracked.latestOffset()
+    assert [task.value for task in tracked.partitions(INITIAL, {"end": 10})] == [(0, 10)]
     tracked.latestOffset()
-    assert tracked.partitions({"end": 10}, {"end": 10}) == []
+
+    assert starts(reader) == [INITIAL, {"end": 10}, {"end": 15}]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +201,7 @@ def test_the_limit_of_the_options_applies_and_a_warning_names_it_once(
 
     assert [given for _, given in reader.starts] == [limit, limit]
     (warning,) = caplog.messages
-    assert "ends after one micro-batch, which " + option + " limits: leave the option out" in warning
+    assert "ends after one micro-batch, which " + option + " limits: raise the limit" in warning
 
 
 @pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMinRows(5)])
