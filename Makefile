@@ -71,11 +71,12 @@ recovery: java $(BENCH_INSTALLED) ## measure what a moving leader costs a runnin
 simulate: $(BENCH_INSTALLED) ## simulate thousands of metadata caches through a rolling restart
 	$(BENCH)/python -m benchmarks.simulate
 
-compat: java ## try older releases of pyspark, each in an environment of its own; PYSPARKS="4.0 ..." chooses
+compat: java $(INSTALLED) ## run tests on older releases of pyspark, each in an environment of its own; PYSPARKS="4.0 ..." chooses
 	for release in $(PYSPARKS); do \
 	[ -x .venv-$$release/bin/python ] || $(PYTHON) -m venv .venv-$$release; \
-	.venv-$$release/bin/python -m pip install --quiet --editable '.[testing]' "pyspark==$$release.*" && \
-	.venv-$$release/bin/python tests/compat/smoke.py || exit 1; \
+	.venv-$$release/bin/python -m pip install --quiet --editable '.[compat]' "pyspark==$$release.*" && \
+	.venv-$$release/bin/python tests/compat/smoke.py && \
+	.venv-$$release/bin/python -m pytest tests/compat/streams.py || exit 1; \
 	done
 
 connect: java ## try Spark Connect, in an environment of its own

@@ -18,11 +18,12 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from benchmarks.processes import kill_session
 from pyspark_kafka_meta import KafkaMetaDataSource
+from pyspark_kafka_meta.spark.stream_api import DataSourceStreamArrowWriter
 from pyspark_kafka_meta.write.exactly_once import batch_committer
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, Step, WriteDecision, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner

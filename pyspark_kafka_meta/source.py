@@ -8,12 +8,9 @@ imports heavy modules on first use.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, MutableMapping
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyspark
-from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -103,11 +100,6 @@ class KafkaMetaDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is true in output mode complete, whose rows are appended as by Spark's sink."""
-        if not hasattr(datasource, "DataSourceStreamArrowWriter"):
-            raise OptionError(
-                f"writing a stream needs pyspark 4.1 or later, and this is {pyspark.__version__}: upgrade pyspark, or "
-                "write batches"
-            )
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
         from pyspark_kafka_meta.write.input_columns import sink_columns
 
@@ -115,19 +107,15 @@ class KafkaMetaDataSource(DataSource):
         return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic), plans=self._plans_writes)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        if find_spec("pyspark.sql.streaming.datasource") is None:
-            raise OptionError(
-                f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which gives a source no start "
-                "offset of a micro-batch: upgrade pyspark, or read batches"
-            )
+        from pyspark_kafka_meta.spark.stream_api import reader_of_release
         from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
         from pyspark_kafka_meta.tables.event_streams import stream_reader
 
         columns = _columns(schema, self.schema())
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
-            return KafkaMetaStreamReader(options.for_stream(), columns)
-        return stream_reader(table, options, columns)
+            return reader_of_release(KafkaMetaStreamReader(options.for_stream(), columns))
+        return reader_of_release(stream_reader(table, options, columns))
 
     def _read_options(self) -> TableOptions:
         self._parsed = self._parsed or _parse(self._user_options)
@@ -184,6 +172,10 @@ class RefusedStreamReader(DataSourceStreamReader):
 
     def latestOffset(self, *start_and_limit: Any, **named: Any) -> dict[str, Any]:  # noqa: N802
         """Called before pyspark 4.2 too, without arguments."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The first call of a restarted query."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""`KafkaMetaStreamReader`: Spark's stream reader; needs pyspark 4.2 or later."""
+"""`KafkaMetaStreamReader`: Spark's stream reader, as pyspark 4.2 and later call it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
+from pyspark_kafka_meta.spark.records_table import Columns
+from pyspark_kafka_meta.spark.stream_api import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-
-from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
-from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
 

@@ -1,11 +1,11 @@
-"""`KafkaMetaStreamWriter`: Spark's stream writer; needs pyspark 4.1 or later."""
+"""`KafkaMetaStreamWriter`: Spark's stream writer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.batch_writer import (
@@ -16,6 +16,7 @@ from pyspark_kafka_meta.spark.batch_writer import (
     with_driver,
     write_task,
 )
+from pyspark_kafka_meta.spark.stream_api import DataSourceStreamArrowWriter
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_task_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM

@@ -16,6 +16,7 @@ from benchmarks.exactly_once_soak import DECIDED, held_back
 from benchmarks.stepped_sink import last_kill, taken_steps
 from tests.consumer import consume
 from tests.spark.standalone import standalone_spark
+from tests.spark.traces import run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -88,8 +89,7 @@ def test_foreach_batch_that_repeats_its_write_writes_once(
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": source, "startingOffsets": "earliest"}
     rows = spark.readStream.format("kafkameta").options(**options, maxOffsetsPerTrigger="4").load()
     sink = rows.writeStream.foreachBatch(write_twice).option("checkpointLocation", str(tmp_path))
-    query = sink.trigger(availableNow=True).start()
-    assert query.awaitTermination(120), "the query did not end"
+    run_to_the_end(sink.trigger(availableNow=True).start, tmp_path)
     assert visible(kafka, target) == [b"%d" % number for number in range(10)]
 
 

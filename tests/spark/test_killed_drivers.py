@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.processes import kill_session
 from tests.spark.killed_driver import start
-from tests.spark.traces import logged
+from tests.spark.traces import logged, run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -79,8 +79,7 @@ def test_killed_drivers_cost_no_record_and_repeat_none(
             driver.kill(wait_for)
         unfinished += logged(checkpoint, "offsets") > logged(checkpoint, "commits")
     assert unfinished, "no driver was killed within a micro-batch: the test has shown nothing"
-    last = start(spark, kafka.bootstrap_servers, topic, tmp_path, availableNow=True)
-    assert last.awaitTermination(120), "the query did not end"
+    run_to_the_end(lambda: start(spark, kafka.bootstrap_servers, topic, tmp_path, availableNow=True), checkpoint)
     rows = spark.read.parquet(str(tmp_path / "rows"))
     assert Counter(row.value for row in rows.collect()) == Counter(expected)
     assert rows.select("partition", "offset").distinct().count() == len(expected)

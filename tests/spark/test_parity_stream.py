@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.traces import rows_by_batch
+from tests.spark.traces import rows_by_batch, run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -39,10 +39,11 @@ class Query:
         sink = rows.writeStream.format("parquet").option("path", str(self.folder / "rows"))
         return sink.option("checkpointLocation", str(self.folder / "checkpoint")).trigger(**trigger).start()
 
+    def run_rows(self, rows: DataFrame) -> StreamingQuery:
+        return run_to_the_end(lambda: self.start(rows, availableNow=True), self.folder / "checkpoint")
+
     def run(self, **options: Any) -> StreamingQuery:
-        query = self.start(self.frame(**options).selectExpr("CAST(value AS STRING) AS value"), availableNow=True)
-        assert query.awaitTermination(120), "the query did not end"
-        return query
+        return self.run_rows(self.frame(**options).selectExpr("CAST(value AS STRING) AS value"))
 
     def values(self) -> list[str]:
         return sorted(row.value for row in self.spark.read.parquet(str(self.folder / "rows")).collect())
@@ -155,8 +156,7 @@ def test_mb11_batches_are_limited_as_sparks_own_source_limits_them(
         produce(topic, map(str, range(count)), partition)
     for source in (jvm_source, "kafkameta"):
         query = Query(spark, tmp_path / source, kafka.bootstrap_servers, source)
-        rows = query.frame(subscribe=topic, maxOffsetsPerTrigger="40").select("partition", "offset")
-        assert query.start(rows, availableNow=True).awaitTermination(120)
+        query.run_rows(query.frame(subscribe=topic, maxOffsetsPerTrigger="40").select("partition", "offset"))
         batches[source] = [ends_of(json.loads(log.splitlines()[2]), topic) for log in query.offset_log()]
     ours = batches["kafkameta"]
     assert ours == batches[jvm_source]
@@ -218,7 +218,7 @@ def test_mb18_an_idle_source_beside_a_busy_one_neither_stalls_nor_rewinds(
         both = (
             query.frame(subscribe=busy).union(query.frame(subscribe=idle)).selectExpr("CAST(value AS STRING) AS value")
         )
-        assert query.start(both, availableNow=True).awaitTermination(120)
+        query.run_rows(both)
     assert query.values() == ["busy-0", "busy-1", "busy-2", "idle"]
 
 
@@ -269,7 +269,7 @@ def test_mb24_the_timestamp_drives_a_watermark(
     rows = query.frame(subscribe=topic).withWatermark("timestamp", "10 seconds")
     windows = rows.groupBy(window("timestamp", "10 seconds")).count()
     counts = windows.selectExpr("unix_seconds(window.start) AS start", "count")
-    assert query.start(counts, availableNow=True).awaitTermination(120)
+    query.run_rows(counts)
     found = {
         (row.start - hour // 1000, row["count"]) for row in spark.read.parquet(str(query.folder / "rows")).collect()
     }
@@ -282,7 +282,7 @@ def test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides(
     produce(topic, map(str, range(4)), partition=0)
     rows = query.frame(subscribe=topic).selectExpr("CAST(value AS STRING) AS value")
     joined = rows.alias("a").join(rows.alias("b"), on="value").select("value")
-    assert query.start(joined, availableNow=True).awaitTermination(120)
+    query.run_rows(joined)
     assert query.values() == ["0", "1", "2", "3"]
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.testing import MockCluster
-from tests.spark.traces import Key, gapless, keys, logged
+from tests.spark.traces import Key, gapless, keys, logged, run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -71,7 +71,7 @@ def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
     assert first.exception() is None
     first.stop()
     expected = wait_for(lambda: settled(lambda: keys(kafkameta.refresh_events(spark, **source))))
-    assert start(events(), tmp_path / "side", availableNow=True).awaitTermination(120)
+    run_to_the_end(lambda: start(events(), tmp_path / "side", availableNow=True), checkpoint)
     rows = spark.read.parquet(str(tmp_path / "side" / "rows"))
 
     assert keys(rows) == expected

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tests.spark.traces import logged, rows_by_batch
+from tests.spark.traces import logged, rows_by_batch, run_to_the_end
 from tests.unit.written_events import events_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -37,7 +37,7 @@ class Pipeline:
         return sink.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
 
     def run_to_the_end(self) -> None:
-        assert self.start(availableNow=True).awaitTermination(120), "the query did not end"
+        run_to_the_end(lambda: self.start(availableNow=True), self.checkpoint)
 
     def values(self) -> list[str]:
         return [row.value for row in self.spark.read.parquet(str(self.folder / "rows")).collect()]

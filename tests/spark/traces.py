@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pyspark_kafka_meta.spark.stream_api import PASSES_START
 from tests.kafka.cluster_tools import poll_until
 
 Key = tuple[str, int]
@@ -17,6 +19,17 @@ QUIET_LOOKS = 4
 def logged(checkpoint: Path, log: str) -> int:
     """Number of micro-batches in a log of the checkpoint: `offsets` has the planned, `commits` the completed ones."""
     return sum(file.name.isdecimal() for file in (checkpoint / log).glob("*"))
+
+
+def run_to_the_end(start: Callable[[], StreamingQuery], checkpoint: Path) -> StreamingQuery:
+    """Start a query with Trigger.AvailableNow until nothing is new, and return its last run: before pyspark 4.2 a run
+    ends after one micro-batch."""
+    while True:
+        before = logged(checkpoint, "commits")
+        query = start()
+        assert query.awaitTermination(120), "the query did not end"
+        if PASSES_START or logged(checkpoint, "commits") == before:
+            return query
 
 
 def rows_by_batch(query: StreamingQuery) -> list[int]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from pyspark.sql import datasource
 from pyspark.sql.types import StringType, StructField, StructType
 
 import pyspark_kafka_meta
 from pyspark_kafka_meta import source
 from pyspark_kafka_meta.errors import OptionError, SchemaError
-from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
 from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
 
@@ -19,16 +17,6 @@ from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
 @pytest.mark.parametrize("name", pyspark_kafka_meta.__all__)
 def test_public_name_is_loaded_on_first_use(name: str) -> None:
     assert callable(getattr(pyspark_kafka_meta, name))
-
-
-def test_only_batches_are_supported_before_pyspark_4_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "find_spec", lambda name: None)
-    kafka = source.KafkaMetaDataSource({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"})
-
-    assert isinstance(kafka.reader(kafka.schema()), KafkaMetaReader)
-    stream = kafka.streamReader(kafka.schema())
-    with pytest.raises(OptionError, match=r"streams need pyspark 4\.2 or later, and this is 4\."):
-        stream.latestOffset()  # type: ignore[call-arg]  # as these releases call it
 
 
 TOPIC = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
@@ -104,6 +92,12 @@ def test_stream_reader_reports_missing_options_at_its_first_offset() -> None:
         reader.initialOffset()
 
 
+def test_stream_reader_reports_missing_options_where_a_restarted_query_calls_it_first() -> None:
+    reader = source.KafkaMetaDataSource(NEITHER).streamReader(VALUES)
+    with pytest.raises(OptionError, match="must be specified for Kafka source: subscribe"):
+        reader.partitions({}, {})
+
+
 SET_BY_SPARK = {"queryname": "q", "comment": "c", "owner": "root", "provider": "kafkameta", "option.topic": "t"}
 """By `queryName`, and by `CREATE TABLE ... USING kafkameta OPTIONS (topic 't') COMMENT 'c'`."""
 
@@ -118,12 +112,3 @@ def test_overwriting_a_topic_is_refused() -> None:
     kafka = source.KafkaMetaDataSource({**SERVERS, "topic": "t"})
     with pytest.raises(OptionError, match=r"^Save mode Overwrite not allowed for Kafka.*: use mode\(\"append\"\)$"):
         kafka.writer(VALUES, overwrite=True)
-
-
-def test_streams_are_written_since_pyspark_4_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter")
-    kafka = source.KafkaMetaDataSource({**SERVERS, "topic": "t"})
-
-    assert isinstance(kafka.writer(VALUES, overwrite=False), KafkaMetaWriter)
-    with pytest.raises(OptionError, match=r"^writing a stream needs pyspark 4\.1 or later, and this is 4\."):
-        kafka.streamWriter(VALUES, overwrite=False)

@@ -78,7 +78,7 @@ def wrong(found: dict[str, dict[str, Any]]) -> dict[str, str]:
 def test_without_brokers_this_machine_is_looked_at() -> None:
     code, found = run()
     assert (code, wrong(found)) == (0, {})
-    assert list(found) == ["python", "packages", "pyspark", "PYSPARK_PYTHON", "java"]
+    assert list(found) == ["python", "packages", "PYSPARK_PYTHON", "java"]
     assert found["packages"]["what"].startswith("pyspark-kafka-meta 0.")
 
 

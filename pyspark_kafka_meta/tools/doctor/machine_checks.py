@@ -21,8 +21,6 @@ from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
 DISTRIBUTION = "pyspark-kafka-meta"
 _OF_SPARK = re.compile(r"""extra == ["']spark["']""")
 """In a requirement. Releases of setuptools differ in their quotes."""
-STREAMS_SINCE = (4, 2)
-"""First pyspark release that passes the start of a micro-batch to a source."""
 
 _COMMAND_TIMEOUT_S = 30
 _WORKER_PACKAGES = ("pyspark_kafka_meta", "pyarrow", "numpy", "kio", "cramjam", "crc32c")
@@ -82,8 +80,6 @@ def package_findings() -> Iterator[Finding]:
         }
         yield ok("packages", ", ".join(f"{name} {version or '?'}" for name, version in versions.items()))
     yield from problems
-    if (version := installed["pyspark"].version) is not None:
-        yield judge_pyspark(version)
 
 
 def version_of(distribution: str) -> str | None:
@@ -112,13 +108,6 @@ def judge_package(required: Requirement, installed: Installed) -> Finding | None
     if installed.version is not None and not is_within(installed.version, required.bounds):
         return fail(check, f"its version is {installed.version}, required is {wanted}", fix)
     return None
-
-
-def judge_pyspark(version: str) -> Finding:
-    """What this release of pyspark supports."""
-    if _numbers(version)[:2] < STREAMS_SINCE:
-        return warn("pyspark", f"{version} reads no streams", "upgrade to pyspark 4.2 or later for streams")
-    return ok("pyspark", f"{version} reads batches and streams")
 
 
 def is_within(version: str, bounds: str) -> bool:

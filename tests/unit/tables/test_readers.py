@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -135,17 +133,3 @@ def test_batch_cannot_start_at_latest(tmp_path: Path) -> None:
         batch_reader(
             Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), {"sequence": "sequence"}
         )
-
-
-def test_batches_do_not_need_the_read_limits_of_pyspark() -> None:
-    code = """
-import sys
-import pyspark.sql.datasource  # imports the read limits if they exist
-sys.modules["pyspark.sql.streaming.datasource"] = None  # as in pyspark 4.0 and 4.1
-from pyspark_kafka_meta import DefaultSource
-source = DefaultSource({"table": "caches", "metricsPath": "/no/such/folder"})
-print(type(source.reader(source.schema())).__name__)
-"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-
-    assert (process.stdout, process.returncode) == ("CachesReader\n", 0), process.stderr

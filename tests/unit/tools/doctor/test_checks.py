@@ -98,11 +98,6 @@ def test_a_package_is_there_new_enough_and_whole(installed: Installed, text: str
     assert found is None or (found.verdict, "pip install 'pyarrow>=18'" in found.fix) == (FAIL, True)
 
 
-@pytest.mark.parametrize(("version", "verdict"), [("4.0.0", WARN), ("4.1.2", WARN), ("4.2.0", OK), ("4.10.1", OK)])
-def test_a_pyspark_without_streams_is_a_warning(version: str, verdict: Verdict) -> None:
-    assert verdicts([machine_checks.judge_pyspark(version)]) == [("pyspark", verdict)]
-
-
 @pytest.mark.parametrize(
     ("told", "text"),
     [

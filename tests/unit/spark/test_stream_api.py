@@ -1,0 +1,268 @@
+"""`TrackedStartReader` in each order in which pyspark 4.0 and 4.1 call a stream reader, and the classes they lack."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.spark.stream_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+    TrackedStartReader,
+)
+from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
+
+Offset = dict[str, Any]
+INITIAL: Offset = {"end": 0, "initial": 1}
+
+
+class Reader(DataSourceStreamReader):
+    """A reader for pyspark 4.2 of a log with `available` records. Each call of `initialOffset` returns another offset,
+    as if the log grew."""
+
+    def __init__(self, available: int = 10, limit: ReadLimit | None = None) -> None:
+        self.available, self.limit = available, limit or ReadAllAvailable()
+        self.initial_offsets = 0
+        self.starts: list[tuple[Offset, ReadLimit]] = []
+        self.planned: list[tuple[Offset, Offset]] = []
+        self.is_stopped = False
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return self.limit
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        self.initial_offsets += 1
+        return {"end": 0, "initial": self.initial_offsets}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        self.starts.append((start, limit))
+        return {"end": self.available}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self.planned.append((start, end))
+        return [InputPartition((start["end"], end["end"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        yield (partition.value,)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def as_spark(offset: Offset) -> Offset:
+    """The offset as Spark gives it back, after JSON."""
+    return dict(json.loads(json.dumps(offset)))
+
+
+def starts(reader: Reader) -> list[Offset]:
+    return [start for start, _ in reader.starts]
+
+
+def test_a_new_query_starts_at_its_initial_offset_and_then_where_it_ended() -> None:
+    reader = Reader()
+    tracked = TrackedStartReader(reader)
+
+    end = as_spark(tracked.latestOffset())
+    assert as_spark(tracked.initialOffset()) == INITIAL
+    assert [task.value for task in tracked.partitions(INITIAL, end)] == [(0, 10)]
+    reader.available = 15
+    tracked.latestOffset()
+
+    assert starts(reader) == [INITIAL, {"end": 10}]
+    assert reader.planned == [(INITIAL, {"end": 10})]
+
+
+def test_an_idle_query_without_partitions_to_plan_keeps_its_start() -> None:
+    reader = Reader()
+    tracked = TrackedStartReader(reader)
+
+    for available in (10, 10, 10, 12):
+        reader.available = available
+        tracked.latestOffset()
+
+    assert starts(reader) == [INITIAL, {"end": 10}, {"end": 10}, {"end": 10}]
+
+
+def test_a_restarted_query_starts_at_the_announced_offset_and_plans_nothing_for_it() -> None:
+    reader = Reader()
+    tracked = TrackedStartReader(reader)
+
+    assert tracked.partitions({"end": 7}, {"end": 7}) == []
+    tracked.latestOffset()
+
+    assert (starts(reader), reader.planned, reader.initial_offsets) == ([{"end": 7}], [], 0)
+
+
+def test_an_unfinished_micro_batch_is_replayed_and_the_next_starts_at_its_end() -> None:
+    reader = Reader()
+    tracked = TrackedStartReader(reader)
+
+    assert tracked.partitions({"end": 7}, {"end": 7}) == []
+    assert [task.value for task in tracked.partitions({"end": 3}, {"end": 7})] == [(3, 7)]
+    tracked.latestOffset()
+
+    assert (starts(reader), reader.planned) == ([{"end": 7}], [({"end": 3}, {"end": 7})])
+
+
+def test_an_unfinished_first_micro_batch_is_replayed_from_the_initial_offset() -> None:
+    reader = Reader()
+    tracked = TrackedStartReader(reader)
+
+    tracked.partitions({"end": 7}, {"end": 7})
+    initial = as_spark(tracked.initialOffset())
+    tracked.partitions(initial, {"end": 7})
+    tracked.latestOffset()
+
+    assert (starts(reader), reader.planned) == ([{"end": 7}], [(INITIAL, {"end": 7})])
+
+
+def test_a_micro_batch_that_failed_after_planning_is_planned_again_by_the_next_reader() -> None:
+    failed, restarted = Reader(available=10), Reader(available=15)
+
+    tracked = TrackedStartReader(failed)
+    end = as_spark(tracked.latestOffset())
+    tracked.partitions(as_spark(tracked.initialOffset()), end)
+    tracked = TrackedStartReader(restarted)
+    tracked.partitions(end, end)
+    tracked.partitions(as_spark(tracked.initialOffset()), end)
+    tracked.latestOffset()
+
+    assert restarted.planned == failed.planned == [(INITIAL, end)]
+    assert starts(restarted) == [end]
+
+
+def test_a_source_without_new_records_keeps_its_start_beside_another() -> None:
+    """Spark plans partitions only for the sources whose offset changed, also in a replay."""
+    readers = Reader(available=7), Reader(available=4)
+    busy, idle = map(TrackedStartReader, readers)
+
+    for tracked, end in ((busy, {"end": 5}), (idle, {"end": 4})):
+        tracked.partitions(end, end)
+    busy.partitions({"end": 2}, {"end": 5})
+    for _ in range(2):
+        for tracked in (busy, idle):
+            tracked.latestOffset()
+
+    assert [starts(reader) for reader in readers] == [[{"end": 5}, {"end": 7}], [{"end": 4}, {"end": 4}]]
+    assert [reader.planned for reader in readers] == [[({"end": 2}, {"end": 5})], []]
+
+
+@pytest.mark.parametrize("announced", [7, 10])
+def test_available_now_that_plans_before_the_announcement_is_refused(announced: int) -> None:
+    """By `spark.sql.streaming.triggerAvailableNowWrapper.enabled`. A rate limit can make both offsets equal: the query
+    would end, although more records follow."""
+    tracked = TrackedStartReader(Reader(available=10))
+
+    tracked.latestOffset()
+    with pytest.raises(OptionError, match=r"^set spark\.sql\.streaming\.triggerAvailableNowWrapper\.enabled to false"):
+        tracked.partitions({"end": announced}, {"end": announced})
+
+
+def test_a_micro_batch_that_is_read_again_later_moves_no_start() -> None:
+    """By `foreachBatch` that keeps its DataFrame."""
+    reader = Reader()
+    tracked = TrackedStartReader(reader)
+
+    for available in (10, 15):
+        reader.available = available
+        tracked.latestOffset()
+    assert [task.value for task in tracked.partitions(INITIAL, {"end": 10})] == [(0, 10)]
+    tracked.latestOffset()
+
+    assert starts(reader) == [INITIAL, {"end": 10}, {"end": 15}]
+
+
+@pytest.mark.parametrize(
+    ("limit", "option"),
+    [(ReadMaxRows(5), "maxOffsetsPerTrigger"), (ReadMaxFiles(5), "maxFilesPerTrigger")],
+)
+def test_the_limit_of_the_options_applies_and_a_warning_names_it_once(
+    limit: ReadLimit, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = Reader(limit=limit)
+    tracked = TrackedStartReader(reader)
+
+    tracked.partitions({"end": 7}, {"end": 7})
+    assert caplog.messages == []
+    for _ in range(2):
+        tracked.latestOffset()
+
+    assert [given for _, given in reader.starts] == [limit, limit]
+    (warning,) = caplog.messages
+    assert "ends after one micro-batch, which " + option + " limits: raise the limit" in warning
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMinRows(5)])
+def test_limits_that_leave_out_nothing_are_not_warned_of(limit: ReadLimit, caplog: pytest.LogCaptureFixture) -> None:
+    """The first micro-batch does not wait for minOffsetsPerTrigger."""
+    tracked = TrackedStartReader(Reader(limit=limit))
+    tracked.latestOffset()
+    assert caplog.messages == []
+
+
+def test_a_pickled_reader_reads_and_the_planning_reader_is_stopped() -> None:
+    reader = Reader()
+    tracked = TrackedStartReader(reader)
+
+    tasks = tracked.partitions(INITIAL, {"end": 3})
+    assert [list(pickle.loads(pickle.dumps(tracked)).read(task)) for task in tasks] == [[((0, 3),)]]
+    tracked.stop()
+    assert reader.is_stopped
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"minOffsetsPerTrigger": "3"}, ReadMinRows(3)),
+        ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "9"}, ReadMaxRows(9)),
+    ],
+)
+def test_the_default_limit_says_whether_options_limit_micro_batches(options: dict[str, str], limit: ReadLimit) -> None:
+    given = SourceOptions.parse({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t", **options})
+    assert KafkaMetaStreamReader(given.for_stream(), {"value": "value"}).getDefaultReadLimit() == limit
+
+
+OLDER_RELEASE = """
+import sys
+from pyspark.sql import datasource
+from pyspark.sql.types import StringType, StructField, StructType
+sys.modules["pyspark.sql.streaming.datasource"] = None  # as in pyspark 4.0 and 4.1
+vars(datasource).pop("DataSourceStreamArrowWriter", None)  # as in pyspark 4.0
+from pyspark_kafka_meta import DefaultSource
+
+topic = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
+events = {"table": "refresh_events", "metricsPath": "/no/such/folder"}
+events_topic = {"table": "refresh_events", "metricsTopic": "t", "kafka.bootstrap.servers": "localhost:1"}
+for options in (topic, events, events_topic):
+    source = DefaultSource(options)
+    source.reader(source.schema())
+    stream = source.streamReader(source.schema())
+    print(type(stream).__name__, type(stream._reader).__name__)
+sink = DefaultSource({"kafka.bootstrap.servers": "localhost:1", "topic": "t"})
+writer = sink.streamWriter(StructType([StructField("value", StringType())]), overwrite=False)
+print(isinstance(writer, datasource.DataSourceStreamWriter), isinstance(writer, datasource.DataSourceArrowWriter))
+"""
+
+
+def test_streams_need_no_class_that_pyspark_4_0_lacks() -> None:
+    process = subprocess.run([sys.executable, "-c", OLDER_RELEASE], capture_output=True, text=True, timeout=60)
+
+    assert process.stdout.splitlines() == [
+        "TrackedStartReader KafkaMetaStreamReader",
+        "TrackedStartReader EventFilesStreamReader",
+        "TrackedStartReader EventTopicStreamReader",
+        "True True",
+    ], process.stderr
