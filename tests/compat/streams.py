@@ -219,13 +219,14 @@ def test_foreach_batch_reads_a_micro_batch_twice_and_an_older_one_later(query: Q
     assert counts == [[40, 40, 40], [40, 40, 40], [20, 20, 40]]
 
 
+@pytest.mark.timeout(600)
 def test_a_checkpoint_goes_on_with_another_release_and_back(
     spark: SparkSession, kafka: Any, topic: str, produce: Any, tmp_path: Path
 ) -> None:
     """Also with a micro-batch that the other release left unfinished."""
     expected = []
-    for turn in range(4):
-        values = [f"{turn}-{number}" for number in range(100)]
+    for turn in range(3):
+        values = [f"{turn}-{number}" for number in range(50)]
         produce(topic, values)
         expected += values
         if turn % 2 == 0:
