@@ -43,7 +43,9 @@ def _imported(module: str) -> Any:
                 + install_command(package)
             ) from error
         if package in EXTRAS:
-            raise ImportError(missing_extra(f"{__name__}.{module}", package)) from error
+            # The extra of the exporter has all that its modules import.
+            needed = "prometheus_client" if module.startswith("tools.exporter") else package
+            raise ImportError(missing_extra(f"{__name__}.{module}", needed)) from error
         raise
 
 

@@ -116,8 +116,9 @@ def test_everything_but_tools_and_test_clusters_can_be_imported_without_the_pack
     assert len(own) > 100
 
 
-def test_commands_that_start_no_query_and_the_exporter_need_no_pyspark() -> None:
-    own = ["tools.cli.main", "tools.cli.cluster", "tools.cli.events", "tools.cli.transactions", "tools.exporter.server"]
+def test_commands_that_start_no_query_the_exporter_and_the_page_need_no_pyspark() -> None:
+    names = ("cli.main", "cli.cluster", "cli.events", "cli.transactions", "exporter.server", "page.server")
+    own = [f"tools.{name}" for name in names]
     code = (
         "import sys, importlib; sys.modules['pyspark'] = None; "  # an import raises ImportError
         f"print(*(importlib.import_module(f'pyspark_kafka_meta.{{name}}').__name__ for name in {own}))"
@@ -158,7 +159,11 @@ MISSING: dict[str, tuple[str, str, str]] = {
         "from pyspark_kafka_meta import DefaultSource",
         "ImportError: pyspark is missing.*[spark]",
     ),
-    "exporter": ("typer", "from pyspark_kafka_meta import start_exporter", "ImportError: pyspark_kafka_meta.*[cli]"),
+    "exporter": (
+        "typer",
+        "from pyspark_kafka_meta import start_exporter",
+        "ImportError: pyspark_kafka_meta.*[exporter]",
+    ),
 }
 
 

@@ -2,7 +2,8 @@
 
 The sink writes with a client of its own, because a client serves one thread, and `BackgroundSink` calls the sink in
 another thread than the task's. The metadata cache of this client reports to the same topic, without a loop: its events
-wait in memory, and go along with the next events of the query's cache. Only those of its start and end do not wait.
+wait in memory until the next events of the query's cache are written, and are then written alone. So a partition that
+is stuck for them loses no event of the query. Only the events of the client's end do not wait.
 
 Events that are not acknowledged within `kafka.delivery.timeout.ms` are lost and counted, and the sink pauses before it
 connects again. Until the pause ends, further events are lost at once.
@@ -72,7 +73,7 @@ class TopicSink:
         self._publisher = publisher
         self._client: KafkaClient | None = None
         self._connect_after = 0.0  # seconds of the monotonic clock
-        self._own = OwnEvents(self._write_rest)
+        self._own = OwnEvents(self._write_own)
         self._losses = LossCount()
         self._is_failing = False  # a warning was logged
 
@@ -81,12 +82,10 @@ class TopicSink:
         if time.monotonic() < self._connect_after:
             self._losses.add(batch)
             return
-        is_new = self._client is None
         try:
             self._write(batch)
             self._is_failing = False
-            if is_new:
-                self._write_rest()  # the first Metadata request: these may be the only events of this process
+            self._write_own()
         except RecordTooLargeError as error:
             self._write_one_by_one(batch, error)
         except Exception as error:  # any error would end the thread of a `BackgroundSink`, and lose events uncounted
@@ -105,17 +104,13 @@ class TopicSink:
         self._client = None
 
     def _write(self, events: Sequence[RefreshEvent]) -> None:
-        """Write events, and those of the own cache so far."""
         # The first write imports these modules: they take a while.
         from pyspark_kafka_meta.write.input_columns import SinkColumns
         from pyspark_kafka_meta.write.task_writer import TaskWriter
 
         client = self._client = self._client or KafkaClient(self._client_options, self._publisher(self._own))
-        client.publisher.flush()
         columns = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
-        own = list(self._own.pending)
-        TaskWriter(client, self._producer_options, columns, self._topic).write([_rows([*events, *own])])
-        self._own.forget(own)
+        TaskWriter(client, self._producer_options, columns, self._topic).write([_rows(events)])
 
     def _write_one_by_one(self, events: Sequence[RefreshEvent], error: RecordTooLargeError) -> None:
         """After one of these events was too large: it alone is lost."""
@@ -125,13 +120,18 @@ class TopicSink:
             for event in events:
                 self.write([event])
 
-    def _write_rest(self) -> None:
+    def _write_own(self) -> None:
         """Write the events of the own cache, unless events are lost at the moment: then the next client writes them."""
-        if not self._is_failing:
-            try:
-                self._write([])
-            except Exception as error:
-                logger.debug("events of the sink's own cache are not written yet: %s", error)
+        if self._client is None or self._is_failing:
+            return
+        self._client.publisher.flush()
+        own = self._own.take()
+        try:
+            if own:
+                self._write(own)
+        except Exception as error:
+            self._own.lose(own)
+            logger.debug("events of the sink's own cache are lost: %s", error)
 
     def _lose(self, events: Sequence[RefreshEvent], error: Exception) -> None:
         self._losses.add(events)
@@ -144,9 +144,9 @@ class TopicSink:
 class OwnEvents(EventSink):
     """Keeps the events of the cache of a sink's own client until the sink writes them."""
 
-    def __init__(self, write_rest: Callable[[], None]) -> None:
+    def __init__(self, write_own: Callable[[], None]) -> None:
         self.pending: deque[RefreshEvent] = deque()
-        self._write_rest = write_rest
+        self._write_own = write_own
         self._losses = LossCount()
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
@@ -154,14 +154,19 @@ class OwnEvents(EventSink):
         while len(self.pending) > MAX_OWN_EVENTS:
             self._losses.add([self.pending.popleft()])
 
-    def forget(self, written: Sequence[RefreshEvent]) -> None:
-        """Remove the first events, which were written."""
-        for _ in written:
-            self.pending.popleft()
+    def take(self) -> list[RefreshEvent]:
+        """The events so far, which are no longer kept."""
+        taken = list(self.pending)
+        self.pending.clear()
+        return taken
+
+    def lose(self, events: Sequence[RefreshEvent]) -> None:
+        """Count events that were taken and not written."""
+        self._losses.add(events)
 
     def close(self) -> None:
         """The client closes, and can write for the last time."""
-        self._write_rest()
+        self._write_own()
 
 
 def _rows(events: Sequence[RefreshEvent]) -> pa.RecordBatch:

@@ -152,8 +152,8 @@ class MetricsOptions:
         None,
         topic_name,
         "Option 'metricsTopic' must be the name of one topic, got '{value}'",
-        "Topic for refresh events, as JSON keyed by cache id. subscribePattern matches neither this topic nor names "
-        f"with {EVENTS_TOPIC} in them.",
+        "Topic for refresh events, as JSON keyed by cache id; create it first. subscribePattern matches neither this "
+        f"topic nor names with {EVENTS_TOPIC} in them.",
         queries=Query.RECORDS | Query.WRITES | Query.FROM_TOPIC | Query.FROM_FILES,  # it decides between the two
     )
     bootstrap_servers: tuple[Address, ...] = _events.option(

@@ -130,4 +130,4 @@ def test_configuration_of_a_topic_that_is_not_there_is_empty(admin: ClusterAdmin
 def test_limit_of_transactions_is_that_of_the_brokers(client: KafkaClient, admin: ClusterAdmin) -> None:
     client.partitions([], client.api_deadline())
 
-    assert admin.transaction_max_timeout_ms(client.cache.snapshot.brokers) == 900_000
+    assert admin.transaction_max_timeout_ms() == 900_000

@@ -183,6 +183,31 @@ def test_own_cache_reports_its_life_to_the_same_topic_without_a_loop(cluster: Mo
     assert [row["sequence"] for row in own] == [1, 2, 3]
 
 
+def test_own_event_that_is_not_acknowledged_is_lost_alone(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = TopicSink._write
+
+    def refuse_own(sink: TopicSink, events: Sequence[RefreshEvent]) -> None:
+        if any(event.cache_id != "a" for event in events):
+            raise UnknownHostError("refused")
+        write(sink, events)
+
+    sink = new_sink(addresses(cluster))
+    with monkeypatch.context() as stuck:
+        stuck.setattr(TopicSink, "_write", refuse_own)
+        for sequence in (1, 2):
+            sink.write([made("a", sequence)])
+    sink.write([made("a", 3)])
+    sink.close()
+
+    rows = rows_until(cluster, "a", 3)
+    assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(1, 0), (2, 0), (3, 0)]
+    (closed,) = [row for key, row in records(cluster, 4) if key != "a"]
+    assert (closed["kind"], closed["dropped_before"]) == ("closed", 2)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def test_own_events_wait_in_bounded_memory_while_the_topic_is_missing(
     mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

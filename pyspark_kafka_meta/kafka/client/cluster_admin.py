@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
+from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
 from pyspark_kafka_meta.kafka.protocol.admin import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -38,18 +39,18 @@ class ClusterAdmin(BrokerRequests):
         request = CreateTopicRequest(name, 1, replicas, config, self._client.options.request_timeout_ms)
         response = self._ask_any(request, self._client.clock() + TIMEOUT_S, f"created topic {name}")
         if response.error_code not in (0, TOPIC_ALREADY_EXISTS):
+            reason = f"{describe(response.error_code)}: {redacted(response.error_text, self._client.options.security)}"
             raise BrokerError(
-                f"topic {name} could not be created: {describe(response.error_code)}: {response.error_text}. Create it "
-                "with one partition and cleanup.policy=compact, or allow this user CREATE on it",
+                f"topic {name} could not be created: {reason}. Create it with one partition and "
+                "cleanup.policy=compact, or allow this user CREATE on it",
                 response.error_code,
             )
 
-    def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int | None:
+    def transaction_max_timeout_ms(self) -> int | None:
         """The longest transaction timeout that all brokers allow; None if none of them says."""
-        brokers = [broker for broker in self._brokers(self._config_deadline()) if broker.node_id in broker_ids]
         requests = {
             broker: [DescribeConfigsRequest(BROKER_RESOURCE, str(broker.node_id), (MAX_TIMEOUT_CONFIG,))]
-            for broker in brokers
+            for broker in self._brokers(self._config_deadline())
         }
         outcomes = self._exchange(requests, self._config_deadline(), raises=False)
         configs = [outcome.config for _, _, outcome in outcomes if not isinstance(outcome, KafkaMetaError)]
@@ -67,6 +68,11 @@ class ClusterAdmin(BrokerRequests):
 
     def _config_deadline(self) -> float:
         return self._client.clock() + CONFIG_TIMEOUT_S
+
+    def _backoff_s(self, failures: int) -> float:
+        """None while some broker may be the controller and was not asked yet."""
+        seeks_controller = self._problem == describe(NOT_CONTROLLER) and failures < len(self._cache.snapshot.brokers)
+        return 0.0 if seeks_controller else super()._backoff_s(failures)
 
     def _final(self, outcome: Outcome) -> Outcome:
         """With ZooKeeper, the controller alone creates topics: another broker is asked next."""

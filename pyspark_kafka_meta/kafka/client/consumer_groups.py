@@ -97,5 +97,5 @@ def _error(problem: str, code: int) -> BrokerError:
             "the brokers says"
         )
     else:
-        advice = "Check that the group may be read and written, and has no members"
+        advice = "Check that the group may be read and written and has no members, and that its topics exist"
     return BrokerError(f"{problem}: {describe(code)}. {advice}", code)

@@ -375,6 +375,7 @@ def demo(
     console = Console()
     handle_signals()
     with reporting(), ExitStack() as opened:
+        check_pyspark()
         yours = cluster_options(bootstrap_servers, option, config)
         check_demo(cluster, topic, feed, yours)
         if topic is not None:
@@ -415,12 +416,19 @@ def page(
         if path is None and topic is None:
             if yours:
                 raise OptionError("--bootstrap-servers, --option and --config need --path or --topic")
+            check_pyspark()
             serve_demo(cluster, at)
         elif cluster is not None:
             raise OptionError("--cluster excludes --path and --topic")
         else:
             given = events_options(path, topic, yours, uses_brokers=True)
             serve_events(given, yours, checkpoint or (), decisions_topic, at)
+
+
+def check_pyspark() -> None:
+    """Raises OptionError: no pyspark is installed, which the demo's query needs."""
+    if find_spec("pyspark") is None:
+        raise OptionError(missing_extra("the demo", "pyspark"))
 
 
 @app.command()

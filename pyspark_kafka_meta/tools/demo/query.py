@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-import pyspark
 
 from pyspark_kafka_meta.errors import DeliveryTimeoutError, KafkaMetaError
 from pyspark_kafka_meta.events.origin import cli_origin
@@ -71,6 +70,7 @@ def root_cause(text: str) -> str:
 @contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
     """A session that keeps its files in `folder`."""
+    import pyspark  # the page imports this module without pyspark
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -236,7 +236,7 @@ def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None
     readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
     if contents.last_response_ms is not None:
         readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.last_response_ms / 1000, *labels)
-    if live is not None:
+    if live is not None and role != Role.EVENTS:  # that cache follows only what it writes to
         readings.add(metrics.STALE_PARTITIONS, cache.count_stale(live), *labels)
 
 

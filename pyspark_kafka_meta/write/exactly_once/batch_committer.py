@@ -150,4 +150,4 @@ class BatchCommitter:
         first use."""
         admin = ClusterAdmin(self._client)
         self._decisions.ensure(admin)
-        return admin.transaction_max_timeout_ms(self._client.cache.snapshot.brokers)
+        return admin.transaction_max_timeout_ms()

@@ -11,6 +11,9 @@ from pyspark_kafka_meta.model import Address
 from tests.unit.fake_network import about_s
 from tests.unit.scene import Scene
 
+FIRST_BACKOFF_S = 0.08
+"""Of kafka.retry.backoff.ms, without jitter upwards."""
+
 
 @pytest.fixture
 def admin(scene: Scene) -> ClusterAdmin:
@@ -38,9 +41,11 @@ def test_topic_is_created_by_the_next_broker(scene: Scene, admin: ClusterAdmin, 
 
 def test_each_broker_is_asked_for_the_controller_before_any_is_asked_again(scene: Scene, admin: ClusterAdmin) -> None:
     scene.network.admin_errors["CreateTopics"] += [ErrorCode.not_controller] * 2
+    began = scene.clock.now
     admin.create_topic("new", 1, {})
 
     assert len(set(scene.sent("CreateTopics"))) == 3
+    assert scene.clock.now - began < FIRST_BACKOFF_S
 
 
 def test_topic_that_exists_stays_as_it_is(scene: Scene, admin: ClusterAdmin) -> None:
@@ -66,13 +71,13 @@ def test_creation_ends_at_its_deadline(scene: Scene, admin: ClusterAdmin) -> Non
 
 
 def test_longest_timeout_is_the_lowest_limit_of_the_brokers_that_respond(scene: Scene, admin: ClusterAdmin) -> None:
-    assert admin.transaction_max_timeout_ms([1, 2, 3]) == scene.cluster.coordinators.max_timeout_ms
+    assert admin.transaction_max_timeout_ms() == scene.cluster.coordinators.max_timeout_ms
     scene.network.admin_errors["DescribeConfigs"] += [ErrorCode.cluster_authorization_failed] * 2
-    assert admin.transaction_max_timeout_ms([1, 2, 3]) == scene.cluster.coordinators.max_timeout_ms
+    assert admin.transaction_max_timeout_ms() == scene.cluster.coordinators.max_timeout_ms
     scene.network.admin_errors["DescribeConfigs"] += [ErrorCode.cluster_authorization_failed] * 3
-    assert admin.transaction_max_timeout_ms([1, 2, 3]) is None
+    assert admin.transaction_max_timeout_ms() is None
     scene.cluster.coordinators.max_timeout_ms = ""  # type: ignore[assignment]
-    assert admin.transaction_max_timeout_ms([1, 2, 3]) is None
+    assert admin.transaction_max_timeout_ms() is None
 
 
 def test_configuration_that_no_broker_describes_in_seconds_is_empty(scene: Scene, admin: ClusterAdmin) -> None:
@@ -81,4 +86,4 @@ def test_configuration_that_no_broker_describes_in_seconds_is_empty(scene: Scene
 
     assert admin.topic_config("t") == {}
     assert scene.clock.now - began == about_s(CONFIG_TIMEOUT_S)
-    assert admin.transaction_max_timeout_ms([1, 2, 3]) is None
+    assert admin.transaction_max_timeout_ms() is None

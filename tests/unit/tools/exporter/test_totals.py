@@ -202,6 +202,13 @@ def test_a_recreated_topic_is_stale_in_its_own_cluster(
     assert readings(learned, live=live).numbers[metrics.STALE_PARTITIONS]["executor", "", "1"] == stale
 
 
+def test_the_cache_of_a_writer_of_events_is_never_stale() -> None:
+    stale = event(FIRST, 1, **learning("t", 1, 2, epoch=1))
+
+    assert metrics.STALE_PARTITIONS in readings(stale, live=LIVE).numbers
+    assert metrics.STALE_PARTITIONS not in readings({**stale, "role": "events"}, live=LIVE).numbers
+
+
 def test_ended_dead_and_silent_caches_have_no_gauges() -> None:
     closed = event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
     reported = event(THIRD, 2, died_cache_ids=(SECOND,), **PLANNER)
