@@ -76,7 +76,7 @@ compat: java $(INSTALLED) ## run tests on older releases of pyspark, each in an 
 	[ -x .venv-$$release/bin/python ] || $(PYTHON) -m venv .venv-$$release; \
 	.venv-$$release/bin/python -m pip install --quiet --editable '.[compat]' "pyspark==$$release.*" && \
 	.venv-$$release/bin/python tests/compat/smoke.py && \
-	.venv-$$release/bin/python -m pytest tests/compat/streams.py || exit 1; \
+	.venv-$$release/bin/python -m pytest tests/compat/streams.py $(if $(STREAMS),-k "$(STREAMS)") || exit 1; \
 	done
 
 connect: java ## try Spark Connect, in an environment of its own
@@ -105,7 +105,7 @@ $(SPARK_CLASSES): $(INSTALLED)
 
 $(ARCHIVE): setup.cfg $(shell find pyspark_kafka_meta -name '*.py')
 	[ -x .venv-archive/bin/python ] || $(PYTHON) -m venv .venv-archive
-	.venv-archive/bin/python -m pip install --quiet --upgrade . venv-pack
+	.venv-archive/bin/python -m pip install --quiet --upgrade '.[cli]' venv-pack
 	mkdir -p build
 	.venv-archive/bin/venv-pack --quiet --compress-level 1 --prefix .venv-archive --force --output $@
 
