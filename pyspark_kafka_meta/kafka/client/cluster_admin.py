@@ -70,7 +70,7 @@ class ClusterAdmin(BrokerRequests):
         return self._client.clock() + CONFIG_TIMEOUT_S
 
     def _backoff_s(self, failures: int) -> float:
-        """None while some broker may be the controller and was not asked yet."""
+        """No pause while some broker may be the controller and was not asked yet."""
         seeks_controller = self._problem == describe(NOT_CONTROLLER) and failures < len(self._cache.snapshot.brokers)
         return 0.0 if seeks_controller else super()._backoff_s(failures)
 

@@ -68,7 +68,7 @@ from pyspark_kafka_meta.kafka.network.in_flight_queue import (
     next_events,
 )
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
+from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, Exchange
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker
 
@@ -296,3 +296,14 @@ def _closed_by_errors(connection: Connection) -> Iterator[None]:
     except BaseException:
         connection.close()
         raise
+
+
+class PlainRequests(InFlightRequests[RequestT, ResponseT]):
+    """Requests whose response needs nothing but its request."""
+
+    @abstractmethod
+    def _decode(self, exchange: Exchange, request: RequestT, node_id: int) -> ResponseT:
+        """The response of the broker."""
+
+    def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[RequestT]) -> ResponseT:
+        return self._decode(connection.receive(in_flight.read_deadline(), has_begun=True), in_flight.request, node_id)

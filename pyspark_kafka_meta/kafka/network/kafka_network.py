@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
-from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections, InFlightRequests
+from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections, InFlightRequests, PlainRequests
 from pyspark_kafka_meta.kafka.protocol import fetch, list_offsets
 from pyspark_kafka_meta.kafka.protocol import metadata as translate_metadata
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+    Exchange,
+)
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
@@ -54,18 +61,15 @@ class MetadataRequests(InFlightRequests[Topics, tuple[Address, MetadataResponse]
         return connection.address, translate_metadata.metadata_response(exchange, in_flight.request)
 
 
-class OffsetsRequests(InFlightRequests[OffsetsRequest, OffsetsResponse]):
+class OffsetsRequests(PlainRequests[OffsetsRequest, OffsetsResponse]):
     name = "ListOffsets"
 
     def _encode(self, connection: Connection, request: OffsetsRequest) -> tuple[Api, Any]:
         api = OFFSET_FOR_LEADER_EPOCH if request.by_epoch else LIST_OFFSETS
         return api, list_offsets.offsets_request(connection.version(api), request)
 
-    def _read(
-        self, node_id: int, connection: Connection, in_flight: InFlightRequest[OffsetsRequest]
-    ) -> OffsetsResponse:
-        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return list_offsets.offsets_response(exchange, in_flight.request, node_id)
+    def _decode(self, exchange: Exchange, request: OffsetsRequest, node_id: int) -> OffsetsResponse:
+        return list_offsets.offsets_response(exchange, request, node_id)
 
 
 class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):

@@ -6,16 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
-from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections, InFlightRequests
+from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections, InFlightRequests, PlainRequests
 from pyspark_kafka_meta.kafka.protocol import admin, produce, transactions
 from pyspark_kafka_meta.kafka.protocol.admin import AdminRequest, AdminResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api
+from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api, Exchange
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
 
 
-class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
+class ProduceRequests(PlainRequests[ProduceRequest, ProduceResponse]):
     """A broker that waits for its followers reads no further requests: its full buffer is no reason to close a
     connection whose requests it may have handled."""
 
@@ -31,14 +30,11 @@ class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
         version = connection.version(produce.produce_api(request))
         return PRODUCE, produce.produce_request(version, request)
 
-    def _read(
-        self, node_id: int, connection: Connection, in_flight: InFlightRequest[ProduceRequest]
-    ) -> ProduceResponse:
-        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return produce.produce_response(exchange, in_flight.request, node_id)
+    def _decode(self, exchange: Exchange, request: ProduceRequest, node_id: int) -> ProduceResponse:
+        return produce.produce_response(exchange, request, node_id)
 
 
-class TransactionRequests(InFlightRequests[TransactionRequest, TransactionResponse]):
+class TransactionRequests(PlainRequests[TransactionRequest, TransactionResponse]):
     name = "a request of a transaction"
 
     def _encode(self, connection: Connection, request: TransactionRequest) -> tuple[Api, Any]:
@@ -46,20 +42,16 @@ class TransactionRequests(InFlightRequests[TransactionRequest, TransactionRespon
         version = connection.version(api)
         return api, transactions.transaction_request(version, request)
 
-    def _read(
-        self, node_id: int, connection: Connection, in_flight: InFlightRequest[TransactionRequest]
-    ) -> TransactionResponse:
-        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return transactions.transaction_response(exchange, in_flight.request, node_id)
+    def _decode(self, exchange: Exchange, request: TransactionRequest, node_id: int) -> TransactionResponse:
+        return transactions.transaction_response(exchange, request, node_id)
 
 
-class AdminRequests(InFlightRequests[AdminRequest, AdminResponse]):
+class AdminRequests(PlainRequests[AdminRequest, AdminResponse]):
     name = "a request of administration"
 
     def _encode(self, connection: Connection, request: AdminRequest) -> tuple[Api, Any]:
         api = admin.admin_api(request)
         return api, admin.admin_request(connection.version(api), request)
 
-    def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[AdminRequest]) -> AdminResponse:
-        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return admin.admin_response(exchange, in_flight.request, node_id)
+    def _decode(self, exchange: Exchange, request: AdminRequest, node_id: int) -> AdminResponse:
+        return admin.admin_response(exchange, request, node_id)
