@@ -33,16 +33,16 @@ def test_administrative_requests_begin_with_known_brokers_among_which_is_no_cont
 @pytest.mark.parametrize("code", [ErrorCode.not_controller, ErrorCode.request_timed_out])
 def test_topic_is_created_by_the_next_broker(scene: Scene, admin: ClusterAdmin, code: ErrorCode) -> None:
     scene.network.admin_errors["CreateTopics"] += [code, code]
-    admin.create_topic("new", 3, {"cleanup.policy": "compact"})
+    assert admin.create_topic("new", 2, 3, {"cleanup.policy": "compact"})
 
-    assert "new" in scene.cluster.topics
+    assert len(scene.cluster.topics["new"].partitions) == 2
     assert len(scene.sent("CreateTopics")) == 3
 
 
 def test_each_broker_is_asked_for_the_controller_before_any_is_asked_again(scene: Scene, admin: ClusterAdmin) -> None:
     scene.network.admin_errors["CreateTopics"] += [ErrorCode.not_controller] * 2
     began = scene.clock.now
-    admin.create_topic("new", 1, {})
+    admin.create_topic("new", 1, 1, {})
 
     assert len(set(scene.sent("CreateTopics"))) == 3
     assert scene.clock.now - began < FIRST_BACKOFF_S
@@ -50,22 +50,22 @@ def test_each_broker_is_asked_for_the_controller_before_any_is_asked_again(scene
 
 def test_topic_that_exists_stays_as_it_is(scene: Scene, admin: ClusterAdmin) -> None:
     before = scene.cluster.topics["t"]
-    admin.create_topic("t", 1, {})
+    assert not admin.create_topic("t", 1, 1, {})
 
     assert scene.cluster.topics["t"] is before
 
 
-def test_refused_topic_names_what_to_do(scene: Scene, admin: ClusterAdmin) -> None:
+def test_refused_topic_is_an_error_that_says_why(scene: Scene, admin: ClusterAdmin) -> None:
     scene.network.admin_errors["CreateTopics"].append(ErrorCode.topic_authorization_failed)
-    with pytest.raises(BrokerError, match=r"topic new could not be created: TOPIC_AUTHORIZATION_FAILED.* CREATE on it"):
-        admin.create_topic("new", 1, {})
+    with pytest.raises(BrokerError, match=r"topic new could not be created: TOPIC_AUTHORIZATION_FAILED"):
+        admin.create_topic("new", 1, 1, {})
 
 
 def test_creation_ends_at_its_deadline(scene: Scene, admin: ClusterAdmin) -> None:
     scene.network.hung |= {1, 2, 3}
     began = scene.clock.now
     with pytest.raises(ConnectError, match="no broker created topic new in time"):
-        admin.create_topic("new", 1, {})
+        admin.create_topic("new", 1, 1, {})
 
     assert scene.clock.now - began == about_s(TIMEOUT_S)
 
