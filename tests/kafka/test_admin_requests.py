@@ -67,6 +67,13 @@ def test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits(
     assert client.groups.committed(group, partitions) == {partitions[0]: 7, partitions[1]: 9, partitions[2]: 0}
 
 
+def test_offsets_are_committed_but_for_a_topic_that_does_not_exist(client: KafkaClient, topic: str, group: str) -> None:
+    there, missing = TopicPartition(topic, 0), TopicPartition(f"missing-{uuid.uuid4().hex}", 0)
+
+    assert client.groups.commit(group, {missing: 5, there: 7}) == {missing.topic}
+    assert client.groups.committed(group, [there]) == {there: 7}
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_group_with_members_is_read_but_not_overwritten(
     client: KafkaClient, kafka: Cluster, topic: str, group: str, protocol: str
