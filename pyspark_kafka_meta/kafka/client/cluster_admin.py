@@ -47,13 +47,21 @@ class ClusterAdmin(BrokerRequests):
         return bool(response.error_code == 0)
 
     def transaction_max_timeout_ms(self) -> int | None:
-        """The longest transaction timeout that all brokers allow; None if none of them says."""
-        requests = {
-            broker: [DescribeConfigsRequest(BROKER_RESOURCE, str(broker.node_id), (MAX_TIMEOUT_CONFIG,))]
-            for broker in self._brokers(self._config_deadline())
-        }
-        outcomes = self._exchange(requests, self._config_deadline(), raises=False)
-        configs = [outcome.config for _, _, outcome in outcomes if not isinstance(outcome, KafkaMetaError)]
+        """The longest transaction timeout that all brokers allow; None if none of them says. A broker that restarts is
+        waited for, for `CONFIG_TIMEOUT_S`."""
+        deadline, outcomes = self._config_deadline(), dict[int, Outcome]()
+        for _ in self._attempts(deadline):
+            requests = {
+                broker: [DescribeConfigsRequest(BROKER_RESOURCE, str(broker.node_id), (MAX_TIMEOUT_CONFIG,))]
+                for broker in self._brokers(deadline)
+                if broker.node_id not in outcomes
+            }
+            for broker, _, outcome in self._exchange(requests, deadline, raises=False):
+                if self._final_or_refusal(outcome) is not None:
+                    outcomes[broker.node_id] = outcome
+            if outcomes.keys() >= self._cache.snapshot.brokers.keys():
+                break
+        configs = [outcome.config for outcome in outcomes.values() if not isinstance(outcome, KafkaMetaError)]
         values = [config.get(MAX_TIMEOUT_CONFIG, "") for config in configs]
         return min((int(value) for value in values if value.isdecimal()), default=None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -78,6 +80,23 @@ def test_longest_timeout_is_the_lowest_limit_of_the_brokers_that_respond(scene: 
     assert admin.transaction_max_timeout_ms() is None
     scene.cluster.coordinators.max_timeout_ms = ""  # type: ignore[assignment]
     assert admin.transaction_max_timeout_ms() is None
+
+
+def test_limit_of_a_broker_that_restarts_is_waited_for(scene: Scene, admin: ClusterAdmin) -> None:
+    scene.network.admin_errors["DescribeConfigs"] += [ErrorCode.cluster_authorization_failed] * 2
+    scene.network.down.add(2)
+    scene.clock.at(1, lambda: scene.network.down.discard(2))
+
+    assert admin.transaction_max_timeout_ms() == scene.cluster.coordinators.max_timeout_ms
+    assert Counter(scene.sent("DescribeConfigs"))[1] == 1
+
+
+def test_limit_of_a_broker_that_stays_down_is_done_without_in_seconds(scene: Scene, admin: ClusterAdmin) -> None:
+    scene.network.down.add(2)
+    began = scene.clock.now
+
+    assert admin.transaction_max_timeout_ms() == scene.cluster.coordinators.max_timeout_ms
+    assert scene.clock.now - began == about_s(CONFIG_TIMEOUT_S)
 
 
 def test_configuration_that_no_broker_describes_in_seconds_is_empty(scene: Scene, admin: ClusterAdmin) -> None:
