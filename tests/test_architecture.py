@@ -172,7 +172,12 @@ MISSING: dict[str, tuple[str, str, str]] = {
     "exporter": (
         "typer",
         "from pyspark_kafka_meta import start_exporter",
-        "ImportError: pyspark_kafka_meta.*[exporter]",
+        r"ImportError: pyspark_kafka_meta\.start_exporter needs .*[exporter]",
+    ),
+    "query listener": (
+        "rich",
+        "from pyspark_kafka_meta import QueryListener",
+        r"ImportError: pyspark_kafka_meta\.QueryListener needs .*[exporter]",
     ),
 }
 
