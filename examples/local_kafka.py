@@ -17,16 +17,7 @@ import argparse
 import signal
 import sys
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka
-
-
-def make_topics(kafka: LocalKafka) -> None:
-    topics = [NewTopic(f"topic-{number}", num_partitions=2, replication_factor=3) for number in range(10)]
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for created in admin.create_topics(topics).values():
-        created.result(60)
 
 
 def obey(kafka: LocalKafka, command: str) -> None:
@@ -50,7 +41,8 @@ def main() -> None:
     options = parser.parse_args()
     try:
         with LocalKafka(ports=None if options.any_ports else "standard") as kafka:
-            make_topics(kafka)
+            for number in range(10):
+                kafka.create_topic(f"topic-{number}", partitions=2)
             print(f"brokers {', '.join(map(str, kafka.broker_ids))} at {kafka.bootstrap_servers}")
             print("ten topics, topic-0 to topic-9; type: kill 3, restore, end", flush=True)
             for line in sys.stdin:

@@ -7,7 +7,8 @@
 Refreshes are those of the query's tasks since the line before. The query reads at most 300 records in a micro-batch, so
 that it is behind at first.
 
-With `--port 9840` the program also serves metrics for Prometheus: see docs/observe.md.
+The listener needs the extra `exporter`. With `--port 9840` the program also serves metrics for Prometheus: see
+docs/observe.md.
 
 It runs for fifteen seconds (`--seconds`), or until Ctrl-C. You will see lines such as these:
 

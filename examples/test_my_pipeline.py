@@ -1,9 +1,10 @@
 """Test your pipeline with real requests to brokers inside the test's process, and compare DataFrames with chispa.
 
-    pip install pytest chispa                         # in a clone, whose settings need more: pip install '.[test]'
+    pip install chispa                                # in a clone, whose settings need more: pip install '.[test]'
     python -m pytest examples/test_my_pipeline.py
 
-`MockCluster` needs neither Java, Docker nor a download, and starts in milliseconds; only Spark takes time.
+The fixture `mock_kafka` needs neither Java, Docker nor a download, and starts in milliseconds; only Spark takes time.
+The fixtures `kafka_topic` and `local_kafka` have a topic, and brokers, of Apache Kafka.
 You will see:
 
     3 passed
@@ -36,10 +37,9 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def cluster() -> Iterator[MockCluster]:
-    with MockCluster() as brokers:
-        brokers.create_topic("views", partitions=2)
-        yield brokers
+def cluster(mock_kafka: MockCluster) -> MockCluster:
+    mock_kafka.create_topic("views", partitions=2)
+    return mock_kafka
 
 
 def write(cluster: MockCluster, values: list[str], partition: int = 0) -> None:

@@ -1,6 +1,6 @@
 """Test what your pipeline writes to Kafka, with brokers inside the test's process, and compare DataFrames with chispa.
 
-    pip install pytest chispa                         # in a clone, whose settings need more: pip install '.[test]'
+    pip install chispa                                # in a clone, whose settings need more: pip install '.[test]'
     python -m pytest examples/test_my_sink.py
 
 The test writes with your sink's options, and reads the topics as any consumer does. You will see:
@@ -35,11 +35,10 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def cluster() -> Iterator[MockCluster]:
-    with MockCluster() as brokers:
-        for topic in ("views-of-home", "views-of-help"):
-            brokers.create_topic(topic, partitions=3)
-        yield brokers
+def cluster(mock_kafka: MockCluster) -> MockCluster:
+    for topic in ("views-of-home", "views-of-help"):
+        mock_kafka.create_topic(topic, partitions=3)
+    return mock_kafka
 
 
 def write(cluster: MockCluster, views: DataFrame) -> None:

@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 
-def _imported(module: str) -> Any:
+def _imported(module: str, name: str) -> Any:
     try:
-        return import_module(f"{__name__}.{module}")
+        return getattr(import_module(f"{__name__}.{module}"), name)
     except ModuleNotFoundError as error:
         from pyspark_kafka_meta.extras import EXTRAS, install_command, missing_extra
 
@@ -45,17 +45,17 @@ def _imported(module: str) -> Any:
         if package in EXTRAS:
             # The extra of the exporter has all that its modules import.
             needed = "prometheus_client" if module.startswith("tools.exporter") else package
-            raise ImportError(missing_extra(f"{__name__}.{module}", needed)) from error
+            raise ImportError(missing_extra(f"{__name__}.{name}", needed)) from error
         raise
 
 
 def __getattr__(name: str) -> Any:
     if name in ("DefaultSource", "KafkaMetaDataSource"):
-        return _imported("source").KafkaMetaDataSource
+        return _imported("source", "KafkaMetaDataSource")
     if name in ("QueryListener", "start_exporter"):
-        return getattr(_imported("tools.exporter.driver"), name)
+        return _imported("tools.exporter.driver", name)
     if name in __all__:
-        return getattr(_imported("tables.readers"), name)
+        return _imported("tables.readers", name)
     if name == "__version__":
         from importlib import metadata
 

@@ -114,8 +114,8 @@ class KafkaMetaDataSource(DataSource):
         columns = _columns(schema, self.schema())
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
-            return reader_of_release(KafkaMetaStreamReader(options.for_stream(), columns))
-        return reader_of_release(stream_reader(table, options, columns))
+            return reader_of_release(KafkaMetaStreamReader(options.for_stream(), columns), self._user_options)
+        return reader_of_release(stream_reader(table, options, columns), self._user_options)
 
     def _read_options(self) -> TableOptions:
         self._parsed = self._parsed or _parse(self._user_options)

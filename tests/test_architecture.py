@@ -81,6 +81,16 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
+def test_pytest_finds_the_fixtures_and_imports_nothing_heavy_before_their_use(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_one(mock_kafka, kafka_topic): ...")
+    code = "import sys, pytest; pytest.main(['--collect-only', 'test_one.py']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert f"{PACKAGE.name}.testing.pytest_plugin" in loaded, done.stderr
+    assert loaded & HEAVY == set()
+
+
 @pytest.mark.parametrize(
     "modules",
     [
@@ -149,10 +159,10 @@ MISSING: dict[str, tuple[str, str, str]] = {
         "import sys; sys.argv = ['kafkameta', 'page']; from pyspark_kafka_meta.tools.cli import run; run()",
         "kafkameta: the page needs a missing package: .*[page]",
     ),
-    "mock cluster": (
+    "test cluster": (
         "cryptography",
-        "from pyspark_kafka_meta.testing import MockCluster",
-        "ModuleNotFoundError: pyspark_kafka_meta.testing needs .*[testing]",
+        "from pyspark_kafka_meta.testing import LocalKafka",
+        "ModuleNotFoundError: pyspark_kafka_meta.testing.LocalKafka needs .*[testing]",
     ),
     "data source": (
         "pyspark",
@@ -162,7 +172,12 @@ MISSING: dict[str, tuple[str, str, str]] = {
     "exporter": (
         "typer",
         "from pyspark_kafka_meta import start_exporter",
-        "ImportError: pyspark_kafka_meta.*[exporter]",
+        r"ImportError: pyspark_kafka_meta\.start_exporter needs .*[exporter]",
+    ),
+    "query listener": (
+        "rich",
+        "from pyspark_kafka_meta import QueryListener",
+        r"ImportError: pyspark_kafka_meta\.QueryListener needs .*[exporter]",
     ),
 }
 

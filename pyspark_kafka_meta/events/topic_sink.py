@@ -27,23 +27,25 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.events.sinks import EventSink, LossCount, logger
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher, RefreshEvent
-from pyspark_kafka_meta.options import MetricsOptions, SinkOptions
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, MetricsOptions, ProducerOptions, default_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_OWN_EVENTS = 100
-SETTINGS = {
+CLIENT = default_options(ClientOptions, security=PLAINTEXT)
+"""Of the sink, but for servers, login and client id."""
+PRODUCER = default_options(
+    ProducerOptions,
     # In order, but not idempotent: a producer id would cost one more request in the short life of some processes.
-    "kafka.max.in.flight.requests.per.connection": "1",
-    "kafka.enable.idempotence": "false",
-    "kafka.delivery.timeout.ms": "30000",
-    "kafka.max.block.ms": "30000",
+    max_in_flight=1,
+    idempotent=False,
+    delivery_timeout_ms=30_000,
+    max_block_ms=30_000,
     # The first event of a cache can hold thousands of partitions; its text repeats, so that lz4 makes it small.
-    "kafka.compression.type": "lz4",
-    "kafka.max.request.size": "16777216",
-}
-"""Options of the sink's writer."""
+    compression_type="lz4",
+    max_request_bytes=16 * 1024 * 1024,
+)
 PAUSES_S: dict[type[Exception], float] = {
     AuthenticationError: 300.0,  # repeated logins may lock the account
     ConnectError: 5.0,
@@ -56,7 +58,7 @@ PAUSES_S: dict[type[Exception], float] = {
 class TopicSink:
     """Produces each event as one record: key the cache id, value the event as JSON. A record whose acknowledgement is
     lost may be written twice, with the same cache id and sequence. Wrap in `BackgroundSink`: a write may take as long
-    as the timeouts of `SETTINGS` together."""
+    as the timeouts of `PRODUCER` together."""
 
     def __init__(self, options: MetricsOptions, publisher: Callable[[EventSink], Publisher]) -> None:
         """
@@ -64,12 +66,13 @@ class TopicSink:
             options: with a topic.
             publisher: makes the publisher of the own cache, with this sink.
         """
-        servers = ",".join(map(str, options.bootstrap_servers))
-        given = {**SETTINGS, "kafka.bootstrap.servers": servers, "kafka.client.id": options.client_id}
-        writing = SinkOptions.parse(given)
         self._topic = str(options.topic)
-        self._client_options = replace(writing.client, security=options.security)
-        self._producer_options = writing.producer
+        self._client_options = replace(
+            CLIENT,
+            security=options.security,
+            bootstrap_servers=options.bootstrap_servers,
+            client_id=options.client_id,
+        )
         self._publisher = publisher
         self._client: KafkaClient | None = None
         self._connect_after = 0.0  # seconds of the monotonic clock
@@ -110,7 +113,7 @@ class TopicSink:
 
         client = self._client = self._client or KafkaClient(self._client_options, self._publisher(self._own))
         columns = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
-        TaskWriter(client, self._producer_options, columns, self._topic).write([_rows(events)])
+        TaskWriter(client, PRODUCER, columns, self._topic).write([_rows(events)])
 
     def _write_one_by_one(self, events: Sequence[RefreshEvent], error: RecordTooLargeError) -> None:
         """After one of these events was too large: it alone is lost."""

@@ -196,9 +196,9 @@ def default_options(kind: type[T], **others: Any) -> T:
     """The dataclass with the default of each option.
 
     Args:
-        others: the other fields.
+        others: the other fields, and fields that differ from the default.
     """
-    return kind(**{name: option.default_value() for name, option in options_of(kind).items()}, **others)
+    return kind(**{name: option.default_value() for name, option in options_of(kind).items()} | others)
 
 
 # --- the options of a query -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ Before, it passes neither, and there are no read limits; before 4.1 there is no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ else:
 _MAX_OPTIONS = {ReadMaxRows: "maxOffsetsPerTrigger", ReadMaxFiles: "maxFilesPerTrigger"}
 
 
-def reader_of_release(reader: DataSourceStreamReader) -> DataSourceStreamReader:
-    """A stream reader, written for pyspark 4.2, as this release calls it."""
-    return reader if PASSES_START else TrackedStartReader(reader)
+def reader_of_release(reader: DataSourceStreamReader, options: Mapping[str, str]) -> DataSourceStreamReader:
+    """A stream reader, written for pyspark 4.2, as this release calls it. `options` are those that the user gave."""
+    return reader if PASSES_START else TrackedStartReader(reader, options)
 
 
 @entry_points
@@ -107,8 +108,9 @@ class TrackedStartReader(DataSourceStreamReader):
     and refused: `latestOffset` before the announcement (Spark's `AvailableNowMicroBatchStreamWrapper`).
     """
 
-    def __init__(self, reader: DataSourceStreamReader) -> None:
+    def __init__(self, reader: DataSourceStreamReader, options: Mapping[str, str]) -> None:
         self._reader = reader
+        self._options = CaseInsensitiveMap(options)
         self._initial: dict[str, Any] | None = None
         self._start: dict[str, Any] | None = None
         self._is_planning = False
@@ -122,7 +124,7 @@ class TrackedStartReader(DataSourceStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         limit = self._reader.getDefaultReadLimit()
         if not self._is_planning:
-            _warn_of_one_batch(limit)
+            _warn_of_one_batch(limit, self._options)
             self._is_planning = True
         start = self.initialOffset() if self._start is None else self._start
         self._start = self._reader.latestOffset(start, limit)
@@ -146,10 +148,10 @@ class TrackedStartReader(DataSourceStreamReader):
         self._reader.stop()
 
 
-def _warn_of_one_batch(limit: ReadLimit) -> None:
-    """Spark does not say which trigger a query has."""
-    option = _MAX_OPTIONS.get(type(limit))
-    if option is not None:
+def _warn_of_one_batch(limit: ReadLimit, options: Mapping[str, str]) -> None:
+    """Warn of a limit that the user gave: Spark does not say which trigger a query has."""
+    option = _MAX_OPTIONS.get(type(limit), "")
+    if option in options:
         logger.warning(
             "with Trigger.AvailableNow or Trigger.Once, a query of pyspark %s ends after one micro-batch, which %s "
             "limits: raise the limit, or start the query until it finds nothing new",

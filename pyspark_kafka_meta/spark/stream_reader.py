@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
 from pyspark_kafka_meta.spark.records_table import Columns
@@ -50,6 +51,7 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         self._target: Positions | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._committed_at = self._commits_not_before = -math.inf
+        self._missing: frozenset[str] = frozenset()  # topics at the last commit
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Sends no request: the end of batch 0 carries the start that it was planned from, for a replay."""
@@ -116,11 +118,19 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         if not offsets or is_known or is_backing_off:
             return
         try:
-            self._planner().commit_to_group(name, offsets)
+            missing = self._planner().commit_to_group(name, offsets)
             self._committed, self._committed_at = offsets, now
+            self._warn_of_missing(missing, name)
         except KafkaMetaError as error:
             self._commits_not_before = time.monotonic() + COMMIT_BACKOFF_S
             logger.warning("%s; retried after %.0f s", error, COMMIT_BACKOFF_S)
+
+    def _warn_of_missing(self, topics: frozenset[str], group: str) -> None:
+        """Warn once of topics without a committed offset, such as deleted topics that the query has read."""
+        if new := topics - self._missing:
+            names = name_first(sorted(new))
+            logger.warning("no offsets were committed to consumer group %s for missing topics: %s", group, names)
+        self._missing = topics
 
     def _planner(self) -> OffsetPlanner:
         """Created at first use: Spark pickles the reader, and executors do not plan."""

@@ -17,17 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
-from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.testing import kafka_config
 from pyspark_kafka_meta.testing.kafka_config import HOST, LOGGING, properties_text
 
 LOG_TAIL_LINES = 20
 KILL_TIMEOUT_S = 30.0
 FORMAT_TIMEOUT_S = 60.0
-METADATA_TIMEOUT_S = 2.0
 SESSION_TIMEOUT_S = 60.0
 ZOOKEEPER_TIMEOUT_S = 5.0
 POLL_S = 0.1
@@ -99,18 +95,6 @@ def format_controller(folder: Path, runtime: JavaRuntime, cluster_id: str, argum
         ) from None
     if process.returncode != 0:
         raise ClusterError(f"Kafka cannot format the controller's folder: {process.stderr or process.stdout}")
-
-
-def live_brokers(address: Address) -> set[int]:
-    """The live brokers according to the broker at `address`; none if it does not respond."""
-    network = KafkaNetwork(ConnectionSettings("kafkameta-testing", connect_timeout_ms=1000, max_frame_bytes=1 << 20))
-    try:
-        response = network.metadata(address, (), time.monotonic() + METADATA_TIMEOUT_S)
-    except KafkaMetaError:
-        return set()
-    finally:
-        network.close()
-    return {broker.node_id for broker in response.brokers}
 
 
 def wait_until_session_expired(zookeeper_port: int, broker_id: int) -> None:

@@ -6,7 +6,8 @@ Needs Linux or macOS, Java 17 or later, and a connection to Maven Central at the
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
@@ -14,7 +15,7 @@ from typing import Literal, Self
 from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing import kafka_config, process_guard
+from pyspark_kafka_meta.testing import cluster_requests, kafka_config, process_guard
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST, KafkaRelease
 from pyspark_kafka_meta.testing.kafka_node import (
     JavaRuntime,
@@ -22,7 +23,6 @@ from pyspark_kafka_meta.testing.kafka_node import (
     format_controller,
     free_ports,
     is_free,
-    live_brokers,
     wait_until_session_expired,
     with_class_archive,
     write_files,
@@ -159,6 +159,30 @@ class LocalKafka:
             raise ClusterError(f"There is no broker {broker_id}: the brokers are {self.broker_ids}.")
         return Address(HOST, self._layout.broker_ports[broker_id])
 
+    def create_topic(
+        self,
+        topic: str | None = None,
+        partitions: int = 1,
+        replication: int = -1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic, and wait until every running broker knows its leaders. Returns its name.
+
+        Args:
+            topic: None for a new name.
+            replication: replicas of each partition; -1 for three, or as many as there are brokers.
+            config: of the topic, such as `{"cleanup.policy": "compact"}`.
+        """
+        name = topic or f"test-{uuid.uuid4().hex}"
+        servers = [self._plain_address(broker_id) for broker_id in self._running()]
+        if not servers:
+            raise ClusterError("No broker is running: start or resume a broker first.")
+        cluster_requests.create_topic(servers, name, partitions, replication, config or {})
+        self._wait_for_all(
+            f"does not know topic {name}", lambda address: cluster_requests.knows_topic(address, name, partitions)
+        )
+        return name
+
     def pid(self, node_id: int) -> int:
         """Process id of a running node."""
         return self._node(node_id).pid
@@ -204,18 +228,26 @@ class LocalKafka:
 
     def wait_until_up(self) -> None:
         """Wait until every started broker that is not paused responds, and reports all of them as live."""
-        deadline = time.monotonic() + UP_TIMEOUT_S
+        running = set(self._running())
+        self._wait_for_all(
+            "does not know all brokers", lambda address: running <= cluster_requests.live_brokers(address)
+        )
+
+    def _running(self) -> list[int]:
+        """The brokers that are started and not paused."""
         brokers = [self._node(broker_id) for broker_id in self.broker_ids]
-        running = {broker.node_id for broker in brokers if broker.is_started and not broker.is_paused}
-        for broker_id in sorted(running):
-            while not running <= live_brokers(self._plain_address(broker_id)):
+        return [broker.node_id for broker in brokers if broker.is_started and not broker.is_paused]
+
+    def _wait_for_all(self, trouble: str, is_ready: Callable[[Address], bool]) -> None:
+        """Wait until `is_ready` is true at the plaintext address of each running broker."""
+        deadline = time.monotonic() + UP_TIMEOUT_S
+        for broker_id in self._running():
+            while not is_ready(self._plain_address(broker_id)):
                 for node in self._nodes.values():
                     node.check()
                 if time.monotonic() > deadline:
                     tail = self._node(broker_id).log_tail()
-                    raise ClusterError(
-                        f"Broker {broker_id} does not know all brokers after {UP_TIMEOUT_S:.0f} s. {tail}"
-                    )
+                    raise ClusterError(f"Broker {broker_id} {trouble} after {UP_TIMEOUT_S:.0f} s. {tail}")
                 time.sleep(_POLL_S)
 
     def _launch(self, runtime: JavaRuntime, guard: process_guard.ProcessGuard) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import kafka_config
+from pyspark_kafka_meta.testing.cluster_requests import live_brokers
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, KafkaRelease
 from pyspark_kafka_meta.testing.kafka_node import (
     JavaRuntime,
     format_controller,
-    live_brokers,
     with_class_archive,
     write_files,
 )

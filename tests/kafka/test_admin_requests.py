@@ -67,6 +67,13 @@ def test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits(
     assert client.groups.committed(group, partitions) == {partitions[0]: 7, partitions[1]: 9, partitions[2]: 0}
 
 
+def test_offsets_are_committed_but_for_a_topic_that_does_not_exist(client: KafkaClient, topic: str, group: str) -> None:
+    there, missing = TopicPartition(topic, 0), TopicPartition(f"missing-{uuid.uuid4().hex}", 0)
+
+    assert client.groups.commit(group, {missing: 5, there: 7}) == {missing.topic}
+    assert client.groups.committed(group, [there]) == {there: 7}
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_group_with_members_is_read_but_not_overwritten(
     client: KafkaClient, kafka: Cluster, topic: str, group: str, protocol: str
@@ -107,9 +114,9 @@ def test_topic_is_created_as_described_and_stays_as_it_is(
     client: KafkaClient, admin: ClusterAdmin, kafka: Cluster
 ) -> None:
     name = f"made-{uuid.uuid4().hex}"
-    admin.create_topic(name, 2, {"cleanup.policy": "compact", "segment.bytes": "1048576"})
+    admin.create_topic(name, 1, 2, {"cleanup.policy": "compact", "segment.bytes": "1048576"})
     poll_until(lambda: all_brokers_know(kafka.bootstrap_servers, name, partitions=1))
-    admin.create_topic(name, 1, {"cleanup.policy": "delete"})
+    admin.create_topic(name, 1, 1, {"cleanup.policy": "delete"})
     config = admin.topic_config(name)
 
     assert (config["cleanup.policy"], config["segment.bytes"]) == ("compact", "1048576")
@@ -119,8 +126,8 @@ def test_topic_is_created_as_described_and_stays_as_it_is(
 
 
 def test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words(admin: ClusterAdmin) -> None:
-    with pytest.raises(BrokerError, match=r"could not be created: INVALID_REPLICATION_FACTOR.*Create it with one part"):
-        admin.create_topic(f"made-{uuid.uuid4().hex}", 99, {})
+    with pytest.raises(BrokerError, match=r"could not be created: INVALID_REPLICATION_FACTOR.*99"):
+        admin.create_topic(f"made-{uuid.uuid4().hex}", 1, 99, {})
 
 
 def test_configuration_of_a_topic_that_is_not_there_is_empty(admin: ClusterAdmin) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, maven_jars, process_guard
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, with_class_archive
+from tests.kafka.cluster_tools import topic_on_each_broker
 
 LAYOUT = kafka_config.ClusterLayout("Aa", 9000, {2: 9002, 3: 9003, 4: 9004})
 
@@ -111,6 +113,24 @@ def test_a_killed_and_a_stopped_broker_are_missing_and_come_back_the_latter_on_a
     assert breakable_kafka.address(4) != old
     for broker_id in (2, 4):
         wait_for(reports(breakable_kafka, broker_id, {2, 3, 4}))
+
+
+@pytest.mark.kafka
+def test_a_new_topic_is_known_to_every_broker_and_has_a_name_of_its_own(local_kafka: LocalKafka) -> None:
+    topic, other = local_kafka.create_topic(partitions=3, config={"retention.ms": "1000"}), local_kafka.create_topic()
+    found = topic_on_each_broker(local_kafka.bootstrap_servers, topic)
+    assert [[len(part.replicas) for part in entry.partitions] for entry in found if entry] == [[3, 3, 3]] * 3
+    assert all(part.leader_id in local_kafka.broker_ids for entry in found if entry for part in entry.partitions)
+    assert topic != other
+
+
+@pytest.mark.kafka
+def test_a_topic_that_exists_or_is_refused_is_an_error(local_kafka: LocalKafka) -> None:
+    topic = local_kafka.create_topic(f"named-{uuid.uuid4().hex}")
+    with pytest.raises(ClusterError, match=f"Topic {topic} exists: choose another name"):
+        local_kafka.create_topic(topic)
+    with pytest.raises(ClusterError, match=r"could not be created: INVALID_CONFIG.* x "):
+        local_kafka.create_topic(config={"retention.ms": "x"})
 
 
 @pytest.mark.kafka

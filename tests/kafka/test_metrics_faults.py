@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ PRODUCE, TOPIC_AUTHORIZATION_FAILED = 0, 29
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the timeouts and pauses of the topic sink for events."""
-    for name in ("kafka.request.timeout.ms", "kafka.delivery.timeout.ms", "kafka.max.block.ms"):
-        monkeypatch.setitem(topic_sink.SETTINGS, name, "1000")
+    monkeypatch.setattr(topic_sink, "CLIENT", replace(topic_sink.CLIENT, request_timeout_ms=1000))
+    quick = replace(topic_sink.PRODUCER, delivery_timeout_ms=1000, max_block_ms=1000)
+    monkeypatch.setattr(topic_sink, "PRODUCER", quick)
     for kind in topic_sink.PAUSES_S:
         monkeypatch.setitem(topic_sink.PAUSES_S, kind, 0.2)
 

@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MEGABYTE = os.urandom(500_000) * 2
+FLUSH_TIMEOUT_S = 120
+"""For megabytes that are written by every codec, on a machine with other tests."""
 HEADERS: tuple[list[tuple[str, bytes | None]] | None, ...] = (
     None,
     [("one", b"1")],
@@ -29,7 +31,8 @@ HEADERS: tuple[list[tuple[str, bytes | None]] | None, ...] = (
 def send(producer: Producer, topic: str, *records: dict[str, Any]) -> None:
     for record in records:
         producer.produce(topic, **record)
-    assert producer.flush(30) == 0
+    left = producer.flush(FLUSH_TIMEOUT_S)
+    assert left == 0, f"{left} records of {topic} were not acknowledged in {FLUSH_TIMEOUT_S} s"
 
 
 @pytest.fixture(scope="module")

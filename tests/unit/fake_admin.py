@@ -54,9 +54,11 @@ class FakeAdmin(FakeRequests[AdminRequest, AdminResponse]):
                 return OffsetFetchResponse(node_id, code, {} if code else offsets)
             case OffsetCommitRequest(group, committed):
                 code = code or self._group_error(node_id, group in network.groups_with_members)
+                missing = frozenset(part.topic for part in committed if part.topic not in cluster.topics)
                 if code == 0:
-                    network.groups.setdefault(group, {}).update(committed)
-                return OffsetCommitResponse(node_id, code)
+                    kept = {part: offset for part, offset in committed.items() if part.topic not in missing}
+                    network.groups.setdefault(group, {}).update(kept)
+                return OffsetCommitResponse(node_id, code, missing)
             case CreateTopicRequest(topic, partitions):
                 code = code or (ErrorCode.topic_already_exists if topic in cluster.topics else 0)
                 if code == 0:

@@ -30,6 +30,7 @@ from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
 from pyspark_kafka_meta.write.input_columns import TYPES
 
 ROOT = Path(__file__).parent.parent.parent
+PLUGIN = "pyspark_kafka_meta.testing.pytest_plugin"
 RECORD = Path(__file__).with_name("public_api.txt")
 CHANGED = """The public API is not the recorded one ("-" is recorded, "+" is new):
 
@@ -56,6 +57,7 @@ def public_api() -> Iterator[str]:
     for enum, values in ENUMS.items():
         yield from (f"value {enum} {value}" for value in values)
     yield from (f"option {name} = {OPTIONS[name].default}" for name in sorted(OPTIONS))
+    yield from (f"fixture {name}" for name in public_members(PLUGIN))
     for metric in METRICS:
         yield f"metric {metric.name} {metric.kind} {' '.join(metric.labels)}".rstrip()
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]

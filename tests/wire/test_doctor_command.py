@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -99,6 +100,35 @@ def test_a_cluster_that_is_well_gets_no_complaint(mock_cluster: MockCluster) -> 
     fetches = [row["what"] for check, row in found.items() if check.startswith("fetch clicks from broker ")]
     assert len(fetches) == 3
     assert sum("returned a record batch" in one for one in fetches) == 1
+
+
+WITHOUT_SPARK = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class NoSpark(MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.split(".")[0] == "pyspark":
+            raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+sys.meta_path.insert(0, NoSpark())
+from pyspark_kafka_meta.tools.cli import run
+run()
+"""
+
+
+def test_without_pyspark_all_is_checked_but_the_executors(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks")
+    arguments = ["doctor", "--json", "--executors", "--topic", "clicks"]
+    servers = ["--bootstrap-servers", mock_cluster.bootstrap_servers]
+    command = [sys.executable, "-c", WITHOUT_SPARK, *arguments, *servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    found = {row["check"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+    assert found["package pyspark"]["verdict"] == "warn", done.stderr
+    assert "pip install 'pyspark" in found["package pyspark"]["fix"]
+    assert found["topic clicks"]["verdict"] == "ok"
+    assert (found["spark"]["verdict"], "[spark]" in found["spark"]["fix"]) == ("fail", True)
 
 
 def test_an_advertised_address_that_cannot_be_reached_is_told_apart_from_a_dead_bootstrap() -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -75,8 +76,9 @@ def cluster(mock_cluster: MockCluster) -> MockCluster:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undelivered events are given up after half a second, and the pauses are as short."""
-    for name in ("kafka.request.timeout.ms", "kafka.delivery.timeout.ms", "kafka.max.block.ms"):
-        monkeypatch.setitem(topic_sink.SETTINGS, name, "500")
+    monkeypatch.setattr(topic_sink, "CLIENT", replace(topic_sink.CLIENT, request_timeout_ms=500))
+    quick = replace(topic_sink.PRODUCER, delivery_timeout_ms=500, max_block_ms=500)
+    monkeypatch.setattr(topic_sink, "PRODUCER", quick)
     for kind in topic_sink.PAUSES_S:
         monkeypatch.setitem(topic_sink.PAUSES_S, kind, 0.5)
 
@@ -159,7 +161,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
 def test_event_that_is_too_large_is_lost_alone(
     cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(topic_sink.SETTINGS, "kafka.max.request.size", "5000")
+    monkeypatch.setattr(topic_sink, "PRODUCER", replace(topic_sink.PRODUCER, max_request_bytes=5000))
     sink = new_sink(addresses(cluster))
     sink.write([made("a", 1), made("a", 2, cause_topic="x" * 6_000), made("a", 3)])
     sink.close()
@@ -213,7 +215,7 @@ def test_own_events_wait_in_bounded_memory_while_the_topic_is_missing(
 ) -> None:
     monkeypatch.setattr(topic_sink, "MAX_OWN_EVENTS", 4)
     monkeypatch.setattr(topic_sink, "PAUSES_S", {})
-    monkeypatch.setitem(topic_sink.SETTINGS, "kafka.max.block.ms", "100")
+    monkeypatch.setattr(topic_sink, "PRODUCER", replace(topic_sink.PRODUCER, max_block_ms=100))
     sink = new_sink([NOBODY])
     for sequence in range(1, 6):
         sink.write([made("a", sequence)])

@@ -79,6 +79,12 @@ class BrokerRequests:
             return None
         return outcome
 
+    def _final_or_refusal(self, outcome: Outcome) -> Any:
+        """The response, or the failure that is not retriable. None if the request is to be repeated."""
+        if isinstance(outcome, KafkaMetaError) and not isinstance(outcome, RETRIABLE_ERRORS):
+            return outcome
+        return self._final(outcome)
+
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _brokers(self, deadline: float) -> list[Broker]:

@@ -28,32 +28,40 @@ class ClusterAdmin(BrokerRequests):
     def __init__(self, client: ClientState) -> None:
         super().__init__(client, client.network.admin)
 
-    def create_topic(self, name: str, replicas: int, config: Mapping[str, str]) -> None:
-        """Create a topic of one partition, unless it exists.
+    def create_topic(self, name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> bool:
+        """Create a topic, unless it exists. Returns whether it is new.
+
+        Args:
+            replicas: of each partition; -1 for the brokers' default.
 
         Raises:
             BrokerError: the cluster refuses it.
             ConnectError: it is not created in `TIMEOUT_S`.
             TlsError, AuthenticationError: this client cannot connect.
         """
-        request = CreateTopicRequest(name, 1, replicas, config, self._client.options.request_timeout_ms)
+        request = CreateTopicRequest(name, partitions, replicas, config, self._client.options.request_timeout_ms)
         response = self._ask_any(request, self._client.clock() + TIMEOUT_S, f"created topic {name}")
         if response.error_code not in (0, TOPIC_ALREADY_EXISTS):
             reason = f"{describe(response.error_code)}: {redacted(response.error_text, self._client.options.security)}"
-            raise BrokerError(
-                f"topic {name} could not be created: {reason}. Create it with one partition and "
-                "cleanup.policy=compact, or allow this user CREATE on it",
-                response.error_code,
-            )
+            raise BrokerError(f"topic {name} could not be created: {reason}", response.error_code)
+        return bool(response.error_code == 0)
 
     def transaction_max_timeout_ms(self) -> int | None:
-        """The longest transaction timeout that all brokers allow; None if none of them says."""
-        requests = {
-            broker: [DescribeConfigsRequest(BROKER_RESOURCE, str(broker.node_id), (MAX_TIMEOUT_CONFIG,))]
-            for broker in self._brokers(self._config_deadline())
-        }
-        outcomes = self._exchange(requests, self._config_deadline(), raises=False)
-        configs = [outcome.config for _, _, outcome in outcomes if not isinstance(outcome, KafkaMetaError)]
+        """The longest transaction timeout that all brokers allow; None if none of them says. A broker that restarts is
+        waited for, for `CONFIG_TIMEOUT_S`."""
+        deadline, outcomes = self._config_deadline(), dict[int, Outcome]()
+        for _ in self._attempts(deadline):
+            requests = {
+                broker: [DescribeConfigsRequest(BROKER_RESOURCE, str(broker.node_id), (MAX_TIMEOUT_CONFIG,))]
+                for broker in self._brokers(deadline)
+                if broker.node_id not in outcomes
+            }
+            for broker, _, outcome in self._exchange(requests, deadline, raises=False):
+                if self._final_or_refusal(outcome) is not None:
+                    outcomes[broker.node_id] = outcome
+            if outcomes.keys() >= self._cache.snapshot.brokers.keys():
+                break
+        configs = [outcome.config for outcome in outcomes.values() if not isinstance(outcome, KafkaMetaError)]
         values = [config.get(MAX_TIMEOUT_CONFIG, "") for config in configs]
         return min((int(value) for value in values if value.isdecimal()), default=None)
 

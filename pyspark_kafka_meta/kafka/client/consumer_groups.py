@@ -39,8 +39,8 @@ class ConsumerGroups(BrokerRequests):
         request = OffsetFetchRequest(group, tuple(sorted(partitions)))
         return dict(self._ask("listed", request, self._timeout_s).offsets)
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the committed offsets of the group.
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> frozenset[str]:
+        """Set the committed offsets of the group. Returns the topics that do not exist: they alone get none.
 
         Raises:
             BrokerError: the commit was refused, as while the group has members, or the group has no coordinator.
@@ -48,7 +48,9 @@ class ConsumerGroups(BrokerRequests):
             TlsError, AuthenticationError: this client cannot connect.
         """
         request = OffsetCommitRequest(group, dict(sorted(offsets.items())))
-        self._ask("committed", request, min(self._timeout_s, COMMIT_TIMEOUT_S))
+        response = self._ask("committed", request, min(self._timeout_s, COMMIT_TIMEOUT_S))
+        missing: frozenset[str] = response.missing_topics
+        return missing
 
     def _ask(self, verb: str, request: OffsetFetchRequest | OffsetCommitRequest, timeout_s: float) -> Outcome:
         """Send the request again while the group's coordinator is being created or moved."""

@@ -20,7 +20,6 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
-from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     CONCURRENT_TRANSACTIONS,
@@ -283,12 +282,6 @@ class TransactionCoordinators(BrokerRequests):
                 break
         self._require_responses(requests.keys(), responses)
         return responses
-
-    def _final_or_refusal(self, outcome: Outcome) -> Any:
-        """The response, or the failure that is not retriable. None if the request is to be repeated."""
-        if isinstance(outcome, KafkaMetaError) and not isinstance(outcome, RETRIABLE_ERRORS):
-            return outcome
-        return self._final(outcome)
 
     def _require_responses(self, transactional_ids: Set[str], responses: Mapping[str, Any]) -> None:
         """Raises the error of a coordinator that failed for good, or ConnectError if a response is missing."""

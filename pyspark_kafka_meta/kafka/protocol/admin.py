@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pyspark_kafka_meta.kafka.protocol import frame_codec, transactions
+from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
@@ -54,10 +55,11 @@ class OffsetCommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitResponse:
-    """`error_code` is the first of a partition."""
+    """`error_code` is the first of a partition, but for `missing_topics`, which the broker does not know."""
 
     node_id: int
     error_code: int
+    missing_topics: frozenset[str] = frozenset()
     throttle_ms: int = 0
 
 
@@ -179,8 +181,10 @@ def _offset_commit_request(version: int, request: OffsetCommitRequest) -> Any:
 def _offset_commit_response(exchange: Exchange, request: OffsetCommitRequest, node_id: int) -> OffsetCommitResponse:
     entries = _by_partition(exchange.message.topics)
     check(entries.keys() == request.offsets.keys(), "other partitions than requested")
-    codes = [int(entry.error_code) for entry in entries.values()]
-    return OffsetCommitResponse(node_id, _first_error(codes), ms(exchange.message.throttle_time))
+    codes = {part: int(entry.error_code) for part, entry in entries.items()}
+    missing = frozenset(part.topic for part, code in codes.items() if code == UNKNOWN_TOPIC_OR_PARTITION)
+    code = _first_error([code for part, code in codes.items() if part.topic not in missing])
+    return OffsetCommitResponse(node_id, code, missing, ms(exchange.message.throttle_time))
 
 
 def _by_partition(topics: Any) -> dict[TopicPartition, Any]:

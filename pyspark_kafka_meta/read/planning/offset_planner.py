@@ -170,9 +170,10 @@ class OffsetPlanner:
         """The log ends of the last planned micro-batch, for Spark's progress; sends no request."""
         return None if self._latest_seen is None else self.recent.as_dict(self._latest_seen)
 
-    def commit_to_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the committed offsets of a consumer group. Raises as `ConsumerGroups.commit`."""
-        self._client.groups.commit(group, offsets)
+    def commit_to_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> frozenset[str]:
+        """Set the committed offsets of a consumer group. Returns missing topics and raises as
+        `ConsumerGroups.commit`."""
+        return self._client.groups.commit(group, offsets)
 
     def flush_events(self) -> None:
         """Write the refresh events so far, unless they hold no news."""

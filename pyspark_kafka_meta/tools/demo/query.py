@@ -24,7 +24,7 @@ from pyspark_kafka_meta.errors import DeliveryTimeoutError, KafkaMetaError
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.model import Positions
-from pyspark_kafka_meta.options import ClientOptions, SinkOptions
+from pyspark_kafka_meta.options import ClientOptions, ProducerOptions, default_options
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tools.console import defer_signals, note
 from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, Cluster
@@ -46,12 +46,7 @@ RECORDS_PER_S = 480
 """To the first topic."""
 ROUNDS_PER_S = 10
 STOP_TIMEOUT_S = 10
-FEED_OPTIONS = {
-    "kafka.enable.idempotence": "false",
-    "kafka.request.timeout.ms": "2000",
-    "kafka.delivery.timeout.ms": "2000",
-    "kafka.max.block.ms": "2000",
-}
+FEED_TIMEOUT_MS = 2_000
 """A partition without a leader holds the others up for no longer."""
 RECORD_COLUMNS = ["topic", "key", "value"]
 
@@ -186,10 +181,15 @@ class RecordFeed:
         self._sent = 0
         self._failed = False
         self._cluster = cluster
-        client = ClientOptions.parse({**cluster.options, "kafka.metadata.max.age.ms": str(MAX_AGE_MS)})
-        self._client_options = replace(client, client_id="kafkameta-demo", request_timeout_ms=2_000)
-        servers = {"kafka.bootstrap.servers": cluster.options["kafka.bootstrap.servers"]}
-        self._producer_options = SinkOptions.parse({**servers, **FEED_OPTIONS}).producer
+        self._client_options = replace(
+            ClientOptions.parse(cluster.options),
+            client_id="kafkameta-demo",
+            metadata_max_age_ms=MAX_AGE_MS,
+            request_timeout_ms=FEED_TIMEOUT_MS,
+        )
+        self._producer_options = default_options(
+            ProducerOptions, idempotent=False, delivery_timeout_ms=FEED_TIMEOUT_MS, max_block_ms=FEED_TIMEOUT_MS
+        )
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed", daemon=True)
 

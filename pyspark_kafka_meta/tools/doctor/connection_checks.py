@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.folder_sink import folder_at
 from pyspark_kafka_meta.events.origin import task_origin
+from pyspark_kafka_meta.extras import install_command
 from pyspark_kafka_meta.java_launcher import HOW_TO_GET_JAVA
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
@@ -70,6 +71,7 @@ _SHARED_FOLDER_FIX = (
     "mount one folder at this path on all machines, or use the URI of one (s3://, gs://, hdfs://), or metricsTopic"
 )
 _SIGNS = {
+    "No module named 'pyspark'": install_command("pyspark"),
     "JAVA_GATEWAY_EXITED": HOW_TO_GET_JAVA,
     "PYTHON_VERSION_MISMATCH": _PYTHON_FIX,
     "Cannot run program": _PYTHON_FIX,

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
 
 DISTRIBUTION = "pyspark-kafka-meta"
+SPARK = "pyspark"
 _OF_SPARK = re.compile(r"""extra == ["']spark["']""")
 """In a requirement. Releases of setuptools differ in their quotes."""
 
@@ -44,10 +45,12 @@ class Installed(NamedTuple):
     Attributes:
         version: None if unknown.
         import_error: empty if it can be imported.
+        is_missing: whether there is no such package at all.
     """
 
     version: str | None
     import_error: str
+    is_missing: bool = False
 
 
 def machine_findings() -> Iterator[Finding]:
@@ -100,9 +103,11 @@ def requirements(texts: Sequence[str]) -> list[Requirement]:
 
 
 def judge_package(required: Requirement, installed: Installed) -> Finding | None:
-    """None for a usable package."""
+    """None for a usable package. Without pyspark the checks of brokers and topics work."""
     check, wanted = f"package {required.name}", f"{required.name}{required.bounds}"
     fix = f"pip install '{wanted}' into this Python: {sys.executable}"
+    if required.name == SPARK and installed.is_missing:
+        return warn(check, "is missing, so that this Python runs no query", fix)
     if installed.import_error:
         return fail(check, f"it cannot be imported ({installed.import_error})", fix)
     if installed.version is not None and not is_within(installed.version, required.bounds):
@@ -182,8 +187,9 @@ def _output(command: Sequence[str]) -> str | None:
 def _installed(name: str) -> Installed:
     try:
         module = import_module(name.replace("-", "_"))
-    except Exception as error:  # a missing or incompatible library may raise any error
-        return Installed(None, f"{type(error).__name__}: {error}")
+    except Exception as error:  # an incompatible library may raise any error
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        return Installed(None, f"{type(error).__name__}: {error}", is_missing)
     # A package without pip, such as Spark's own python folder, has no distribution.
     return Installed(version_of(name) or getattr(module, "__version__", None), "")
 

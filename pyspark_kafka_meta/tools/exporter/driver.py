@@ -72,7 +72,7 @@ def start_exporter(
     decisions_topic: str = DECISIONS_TOPIC,
     **options: str,
 ) -> Exporter:
-    """Serve the metrics of this driver's queries for Prometheus.
+    """Serve the metrics of this driver's queries for Prometheus. Needs the extra `exporter`.
 
     Args:
         port: 0 for a free port.
@@ -151,7 +151,8 @@ class QueryListener(ProgressListener):
     """Logs the lag, the time and the metadata refreshes of each streaming query after its micro-batches.
 
     The lines have the level INFO and the logger `pyspark_kafka_meta.queries`. Where micro-batches end faster than the
-    cluster responds, only some have a line. Refreshes of the query's tasks are counted since the line before.
+    cluster responds, only some have a line. Refreshes of the query's tasks are counted since the line before. Needs the
+    extra `exporter`.
 
     Args:
         options: `metricsPath` or `metricsTopic` of the queries, by default the default folder; and `kafka.*` of the

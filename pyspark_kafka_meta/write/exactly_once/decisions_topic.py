@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeAlias
 from uuid import UUID
 
-from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
@@ -94,7 +94,11 @@ class DecisionsTopic:
             warn_of_few_replicas(topic, len(cache.snapshot.topics[topic].partitions[0].replicas), brokers)
             return
         replicas = min(REPLICAS, brokers)
-        admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
+        try:
+            admin.create_topic(topic, 1, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
+        except BrokerError as error:
+            advice = "Create it with one partition and cleanup.policy=compact, or allow this user CREATE on it"
+            raise BrokerError(f"{error}. {advice}", error.code) from None
         failures = 0
         while not cache.snapshot.partitions(topic):
             failures += 1

@@ -72,7 +72,7 @@ def starts(reader: Reader) -> list[Offset]:
 
 def test_a_new_query_starts_at_its_initial_offset_and_then_where_it_ended() -> None:
     reader = Reader()
-    tracked = TrackedStartReader(reader)
+    tracked = TrackedStartReader(reader, {})
 
     end = as_spark(tracked.latestOffset())
     assert as_spark(tracked.initialOffset()) == INITIAL
@@ -86,7 +86,7 @@ def test_a_new_query_starts_at_its_initial_offset_and_then_where_it_ended() -> N
 
 def test_an_idle_query_without_partitions_to_plan_keeps_its_start() -> None:
     reader = Reader()
-    tracked = TrackedStartReader(reader)
+    tracked = TrackedStartReader(reader, {})
 
     for available in (10, 10, 10, 12):
         reader.available = available
@@ -97,7 +97,7 @@ def test_an_idle_query_without_partitions_to_plan_keeps_its_start() -> None:
 
 def test_a_restarted_query_starts_at_the_announced_offset_and_plans_nothing_for_it() -> None:
     reader = Reader()
-    tracked = TrackedStartReader(reader)
+    tracked = TrackedStartReader(reader, {})
 
     assert tracked.partitions({"end": 7}, {"end": 7}) == []
     tracked.latestOffset()
@@ -107,7 +107,7 @@ def test_a_restarted_query_starts_at_the_announced_offset_and_plans_nothing_for_
 
 def test_an_unfinished_micro_batch_is_replayed_and_the_next_starts_at_its_end() -> None:
     reader = Reader()
-    tracked = TrackedStartReader(reader)
+    tracked = TrackedStartReader(reader, {})
 
     assert tracked.partitions({"end": 7}, {"end": 7}) == []
     assert [task.value for task in tracked.partitions({"end": 3}, {"end": 7})] == [(3, 7)]
@@ -118,7 +118,7 @@ def test_an_unfinished_micro_batch_is_replayed_and_the_next_starts_at_its_end() 
 
 def test_an_unfinished_first_micro_batch_is_replayed_from_the_initial_offset() -> None:
     reader = Reader()
-    tracked = TrackedStartReader(reader)
+    tracked = TrackedStartReader(reader, {})
 
     tracked.partitions({"end": 7}, {"end": 7})
     initial = as_spark(tracked.initialOffset())
@@ -131,10 +131,10 @@ def test_an_unfinished_first_micro_batch_is_replayed_from_the_initial_offset() -
 def test_a_micro_batch_that_failed_after_planning_is_planned_again_by_the_next_reader() -> None:
     failed, restarted = Reader(available=10), Reader(available=15)
 
-    tracked = TrackedStartReader(failed)
+    tracked = TrackedStartReader(failed, {})
     end = as_spark(tracked.latestOffset())
     tracked.partitions(as_spark(tracked.initialOffset()), end)
-    tracked = TrackedStartReader(restarted)
+    tracked = TrackedStartReader(restarted, {})
     tracked.partitions(end, end)
     tracked.partitions(as_spark(tracked.initialOffset()), end)
     tracked.latestOffset()
@@ -146,7 +146,7 @@ def test_a_micro_batch_that_failed_after_planning_is_planned_again_by_the_next_r
 def test_a_source_without_new_records_keeps_its_start_beside_another() -> None:
     """Spark plans partitions only for the sources whose offset changed, also in a replay."""
     readers = Reader(available=7), Reader(available=4)
-    busy, idle = map(TrackedStartReader, readers)
+    busy, idle = (TrackedStartReader(reader, {}) for reader in readers)
 
     for tracked, end in ((busy, {"end": 5}), (idle, {"end": 4})):
         tracked.partitions(end, end)
@@ -163,7 +163,7 @@ def test_a_source_without_new_records_keeps_its_start_beside_another() -> None:
 def test_available_now_that_plans_before_the_announcement_is_refused(announced: int) -> None:
     """By `spark.sql.streaming.triggerAvailableNowWrapper.enabled`. A rate limit can make both offsets equal: the query
     would end, although more records follow."""
-    tracked = TrackedStartReader(Reader(available=10))
+    tracked = TrackedStartReader(Reader(available=10), {})
 
     tracked.latestOffset()
     with pytest.raises(OptionError, match=r"^set spark\.sql\.streaming\.triggerAvailableNowWrapper\.enabled to false"):
@@ -173,7 +173,7 @@ def test_available_now_that_plans_before_the_announcement_is_refused(announced: 
 def test_a_micro_batch_that_is_read_again_later_moves_no_start() -> None:
     """By `foreachBatch` that keeps its DataFrame."""
     reader = Reader()
-    tracked = TrackedStartReader(reader)
+    tracked = TrackedStartReader(reader, {})
 
     for available in (10, 15):
         reader.available = available
@@ -192,7 +192,7 @@ def test_the_limit_of_the_options_applies_and_a_warning_names_it_once(
     limit: ReadLimit, option: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = Reader(limit=limit)
-    tracked = TrackedStartReader(reader)
+    tracked = TrackedStartReader(reader, {option.lower(): "5"})
 
     tracked.partitions({"end": 7}, {"end": 7})
     assert caplog.messages == []
@@ -204,17 +204,19 @@ def test_the_limit_of_the_options_applies_and_a_warning_names_it_once(
     assert "ends after one micro-batch, which " + option + " limits: raise the limit" in warning
 
 
-@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMinRows(5)])
-def test_limits_that_leave_out_nothing_are_not_warned_of(limit: ReadLimit, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMinRows(5), ReadMaxFiles(1000)])
+def test_limits_that_leave_out_nothing_and_a_default_are_not_warned_of(
+    limit: ReadLimit, caplog: pytest.LogCaptureFixture
+) -> None:
     """The first micro-batch does not wait for minOffsetsPerTrigger."""
-    tracked = TrackedStartReader(Reader(limit=limit))
+    tracked = TrackedStartReader(Reader(limit=limit), {"minOffsetsPerTrigger": "5"})
     tracked.latestOffset()
     assert caplog.messages == []
 
 
 def test_a_pickled_reader_reads_and_the_planning_reader_is_stopped() -> None:
     reader = Reader()
-    tracked = TrackedStartReader(reader)
+    tracked = TrackedStartReader(reader, {})
 
     tasks = tracked.partitions(INITIAL, {"end": 3})
     assert [list(pickle.loads(pickle.dumps(tracked)).read(task)) for task in tasks] == [[((0, 3),)]]

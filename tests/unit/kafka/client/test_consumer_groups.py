@@ -59,6 +59,13 @@ def test_coordinator_is_looked_up_once(scene: Scene, groups: ConsumerGroups) -> 
     assert len(scene.sent("FindCoordinator")) == 1
 
 
+def test_missing_topic_does_not_keep_the_offsets_of_others_from_being_committed(
+    scene: Scene, groups: ConsumerGroups
+) -> None:
+    assert groups.commit("g", {TopicPartition("deleted", 0): 7, T0: 5}) == {"deleted"}
+    assert groups.committed("g", [T0]) == {T0: 5}
+
+
 def test_group_with_members_is_not_overwritten(scene: Scene, groups: ConsumerGroups) -> None:
     scene.network.groups["g"] = {T0: 2}
     scene.network.groups_with_members.add("g")
@@ -103,15 +110,16 @@ def test_brokers_that_hang_hold_a_commit_up_for_its_timeout_alone(scene: Scene, 
 
 
 class Commits:
-    """Takes the commits of a stream, and refuses as many as `refused`."""
+    """Takes the commits of a stream, and refuses as many as `refused`. Topics in `missing` do not exist."""
 
     def __init__(self, refused: int = 0) -> None:
-        self.asked, self._refused = 0, refused
+        self.asked, self.missing, self._refused = 0, frozenset[str](), refused
 
-    def __call__(self, group: str, offsets: dict[TopicPartition, int]) -> None:
+    def __call__(self, group: str, offsets: dict[TopicPartition, int]) -> frozenset[str]:
         self.asked += 1
         if self.asked <= self._refused:
             raise REFUSED
+        return self.missing
 
 
 def new_reader(monkeypatch: pytest.MonkeyPatch, commits: Commits) -> KafkaMetaStreamReader:
@@ -164,6 +172,19 @@ def test_a_stream_commits_each_end_once(monkeypatch: pytest.MonkeyPatch) -> None
         plan(reader, finished)
 
     assert commits.asked == 2
+
+
+def test_a_stream_goes_on_to_commit_without_a_deleted_topic_and_warns_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    commits = Commits()
+    reader = new_reader(monkeypatch, commits)
+    commits.missing = frozenset({"t"})
+    for offset in (5, 6, 7):
+        plan(reader, SourceOffset({T0: Position(offset)}, {"t": None}))
+
+    assert commits.asked == 3
+    assert caplog.messages == ["no offsets were committed to consumer group g for missing topics: t"]
 
 
 def test_an_idle_stream_commits_again_before_brokers_forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_configuration_is_requested_as_a_whole_or_by_names(version: int) -> None
 
 
 RESPONSES: dict[Api, AdminResponse] = {
-    OFFSET_COMMIT: OffsetCommitResponse(3, 0, 1003),
+    OFFSET_COMMIT: OffsetCommitResponse(3, 0, throttle_ms=1003),
     OFFSET_FETCH: OffsetFetchResponse(3, 0, {T0: 7}, 1003),
     CREATE_TOPICS: CreateTopicResponse(3, 0, "", 1003),
     DESCRIBE_CONFIGS: DescribeConfigsResponse(3, 0, {"cleanup.policy": "compact"}, 1003),
@@ -119,7 +119,12 @@ def test_response_is_read(api: Api, version: int) -> None:
 @pytest.mark.parametrize(
     ("api", "message", "response"),
     [
-        (OFFSET_COMMIT, offset_commit_message(error_code=DENIED), OffsetCommitResponse(3, DENIED, 1003)),
+        (OFFSET_COMMIT, offset_commit_message(error_code=DENIED), OffsetCommitResponse(3, DENIED, throttle_ms=1003)),
+        (
+            OFFSET_COMMIT,
+            offset_commit_message(error_code=ErrorCode.unknown_topic_or_partition),
+            OffsetCommitResponse(3, 0, frozenset({"t"}), 1003),
+        ),
         (OFFSET_FETCH, offset_fetch_message(committed_offset=-1), OffsetFetchResponse(3, 0, {}, 1003)),
         *(
             (

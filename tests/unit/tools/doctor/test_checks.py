@@ -98,6 +98,13 @@ def test_a_package_is_there_new_enough_and_whole(installed: Installed, text: str
     assert found is None or (found.verdict, "pip install 'pyarrow>=18'" in found.fix) == (FAIL, True)
 
 
+def test_missing_pyspark_is_a_warning_and_a_broken_one_a_failure() -> None:
+    pyspark, error = Requirement("pyspark", ">=4.0"), "ModuleNotFoundError: No module named"
+    missing = machine_checks.judge_package(pyspark, Installed(None, f"{error} 'pyspark'", is_missing=True))
+    broken = machine_checks.judge_package(pyspark, Installed(None, f"{error} 'py4j'"))
+    assert [found and found.verdict for found in (missing, broken)] == [WARN, FAIL]
+
+
 @pytest.mark.parametrize(
     ("told", "text"),
     [

@@ -7,7 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from tests.unit.write.exactly_once.commit_scene import DECISIONS, CommitScene
 
 COMPACTED = {"cleanup.policy": "compact"}
@@ -20,9 +23,9 @@ class Admin:
         self._scene, self._config = scene, config
         self.created: list[int] = []
 
-    def create_topic(self, name: str, replicas: int, config: Mapping[str, str]) -> None:
+    def create_topic(self, name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> None:
         self.created.append(replicas)
-        self._scene.cluster.create_topic(name)
+        self._scene.cluster.create_topic(name, partitions)
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         return self._config
@@ -78,6 +81,13 @@ def test_topic_that_is_created_while_brokers_are_down_warns(
     admin = Admin(scene)
     ensure(scene, admin)
     assert (admin.created, caplog.messages) == ([3 - len(down)], expected)
+
+
+def test_topic_that_may_not_be_created_says_how_to_create_it(scene: CommitScene) -> None:
+    del scene.cluster.topics[DECISIONS.topic]
+    scene.network.admin_errors["CreateTopics"].append(ErrorCode.topic_authorization_failed)
+    with pytest.raises(BrokerError, match=r"AUTHORIZATION_FAILED.* Create it with one partition and .* CREATE on it"):
+        ensure(scene, ClusterAdmin(scene.client()))
 
 
 def test_topic_whose_configuration_is_not_told_warns(scene: CommitScene, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,30 @@
+"""The fixtures that pytest finds in the installed package."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+def test_each_test_has_mock_brokers_of_its_own(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from pyspark_kafka_meta.testing import ClusterError
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_one(mock_kafka, number):
+            mock_kafka.create_topic("t")
+            with pytest.raises(ClusterError):
+                mock_kafka.create_topic("t")
+        """
+    )
+    pytester.runpytest_subprocess(timeout=60).assert_outcomes(passed=2)
+
+
+def test_fixture_without_its_extra_says_which(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import sys; sys.modules['cryptography'] = None\ndef test_one(kafka_topic): ...")
+    result = pytester.runpytest_subprocess(timeout=60)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["E *LocalKafka needs a missing package: pip install '.[[]testing[]]'*"])
