@@ -19,7 +19,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 PARALLEL_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect archive cluster-test java
+.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect pipelines archive cluster-test java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -83,6 +83,11 @@ connect: java ## try Spark Connect, in an environment of its own
 	[ -x .venv-connect/bin/python ] || $(PYTHON) -m venv .venv-connect
 	.venv-connect/bin/python -m pip install --quiet --editable '.[testing]' 'pyspark[connect]>=4.2,<5' 'pandas<3'
 	.venv-connect/bin/python tests/compat/connect.py
+
+pipelines: java ## try Spark Declarative Pipelines, in an environment of its own
+	[ -x .venv-pipelines/bin/python ] || $(PYTHON) -m venv .venv-pipelines
+	.venv-pipelines/bin/python -m pip install --quiet --editable '.[compat]' 'pyspark[pipelines]>=4.3,<5'
+	.venv-pipelines/bin/python -m pytest tests/compat/pipelines.py
 
 archive: java $(INSTALLED) $(ARCHIVE) ## pack an environment, and have executors read with it alone
 	$(BIN)/python tests/compat/archive.py $(ARCHIVE)
