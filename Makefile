@@ -19,7 +19,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 PARALLEL_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect archive cluster-test java
+.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect sail archive cluster-test java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -83,6 +83,13 @@ connect: java ## try Spark Connect, in an environment of its own
 	[ -x .venv-connect/bin/python ] || $(PYTHON) -m venv .venv-connect
 	.venv-connect/bin/python -m pip install --quiet --editable '.[testing]' 'pyspark[connect]>=4.2,<5' 'pandas<3'
 	.venv-connect/bin/python tests/compat/connect.py
+
+# pyspark-client has no resolver for the jars of Kafka.
+sail: java $(INSTALLED) ## try Sail, a Spark without a JVM, in an environment of its own
+	[ -x .venv-sail/bin/python ] || $(PYTHON) -m venv .venv-sail
+	.venv-sail/bin/python -m pip install --quiet --editable '.[testing]' 'pysail>=0.7.2,<0.8' 'pyspark-client==4.2.*' 'pandas<3'
+	$(BIN)/python -c 'from pyspark_kafka_meta.testing import kafka_config, maven_jars; maven_jars.resolve_jars(kafka_config.KafkaRelease().jars)'
+	.venv-sail/bin/python tests/compat/sail.py
 
 archive: java $(INSTALLED) $(ARCHIVE) ## pack an environment, and have executors read with it alone
 	$(BIN)/python tests/compat/archive.py $(ARCHIVE)
