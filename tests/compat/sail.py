@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -108,17 +107,15 @@ def read_batches(spark: SparkSession, servers: str) -> None:
     assert len(expected) == RECORDS
     assert in_order(rows) == expected
 
-    offsets = {"startingOffsets": '{"t": {"0": 10, "1": -1, "2": -2, "3": 200}}'}
-    ranges = load(spark, servers, endingOffsets='{"t": {"0": 20, "1": -1, "2": 5, "3": -1}}', **offsets)
-    found = ranges.groupBy("partition").agg({"offset": "min", "*": "count"}).collect()
-    assert sorted(map(tuple, found)) in ([(0, 10, 10), (2, 0, 5), (3, 200, 50)], [(0, 10, 10), (2, 5, 0), (3, 50, 200)])
+    starting, ending = '{"t": {"0": 10, "1": 0, "2": -2, "3": 200}}', '{"t": {"0": 20, "1": 0, "2": 5, "3": -1}}'
+    ranges = load(spark, servers, startingOffsets=starting, endingOffsets=ending)
+    assert sorted(map(tuple, ranges.groupBy("partition").count().collect())) == [(0, 10), (2, 5), (3, 50)]
 
     chosen = load(spark, servers, schema="VALUE binary, timestamp timestamp").where("timestamp IS NOT NULL")
     assert chosen.columns == ["VALUE", "timestamp"]
     assert sorted(str(row[0]) for row in chosen.collect()) == sorted(str(row[1]) for row in expected)
-    (first,) = load(spark, servers, maxRecordsPerPartition="50").where("offset = 7 AND partition = 1").collect()
-    expected_time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=FIRST_TIME_MS + 29)
-    assert (bytes(first.value), first.timestamp.astimezone(UTC)) == (b"value-29", expected_time)
+    (found,) = load(spark, servers).where("offset = 7 AND partition = 1").select("value").collect()
+    assert bytes(found.value) == b"value-29"
     for _ in range(3):
         assert len(load(spark, servers, maxRecordsPerPartition="50").limit(3).collect()) == 3
     assert load(spark, servers, minPartitions="16").count() == RECORDS
