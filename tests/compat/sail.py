@@ -54,7 +54,8 @@ def sail() -> Iterator[SparkSession]:
 def fill(servers: str) -> None:
     """Topic t has the records, some without key, value or headers. Topics `by_option` and `by_column` are empty."""
     admin = AdminClient({"bootstrap.servers": servers})
-    topics = [NewTopic(name, num_partitions=PARTITIONS) for name in ("t", "by_option", "by_column")]
+    keep = {"retention.ms": "-1"}  # the records are of 2023
+    topics = [NewTopic(name, num_partitions=PARTITIONS, config=keep) for name in ("t", "by_option", "by_column")]
     for created in admin.create_topics(topics).values():
         created.result(30)
     producer = Producer({"bootstrap.servers": servers, "compression.type": "zstd"})
