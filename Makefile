@@ -19,7 +19,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 PARALLEL_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect pipelines archive cluster-test java
+.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect pipelines sail archive cluster-test java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -88,6 +88,13 @@ pipelines: java ## try Spark Declarative Pipelines, in an environment of its own
 	[ -x .venv-pipelines/bin/python ] || $(PYTHON) -m venv .venv-pipelines
 	.venv-pipelines/bin/python -m pip install --quiet --editable '.[compat]' 'pyspark[pipelines]>=4.3,<5'
 	.venv-pipelines/bin/python -m pytest tests/compat/pipelines.py
+
+# pyspark-client has no resolver for the jars of Kafka.
+sail: java $(INSTALLED) ## try Sail, a Spark without a JVM, in an environment of its own
+	[ -x .venv-sail/bin/python ] || $(PYTHON) -m venv .venv-sail
+	.venv-sail/bin/python -m pip install --quiet --editable '.[testing]' 'pysail>=0.7.2,<0.8' 'pyspark-client==4.2.*' 'pandas<3'
+	$(BIN)/python -c 'from pyspark_kafka_meta.testing import kafka_config, maven_jars; maven_jars.resolve_jars(kafka_config.KafkaRelease().jars)'
+	.venv-sail/bin/python tests/compat/sail.py
 
 archive: java $(INSTALLED) $(ARCHIVE) ## pack an environment, and have executors read with it alone
 	$(BIN)/python tests/compat/archive.py $(ARCHIVE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,16 +21,13 @@ EXECUTOR_ID = "--executor-id"
 
 
 def task_origin(role: Role) -> Origin:
-    """The origin of the running task's events, which has this role.
-
-    Raises:
-        RuntimeError: no task runs here.
-    """
+    """The origin of the running task's events, which has this role. Tasks of Sail are threads of its driver, without a
+    context."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is None:
-        raise RuntimeError("task_origin was called outside of a Spark task")
+        return replace(planner_origin(), role=role)
     local_property = context.getLocalProperty
     return Origin(
         role=role,
@@ -81,7 +79,10 @@ def driver_name(jvm_pid: int | None = None) -> str:
 
 
 def driver_pid() -> int:
-    """Process id of the driver's JVM, in a planner: the planner's parent, or the parent of its `pyspark.daemon`."""
+    """Process id of the driver's JVM, in a planner: the planner's parent, or the parent of its `pyspark.daemon`. Sail
+    plans in its own process."""
+    if "pysail" in sys.modules:
+        return os.getpid()
     parent = os.getppid()
     try:
         return _parent_of(parent) if "pyspark.daemon" in _command_line(parent) else parent

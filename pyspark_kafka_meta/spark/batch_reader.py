@@ -6,7 +6,6 @@ method needs them, because Spark imports this package whenever it looks up data 
 
 from __future__ import annotations
 
-import gc
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
-from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_socket_delays
+from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_plan_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 
 
-COLLECT_AFTER_OBJECTS = 20_000
-"""New objects between garbage collections in a planner's process. With Python's default of 700, collections took a
-third of the time to plan 10,000 partitions, and a fifth of the time of the imports."""
 TOPIC_NAMES_BYTES = 4 * 1024 * 1024
 """Of a batch: what its tasks together carry of the names of all topics. With 5,000 topics, each of 500 tasks carried
 190 kB uncompressed."""
@@ -81,8 +77,7 @@ class KafkaMetaReader(LowLatencyTask, DataSourceReader):
 
 def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     """A planner with a client of its own, which the caller closes."""
-    avoid_socket_delays()
-    gc.set_threshold(COLLECT_AFTER_OBJECTS)
+    avoid_plan_delays()
     from pyspark_kafka_meta.events.origin import planner_origin
     from pyspark_kafka_meta.events.publisher import new_publisher
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient

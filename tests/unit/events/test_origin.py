@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from pyspark import TaskContext
@@ -80,10 +82,9 @@ def test_batch_query_has_no_query_and_no_batch_id(monkeypatch: pytest.MonkeyPatc
     assert (origin.application_id, origin.query_id, origin.batch_id) == (None, None, None)
 
 
-def test_outside_of_a_task_there_is_no_task_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_without_a_context_runs_in_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: None)
-    with pytest.raises(RuntimeError, match="outside of a Spark task"):
-        task_origin(Role.READER)
+    assert task_origin(Role.READER) == replace(planner_origin(), role=Role.READER)
 
 
 def test_planner_runs_beside_the_driver() -> None:
@@ -167,3 +168,8 @@ def test_driver_is_the_parent_of_a_planner_or_of_its_daemon(
     monkeypatch.setattr(Path, "read_text", fake_files(files))
 
     assert driver_pid() == expected
+
+
+def test_in_sail_the_driver_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pysail", ModuleType("pysail"))
+    assert driver_pid() == os.getpid()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -48,6 +49,11 @@ class Worker:
             self.clock.sleep(seconds)
         assert isinstance(client, RecordedClient)
         return client
+
+
+def is_closed(client: KafkaClient) -> bool:
+    assert isinstance(client, RecordedClient)
+    return client.closed
 
 
 def options(query: str) -> ClientOptions:
@@ -98,21 +104,32 @@ def test_tasks_that_run_at_the_same_time_do_not_share_a_client(worker: Worker) -
     assert worker.run("a") in clients
 
 
-def test_threads_take_each_client_for_one_task_at_a_time(worker: Worker) -> None:
+@pytest.fixture
+def threads_that_switch_often() -> Iterator[None]:
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual_s)
+
+
+@pytest.mark.usefixtures("threads_that_switch_often")
+def test_threads_take_each_client_for_one_task_at_a_time_and_lose_none(worker: Worker) -> None:
     used = Counter[KafkaClient]()
 
-    def tasks(query: str) -> None:
-        for _ in range(200):
-            with worker.pool.client(options(query), worker.metrics, READER) as client:
+    def tasks(first: int) -> None:
+        for number in range(first, first + 100):
+            with worker.pool.client(options(str(number % 3)), None, READER) as client:
                 used[client] += 1
-                assert used[client] == 1
+                assert used[client] == 1 and not is_closed(client)
                 used[client] -= 1
 
     with ThreadPoolExecutor(8) as threads:
-        for done in [threads.submit(tasks, str(number % 3)) for number in range(8)]:
+        for done in [threads.submit(tasks, number) for number in range(8)]:
             done.result(60)
 
-    assert len(worker.pool._unused) <= MAX_CLIENTS
+    unused = [entry.client for entry in worker.pool._unused]
+    assert len(unused) <= MAX_CLIENTS
+    assert set(unused) == {client for client in used if not is_closed(client)}
 
 
 def test_client_that_no_query_used_for_the_max_age_is_closed(worker: Worker) -> None:

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.options import SinkOptions, SourceOptions
 from pyspark_kafka_meta.spark import task_latency
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
-from pyspark_kafka_meta.spark.task_latency import avoid_socket_delays
+from pyspark_kafka_meta.spark.task_latency import COLLECT_AFTER_OBJECTS, avoid_plan_delays, avoid_socket_delays
 from pyspark_kafka_meta.write.input_columns import sink_columns
 
 MESSAGE = b"0123456789"
@@ -115,10 +115,29 @@ def test_collections_pass_over_what_there_was_at_the_first_two_tasks_and_over_no
     try:
         for _ in range(4):
             made.append(Cycle())
-            begin()
+            main(io.BytesIO(), begin)
             visited = {id(obj) for obj in gc.get_objects()}
             passed_over.append([id(obj) not in visited for obj in made])
 
         assert passed_over == [[True], [True, True], [True, True, False], [True, True, False, False]]
     finally:
         gc.unfreeze()
+
+
+def test_collections_of_other_processes_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Sail, a program's own process plans and reads."""
+    monkeypatch.setattr(task_latency, "_begun", count(1))
+    before = gc.get_threshold(), gc.get_freeze_count()
+    pickle.loads(READER)
+    avoid_plan_delays()
+
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+def test_planners_collect_seldom() -> None:
+    before = gc.get_threshold()
+    try:
+        main(io.BytesIO(), avoid_plan_delays)
+        assert gc.get_threshold()[0] == COLLECT_AFTER_OBJECTS
+    finally:
+        gc.set_threshold(*before)
