@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_socket_delays
-from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.spark.user_errors import entry_points, name_memory_limit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,6 +122,9 @@ def read_partition(options: SourceOptions, partition: InputPartition, columns: C
     if options.metrics is not None:
         options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
     names = list(columns.values())
-    with worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client:
+    with (
+        name_memory_limit("kafka.fetch.max.bytes and kafka.max.partition.fetch.bytes"),
+        worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client,
+    ):
         for batch in TaskReader(client, options, list(columns)).read(partition.ranges, partition.topics):
             yield batch.rename_columns(names)
