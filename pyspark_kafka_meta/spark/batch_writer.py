@@ -21,7 +21,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
-from pyspark_kafka_meta.spark.user_errors import entry_points, name_memory_limit
+from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.spark.worker_memory import worker_memory
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 
@@ -111,6 +112,7 @@ class TaskCommit(WriterCommitMessage):
         return cls(records, dict(partitions), transaction, batch)
 
 
+@worker_memory("kafka.buffer.memory and spark.sql.execution.arrow.maxRecordsPerBatch")
 def write_task(
     options: SinkOptions,
     columns: SinkColumns,
@@ -140,10 +142,7 @@ def write_task(
             skipped_rows = sum(rows.num_rows for rows in batches)  # Spark expects tasks to read their rows
             return TaskCommit(0, {}, None, batch, skipped_rows)
         require_owner(plan.decisions, batch)
-    with (
-        name_memory_limit("kafka.buffer.memory and spark.sql.execution.arrow.maxRecordsPerBatch"),
-        worker_clients.client(options.client, options.metrics, origin) as client,
-    ):
+    with worker_clients.client(options.client, options.metrics, origin) as client:
         transaction = None
         if plan is not None:
             assert origin.task_partition_id is not None and origin.task_attempt is not None

@@ -15,7 +15,7 @@ from functools import wraps
 from types import FunctionType
 from typing import Any, TypeVar
 
-from pyspark_kafka_meta.errors import KafkaMetaError, WorkerMemoryError
+from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.spark.task_latency import spark_main_frame
 
 logger = logging.getLogger(__name__)
@@ -60,19 +60,3 @@ def hide_traceback() -> Iterator[None]:
         if spark_main_frame(sys._getframe()) is not None:  # a Python process of Spark, which ends with this error
             os.environ[HIDE_TRACEBACK] = "1"
         raise
-
-
-@contextmanager
-def name_memory_limit(smaller: str) -> Iterator[None]:
-    """Raise a `WorkerMemoryError` for a task that gets no memory, also from Arrow, numpy or Spark's own code.
-
-    Args:
-        smaller: options that lower what the task needs.
-    """
-    try:
-        yield
-    except MemoryError as error:
-        raise WorkerMemoryError(
-            "a Python worker has no memory left: raise spark.executor.pyspark.memory, which an executor's cores share, "
-            f"or lower {smaller}"
-        ) from error

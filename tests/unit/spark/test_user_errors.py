@@ -6,11 +6,10 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
-import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.errors import KafkaMetaError, OptionError, WorkerMemoryError
-from pyspark_kafka_meta.spark.user_errors import HIDE_TRACEBACK, entry_points, name_memory_limit
+from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
+from pyspark_kafka_meta.spark.user_errors import HIDE_TRACEBACK, entry_points
 
 
 @entry_points
@@ -63,12 +62,3 @@ def test_outside_of_sparks_processes_nothing_is_hidden(monkeypatch: pytest.Monke
     with pytest.raises(OptionError, match="wrong"):
         Reader(OptionError("wrong")).partitions()
     assert HIDE_TRACEBACK not in os.environ
-
-
-@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 64 failed")])
-def test_missing_memory_is_one_sentence_with_the_setting(error: MemoryError) -> None:
-    with (
-        pytest.raises(WorkerMemoryError, match=r"left: raise spark\.executor\.pyspark\.memory.* lower a and b$"),
-        name_memory_limit("a and b"),
-    ):
-        raise error
