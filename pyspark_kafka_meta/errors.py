@@ -140,6 +140,11 @@ class BatchTooLargeError(KafkaMetaError):
         return str(self.args[0])
 
 
+class WorkerMemoryError(KafkaMetaError):
+    """A Python worker has no memory left to read or write: raise spark.executor.pyspark.memory. The message names
+    options that lower the need."""
+
+
 class ClusterError(KafkaMetaError):
     """A test cluster failed to start or to run a command: the message names what is missing or ends with a log."""
 

@@ -17,6 +17,7 @@ from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_plan_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.spark.worker_memory import worker_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,16 +108,20 @@ def _compressed(topics: Collection[str]) -> bytes:
 
 def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
-    if not isinstance(partition, Task):
-        return  # Spark turns the empty plan of a batch into a partition of another class, without rows
+    if isinstance(partition, Task):  # Spark turns the empty plan of a batch into a partition of another class
+        with worker_memory("kafka.fetch.max.bytes and kafka.max.partition.fetch.bytes"):
+            yield from _read(options, partition, columns)
+
+
+def _read(options: SourceOptions, task: Task, columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.events.origin import task_origin
     from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
     from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
     from pyspark_kafka_meta.spark.client_pool import worker_clients
 
     if options.metrics is not None:
-        options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
+        options = replace(options, metrics=replace(options.metrics, driver=task.driver))
     names = list(columns.values())
     with worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client:
-        for batch in TaskReader(client, options, list(columns)).read(partition.ranges, partition.topics):
+        for batch in TaskReader(client, options, list(columns)).read(task.ranges, task.topics):
             yield batch.rename_columns(names)

@@ -22,6 +22,7 @@ from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.spark.worker_memory import worker_memory
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 
@@ -111,6 +112,7 @@ class TaskCommit(WriterCommitMessage):
         return cls(records, dict(partitions), transaction, batch)
 
 
+@worker_memory("kafka.buffer.memory and spark.sql.execution.arrow.maxRecordsPerBatch")
 def write_task(
     options: SinkOptions,
     columns: SinkColumns,

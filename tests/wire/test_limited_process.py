@@ -1,18 +1,27 @@
-"""A process that may not open files or start threads: its connections work, other calls raise typed errors."""
+"""A process with few files, threads or addresses: its connections work, other calls raise typed errors."""
 
 from __future__ import annotations
 
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Producer
 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka.network.failed_addresses import FailedAddresses
 from pyspark_kafka_meta.kafka.network.sockets import connect, is_readable
 from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.testing import MockCluster
+from tests.wire.limited_worker import PARTITIONS, RECORDS
+
+LEAST_MIB = 512
+"""As docs/deployment.md promises."""
 
 
 def test_open_connections_are_waited_for_though_no_file_is_left() -> None:
@@ -37,3 +46,39 @@ def test_no_thread_to_connect_with_is_told_as_that(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ConnectError, match="cannot start a thread, raise the limit"):
         connect(Address("localhost", 9), time.monotonic() + 5, FailedAddresses())
+
+
+@pytest.fixture
+def limited_copy(mock_cluster: MockCluster, request: pytest.FixtureRequest) -> Callable[[int, bytes], tuple[str, str]]:
+    """Copies a topic of such values in a worker with so many MiB of addresses; returns its output and its errors."""
+
+    def copy(limit_mib: int, value: bytes) -> tuple[str, str]:
+        for topic in ("t", "copy"):
+            mock_cluster.create_topic(topic, PARTITIONS)
+        servers = mock_cluster.bootstrap_servers
+        producer = Producer(
+            {"bootstrap.servers": servers, "compression.type": "zstd", "message.max.bytes": 100_000_000}
+        )
+        for number in range(RECORDS * PARTITIONS):
+            producer.produce("t", value if number == 0 else b"small", partition=number % PARTITIONS)
+        assert producer.flush(30) == 0
+        command = [sys.executable, "-m", "tests.wire.limited_worker", str(limit_mib), servers, "t", "copy"]
+        done = subprocess.run(command, cwd=request.config.rootpath, capture_output=True, text=True, timeout=100)
+        return done.stdout, done.stderr
+
+    return copy
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")
+@pytest.mark.parametrize(
+    ("value", "stdout", "error"),
+    [(b"small", f"{RECORDS * PARTITIONS}\n", ""), (bytes(90_000_000), "", "WorkerMemoryError: a Python worker has no")],
+    ids=["small records", "large record"],
+)
+def test_worker_of_512_mib_copies_small_records_and_names_the_setting_at_a_large_one(
+    value: bytes, stdout: str, error: str, limited_copy: Callable[[int, bytes], tuple[str, str]]
+) -> None:
+    copied, errors = limited_copy(LEAST_MIB, value)
+
+    assert copied == stdout, errors
+    assert error in errors

@@ -70,7 +70,10 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     try:
         threading.Thread(target=run, daemon=True, name="kafkameta-within").start()
     except RuntimeError as error:
-        raise ConnectError(f"cannot start a thread, raise the limit of processes of this user: {error}") from error
+        raise ConnectError(
+            "cannot start a thread, raise the limit of processes of this user, or spark.executor.pyspark.memory if it "
+            f"is set: {error}"
+        ) from error
     return done
 
 

@@ -31,6 +31,8 @@ _MAX_SNAPPY_RATIO = 22
 """Three bytes become at most 64."""
 _TARGET_IS_FULL = "failed to write whole buffer"
 """cramjam's error when a target has no room, for every codec but snappy."""
+_NO_MEMORY = ("out of memory", "not enough memory")
+"""In the errors of lz4 and zstd. Another error of zstd, about damaged data, says "too much memory"."""
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_WINDOW_BITS = 31  # of zlib, with the header and the trailer of gzip
 _LZ4_HEADER = struct.Struct("<IBB")
@@ -91,6 +93,7 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
     Raises:
         TargetFullError: `target` is too small.
         CorruptBatchError: the data are malformed or truncated.
+        MemoryError: the library of the codec got no memory.
     """
     try:
         match codec:
@@ -108,6 +111,8 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
     except (cramjam.DecompressionError, struct.error, ValueError, zlib.error) as error:
         if str(error) == _TARGET_IS_FULL:
             raise TargetFullError from None
+        if str(error).endswith(_NO_MEMORY):
+            raise MemoryError(f"{codec.name}: {error}") from None
         raise CorruptBatchError(f"its {codec.name} data are malformed: {error}") from None
 
 

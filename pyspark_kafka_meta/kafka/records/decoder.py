@@ -14,7 +14,6 @@ of 0.5 MB (a sixth slower: more numpy calls); uncompressed batches without a cop
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -38,8 +37,11 @@ CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_RECORDS = 65_536
 SLICE_BYTES = 4 * CHUNK_BYTES
 SLICE_RECORDS = 4 * CHUNK_RECORDS
+MIN_BUFFER_BYTES = 1024 * 1024
+USUAL_EXPANSION = 8
+"""The decompressed size of a batch is expected to be up to as many times its compressed size: memory grows if not."""
 USUAL_BYTES = 64 * 1024 * 1024
-"""Decompressed size of a record batch that fits the reused memory. A larger batch gets memory of its own."""
+"""Decompressed size up to which reused memory grows. A larger record batch gets memory of its own."""
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 
 _MAX_BUFFER_BYTES = 2**31 - 1  # positions are int32, as Arrow's are
@@ -167,11 +169,16 @@ class _Chunk:
     ends: list[int] = field(default_factory=list)
     records: int = 0
 
-    def add(self, part: FetchedRecords, header: BatchHeader, max_decompressed_bytes: int) -> None:
+    def add(self, part: FetchedRecords, header: BatchHeader, max_decompressed_bytes: int) -> bool:
+        """Returns whether the batch fits."""
         data = memoryview(part.records)[header.position + HEADER_BYTES : header.end]
         codec, start = header.codec, self.used
-        room = len(data) if codec is Codec.NONE else max_decompressed_bytes
-        self.used += decompress_into(codec, data, self.buffer[start : start + room])
+        room = len(self.buffer) - PADDING_BYTES - start
+        try:
+            size = len(data) if codec is Codec.NONE else min(room, max_decompressed_bytes)
+            self.used += decompress_into(codec, data, self.buffer[start : start + size])
+        except TargetFullError:
+            return False
         if header.record_count * MIN_RECORD_BYTES > self.used - start:
             raise CorruptBatchError(f"{header.record_count} records in {self.used - start} bytes")
         self.starts.append(start)
@@ -179,43 +186,60 @@ class _Chunk:
         self.parts.append(part)
         self.headers.append(header)
         self.ends.append(self.used)
+        return True
 
 
 def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: ReusableBuffer) -> Iterator[_Chunk]:
     """The batches in chunks. A chunk is valid until the next chunk is requested."""
-    largest = max((header.length for _, header in batches if header.codec is Codec.NONE), default=0)
-    size = CHUNK_BYTES + max(largest, USUAL_BYTES) + PADDING_BYTES
-    if size > _MAX_BUFFER_BYTES:
-        raise UnsupportedRecordFormatError(f"a record batch of {largest} bytes is larger than can be decoded")
-    chunk = _Chunk(memory.of(size))
+    size = _buffer_bytes(batches)
+    chunk = _Chunk(memory.whole(size))
     for part, header in batches:
         try:
-            try:
-                chunk.add(part, header, min(USUAL_BYTES, max_decompressed_bytes))
-            except TargetFullError:
+            if not chunk.add(part, header, max_decompressed_bytes):
                 if chunk.headers:
                     yield chunk
-                chunk = _Chunk(chunk.buffer)
-                yield _large_chunk(part, header, max_decompressed_bytes)
+                room = len(chunk.buffer)
+                del chunk  # so that its memory can be reused, or freed
+                chunk = _larger_chunk(part, header, room, max_decompressed_bytes, memory)
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{describe_batch(part.partition, header)}: {error}") from None
         if chunk.used >= CHUNK_BYTES or chunk.records >= CHUNK_RECORDS:
             yield chunk
-            chunk = _Chunk(chunk.buffer)
+            del chunk  # as above
+            chunk = _Chunk(memory.whole(size))
     if chunk.headers:
         yield chunk
 
 
-def _large_chunk(part: FetchedRecords, header: BatchHeader, max_decompressed_bytes: int) -> _Chunk:
-    """A chunk of one batch that is larger than `USUAL_BYTES`, in memory of its own, which the system takes back."""
-    room = USUAL_BYTES
-    while room < max_decompressed_bytes:
+def _buffer_bytes(batches: Sequence[_Batch]) -> int:
+    """Memory for the chunks of these batches: for all of them, or a chunk that ends with the largest."""
+    sizes = [_expected_bytes(header) for _, header in batches]
+    largest = max(sizes, default=0)
+    size = max(min(sum(sizes), CHUNK_BYTES + largest), MIN_BUFFER_BYTES) + PADDING_BYTES
+    if size > _MAX_BUFFER_BYTES:
+        raise UnsupportedRecordFormatError(f"a record batch of {largest} bytes is larger than can be decoded")
+    return size
+
+
+def _expected_bytes(header: BatchHeader) -> int:
+    """Of the decompressed records."""
+    return header.length if header.codec is Codec.NONE else min(USUAL_EXPANSION * header.length, USUAL_BYTES)
+
+
+def _larger_chunk(
+    part: FetchedRecords, header: BatchHeader, room: int, max_decompressed_bytes: int, memory: ReusableBuffer
+) -> _Chunk:
+    """A chunk of one compressed batch that did not fit into `room`, in the reused memory, which grows. A batch of
+    more than `USUAL_BYTES` gets memory of its own, which the system takes back."""
+    while True:
         room = min(2 * room, max_decompressed_bytes)
-        chunk = _Chunk(np.empty(room + PADDING_BYTES, np.uint8).data)
-        with suppress(TargetFullError):
-            chunk.add(part, header, room)
+        size = room + PADDING_BYTES
+        chunk = _Chunk(memory.whole(size) if room <= USUAL_BYTES else np.empty(size, np.uint8).data)
+        if chunk.add(part, header, max_decompressed_bytes):
             return chunk
         del chunk  # before it is allocated anew
+        if room == max_decompressed_bytes:
+            break
     offset = max(part.from_offset, header.base_offset)
     raise BatchTooLargeError(
         f"{part.partition} at offset {offset}: a record batch of {header.length} bytes decompresses to more than "

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-_OWN_REFERENCES = 2
+OWN_REFERENCES = 2
 """References to unused memory: the attribute and the argument of `getrefcount`."""
 
 
@@ -19,6 +19,11 @@ class ReusableBuffer:
 
     def of(self, size: int) -> memoryview:
         """`size` bytes of arbitrary content. A buffer that is still referenced is not reused."""
-        if len(self._bytes) < size or sys.getrefcount(self._bytes) > _OWN_REFERENCES:
-            self._bytes = np.empty(size, np.uint8)
-        return self._bytes[:size].data
+        return self.whole(size)[:size]
+
+    def whole(self, min_size: int) -> memoryview:
+        """The whole buffer, at least `min_size` bytes. As `of`."""
+        if len(self._bytes) < min_size or sys.getrefcount(self._bytes) > OWN_REFERENCES:
+            self._bytes = np.empty(0, np.uint8)  # frees the buffer before the next is allocated
+            self._bytes = np.empty(min_size, np.uint8)
+        return self._bytes.data

@@ -26,6 +26,8 @@ from tests.unit.kafka.records.handmade import ALL_COLUMNS, COMPRESS, batch_of, f
 MIB = 1 << 20
 CONSTANT_MIB = 128
 """Memory that does not depend on the record batch. Half of it is reused for most batches."""
+FEW_RECORDS_MIB = 8
+"""The same for a few small records: most of it is of the libraries."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,14 @@ class Case:
         batch: builds the record batch, of `mib` decompressed.
         times: limit of the memory beside `CONSTANT_MIB`, as a multiple of the decompressed size.
         outcome: the number of rows, or the name of the error.
+        constant_mib: of the limit.
     """
 
     batch: Callable[[int], bytes]
     mib: int
     times: float
     outcome: int | str
+    constant_mib: int = CONSTANT_MIB
 
 
 def one_record(key: bytes | None, value: bytes | None, header_count: int, headers: bytes) -> bytes:
@@ -68,6 +72,10 @@ def empty_headers_of_many_records(mib: int) -> bytes:
 def tiny_records(mib: int) -> bytes:
     """Of 7 to 10 bytes, with nothing in them."""
     return batch(tiny_records_body(mib * MIB // 10), records=mib * MIB // 10)
+
+
+def few_records(codec: Codec) -> Callable[[int], bytes]:
+    return lambda _: batch(tiny_records_body(100), codec, records=100)
 
 
 def tiny_records_body(count: int) -> bytes:
@@ -110,6 +118,7 @@ CASES = {
     "large value": Case(large_value, 70, 4, 1),
     "header keys of 1 MB": Case(header_keys(MIB, b"k"), 20, 4, 1),
     "header keys of 1 MB that are not UTF-8": Case(header_keys(MIB, b"\xff"), 20, 6, 1),
+    **{f"few records, {codec.name}": Case(few_records(codec), 0, 0, 100, FEW_RECORDS_MIB) for codec in Codec},
     "more records than there are": Case(more_records_than_there_are, 0, 0, "CorruptBatchError"),
     **{f"{codec.name} bomb of 1 GiB": Case(bomb(codec), 1024, 0.25, "BatchTooLargeError") for codec in Codec if codec},
 }
@@ -129,7 +138,7 @@ def memory_bytes() -> int:
 
 def outcome_of(case: Case) -> int | str:
     part = fetched(case.batch(case.mib))
-    limit = memory_bytes() + int((case.times * case.mib + CONSTANT_MIB) * MIB)
+    limit = memory_bytes() + int((case.times * case.mib + case.constant_mib) * MIB)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
         return sum(int(rows.num_rows) for rows in decode([part], ALL_COLUMNS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import NoReturn
 
 import cramjam
 import pytest
@@ -209,3 +210,17 @@ def test_xerial_block_of_a_wrong_length_is_refused(length: int) -> None:
 def test_huge_claims_are_refused(codec: Codec, data: bytes) -> None:
     with pytest.raises(CorruptBatchError, match=codec.name):
         decompress(codec, data)
+
+
+@pytest.mark.parametrize(
+    ("codec", "error"), [(Codec.LZ4, "out of memory"), (Codec.ZSTD, "Allocation error : not enough memory")]
+)
+def test_data_are_not_corrupt_where_memory_is_missing(
+    codec: Codec, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise cramjam.DecompressionError(error)
+
+    monkeypatch.setattr(getattr(cramjam, codec.name.lower()), "decompress_into", fail)
+    with pytest.raises(MemoryError, match=error):
+        decompress_into(codec, memoryview(b"data"), memoryview(bytearray(9)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -18,6 +19,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.records import arrow_arrays, boundaries, decoder
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.kafka.records.reusable_buffer import OWN_REFERENCES, ReusableBuffer
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.kafka.records.handmade import (
@@ -296,7 +298,7 @@ def test_limit_is_not_for_batches_without_a_codec() -> None:
 
 
 def test_batch_too_large_for_32_bit_positions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "_MAX_BUFFER_BYTES", 2**20)
+    monkeypatch.setattr(decoder, "_MAX_BUFFER_BYTES", decoder.MIN_BUFFER_BYTES)
 
     with pytest.raises(UnsupportedRecordFormatError, match="larger than can be decoded"):
         list(decode([fetched(batch([Row(0)]))], ["offset"]))
@@ -304,11 +306,48 @@ def test_batch_too_large_for_32_bit_positions_is_refused(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_larger_batches_than_usual_are_read_between_others(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "USUAL_BYTES", 1000)
+    for name, size in (("CHUNK_BYTES", 500), ("MIN_BUFFER_BYTES", 100), ("USUAL_BYTES", 1000)):
+        monkeypatch.setattr(decoder, name, size)
     rows = [Row(offset, b"%d" % offset, bytes(size)) for offset, size in enumerate((10, 20, 9000, 30, 1500, 40))]
     part = fetched(b"".join(batch([row], codec) for row in rows))
 
     assert rows_of(part) == rows
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_memory_is_reserved_for_what_was_fetched(codec: Codec) -> None:
+    memory = ReusableBuffer()
+    few, many = (fetched(batch([Row(0, value=bytes(size))], codec)) for size in (10, 3_000_000))
+
+    assert list(decode([few], ["value"], memory=memory))
+    assert len(memory.whole(0)) < 2**20 + 100
+    assert list(decode([many], ["value"], memory=memory))
+    assert 3_000_000 < len(memory.whole(0)) < 7_000_000
+
+
+class WatchedBuffer(ReusableBuffer):
+    """Notes whether its memory is in use when it is requested again: then it would be allocated anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_use: list[bool] = []
+
+    def whole(self, min_size: int) -> memoryview:
+        self.in_use.append(sys.getrefcount(self._bytes) > OWN_REFERENCES)
+        return super().whole(min_size)
+
+
+def test_chunks_take_turns_in_memory_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("CHUNK_BYTES", 500), ("MIN_BUFFER_BYTES", 100)):
+        monkeypatch.setattr(decoder, name, size)
+    rows = [Row(offset, b"%d" % offset, bytes(offset * 100)) for offset in range(100)]
+    part, memory = fetched(b"".join(batch([row], Codec.ZSTD) for row in rows)), WatchedBuffer()
+
+    chunks = len(list(decode([part], ["value"], memory=memory)))
+
+    assert len(memory.in_use) > chunks > 50
+    assert not any(memory.in_use)
+    assert len(memory.whole(0)) > 9900
 
 
 # Slices of large batches
