@@ -254,6 +254,11 @@ class ColumnFormat:
     strategy: SubjectNameStrategy
     record_names: tuple[str, ...]
 
+    @property
+    def is_latest(self) -> bool:
+        """Whether the schema is whatever version is the latest."""
+        return self.schema is None and self.version == LATEST_VERSION
+
     def subjects(self, topics: tuple[str, ...]) -> tuple[str, ...]:
         """The subjects in which the schemas of these topics are registered."""
         match self.strategy:

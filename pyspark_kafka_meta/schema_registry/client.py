@@ -149,7 +149,7 @@ class RegistryClient:
         """
         asked = _Asked(f"to register a schema in subject {shortened(subject)}", subject=subject)
         body = self._request("POST", f"/subjects/{_quoted(subject)}/versions", asked, _schema_body(kind, schema))
-        return _field(body, "id", int)
+        return _id(body)
 
     def registered_id(self, subject: str, kind: str, schema: str) -> int:
         """The id of a schema without references that the subject has.
@@ -159,7 +159,7 @@ class RegistryClient:
         """
         asked = _Asked(f"whether subject {shortened(subject)} has the schema", subject=subject)
         body = self._request("POST", f"/subjects/{_quoted(subject)}", asked, _schema_body(kind, schema))
-        return _field(body, "id", int)
+        return _id(body)
 
     def incompatibilities(self, subject: str, kind: str, schema: str) -> list[str] | None:
         """Why the subject's latest version does not accept a schema, as the registry says; None if it accepts it."""
@@ -180,7 +180,7 @@ class RegistryClient:
         references: dict[tuple[str, int], str] = {}
         self._add_references(body, kind, references)
         schema = SchemaText(_field(body, "schema", str), tuple(references.values()))
-        found_id = _field(body, "id", int) if schema_id is None else schema_id
+        found_id = _id(body) if schema_id is None else schema_id
         return body, RegisteredSchema(found_id, kind, schema)
 
     def _add_references(self, body: Mapping[str, Any], kind: str, found: dict[tuple[str, int], str]) -> None:
@@ -379,6 +379,11 @@ def _field(content: Any, name: str, kind: type) -> Any:
             "registry with Confluent's API"
         )
     return value
+
+
+def _id(content: Any) -> int:
+    schema_id: int = _field(content, "id", int)
+    return schema_id
 
 
 def _list(content: Any, kind: type) -> list[Any]:
