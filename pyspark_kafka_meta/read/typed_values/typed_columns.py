@@ -61,13 +61,13 @@ class TypedColumn(NamedTuple):
             return decoded.values, [Malformed(fault.row, fault.cause, None) for fault in decoded.faults]
         unframed = unframe(values, ID_BYTES[self.framing])
         malformed = [Malformed(fault.row, fault.cause, None) for fault in unframed.faults]
-        ids = np.unique(unframed.schema_ids).tolist()
-        if len(ids) == 1 and len(unframed.rows) == len(values):
-            return self._decode(unframed.payloads, ids[0])
+        ids = unframed.schema_ids
+        if len(values) and len(ids) == len(values) and (ids == ids[0]).all():
+            return self._decode(unframed.payloads, int(ids[0]))
         rest = np.setdiff1d(np.arange(len(values)), unframed.rows)
         parts, places = [pa.nulls(len(rest), self.format.arrow_type(self.reader))], [rest]
-        for schema_id in ids:
-            chosen = np.flatnonzero(unframed.schema_ids == schema_id)
+        for schema_id in np.unique(ids).tolist():
+            chosen = np.flatnonzero(ids == schema_id)
             part, faults = self._decode(unframed.payloads.take(pa.array(chosen)), schema_id)
             parts.append(part)
             places.append(unframed.rows[chosen])
