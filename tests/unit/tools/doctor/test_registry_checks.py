@@ -69,5 +69,5 @@ def test_without_topics_their_subjects_are_unknown(registry: MockRegistry) -> No
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(OptionError, match="needs 'schema.registry.url'"):
+    with pytest.raises(OptionError, match=r"needs 'schema\.registry\.url'"):
         split_typed_options({**SERVERS, "valueFormat": "avro"}, ["t"])
