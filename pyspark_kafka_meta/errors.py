@@ -140,6 +140,10 @@ class BatchTooLargeError(KafkaMetaError):
         return str(self.args[0])
 
 
+class ValueSchemaError(KafkaMetaError):
+    """A schema of values cannot be read, or its values cannot be converted to the query's columns."""
+
+
 class ClusterError(KafkaMetaError):
     """A test cluster failed to start or to run a command: the message names what is missing or ends with a log."""
 
