@@ -129,8 +129,8 @@ class _Compiler:
         is_other_map = is_map(self.writer, written) != is_map(self.reader, read) if read.kind == "message" else False
         if is_other_kind or is_other_map or (written.repeated and not read.repeated):
             raise ValueSchemaError(
-                f"The Protobuf field {path} (number {read.number}) is {_describe(self.writer, written)} in the schema of "
-                f"the values, and {_describe(self.reader, read)} in the schema of the column: values would change."
+                f"The Protobuf field {path} (number {read.number}) is {_describe(self.writer, written)} in the schema of the "
+                f"values, and {_describe(self.reader, read)} in the schema of the column: values would change."
             )
 
 

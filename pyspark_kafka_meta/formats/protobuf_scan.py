@@ -1,8 +1,8 @@
 """Finds the fields of many messages of one type at the same time.
 
 Writers put fields in the order of their numbers. So a pass over the known tags in that order finds each field of all
-messages that have it with a few numpy calls, and one pass reads most messages to their end. Other messages stop at a
-field that is unknown or out of order: unknown fields are skipped together, then another pass follows. What is left after
+messages that have it with a few numpy calls, and one pass reads most messages to their end. Others stop at a field that
+is unknown or out of order: unknown fields are skipped together, then another pass follows. What is left after
 a few passes, or has few messages, is read field by field, which bounds the time that any input takes.
 """
 

@@ -26,7 +26,26 @@ MAX_COLUMNS = 100_000
 
 _KINDS = dict(
     enumerate(
-        ["double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "group", "message", "bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64"],
+        [
+            "double",
+            "float",
+            "int64",
+            "uint64",
+            "int32",
+            "fixed64",
+            "fixed32",
+            "bool",
+            "string",
+            "group",
+            "message",
+            "bytes",
+            "uint32",
+            "enum",
+            "sfixed32",
+            "sfixed64",
+            "sint32",
+            "sint64",
+        ],
         1,
     )
 )

@@ -61,8 +61,8 @@ class Payload:
         return (self._words.take(index) >> bit) | (self._words.take(index + 1) << 1 << (63 - bit))
 
     def varints(self, at: Positions) -> tuple[Raw, Positions]:
-        """The varints at these positions, and the positions after them. Bits above the 64th are dropped. A varint of more
-        than `MAX_VARINT_BYTES` appears to be one byte longer than that."""
+        """The varints at these positions, and the positions after them. Bits above the 64th are dropped. A varint of
+        more than `MAX_VARINT_BYTES` appears to be one byte longer than that."""
         first = self.bytes.take(at)
         if not (first & 0x80).any():
             return first.astype(np.uint64), at + 1

@@ -23,7 +23,23 @@ from google.protobuf import (
 FieldProto = descriptor_pb2.FieldDescriptorProto
 SCALARS = {
     name: getattr(FieldProto, f"TYPE_{name.upper()}")
-    for name in ["double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "bytes", "uint32", "sfixed32", "sfixed64", "sint32", "sint64"]
+    for name in [
+        "double",
+        "float",
+        "int64",
+        "uint64",
+        "int32",
+        "fixed64",
+        "fixed32",
+        "bool",
+        "string",
+        "bytes",
+        "uint32",
+        "sfixed32",
+        "sfixed64",
+        "sint32",
+        "sint64",
+    ]
 }
 MAP_KEYS = ("int32", "int64", "uint32", "uint64", "sint32", "fixed64", "sfixed32", "bool", "string")
 WELL_KNOWN = (timestamp_pb2, duration_pb2, wrappers_pb2)
