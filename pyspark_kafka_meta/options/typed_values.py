@@ -31,6 +31,8 @@ class ValueFormat(StrEnum):
 
     BYTES = "bytes"
     AVRO = "avro"
+    PROTOBUF = "protobuf"
+    JSON = "json"
 
 
 class Framing(StrEnum):
@@ -283,11 +285,13 @@ class TypedValuesOptions:
 
     registry: RegistryOptions | None
     value_format: ValueFormat = _format(
-        "value", "Format of values: bytes, or avro, whose values become a struct, or whatever their schema is."
+        "value", "Format of values: bytes, or avro, protobuf or json, whose columns are those of their schema."
     )
     key_format: ValueFormat = _format("key", "As valueFormat, for keys.")
     value_schema: str | None = _schema(
-        "value", "Schema that values are read as, as text or the path of a file. Default: from the registry."
+        "value",
+        "Schema that values are read as, as text or the path of a file; of Protobuf a file of `protoc "
+        "--descriptor_set_out`, of JSON also what Spark's `schema.json()` returns. Default: from the registry.",
     )
     key_schema: str | None = _schema("key", "As valueSchema, for keys.")
     value_version: int | str = _version(
@@ -306,8 +310,8 @@ class TypedValuesOptions:
     key_strategy: SubjectNameStrategy = _strategy("key", "As valueSubjectNameStrategy, for keys.")
     value_record_names: tuple[str, ...] | None = _record_names(
         "value",
-        "Full name of the record, for the strategies record and topic-record. Values of several records, separated by "
-        "commas, become a struct with a member for each.",
+        "Full name of the record, for the strategies record and topic-record, or of Protobuf's message type (default: "
+        "the first). Avro values of several records, separated by commas, become a struct with a member for each.",
     )
     key_record_names: tuple[str, ...] | None = _record_names("key", "As valueRecordName, for keys.")
     on_malformed: OnMalformedRecord = _rows.choice(
@@ -360,25 +364,30 @@ def _column_problems(given: GivenOptions, options: TypedValuesOptions, column: s
     chosen = options.column(column)
     if chosen.format is ValueFormat.BYTES:
         yield from (
-            f"Option '{name[field]}' has no effect without '{name['format']}': set it to avro or remove the option"
+            f"Option '{name[field]}' has no effect without '{name['format']}': set a format or remove the option"
             for field, is_set in is_given.items()
             if is_set
         )
         return
+    if chosen.format is ValueFormat.PROTOBUF and chosen.framing is Framing.APICURIO:
+        yield f"'{name['framing']}' apicurio is not supported for protobuf: use confluent or none"
     if options.registry is None:
         if chosen.framing is not Framing.NONE:
             yield f"'{name['framing']}' {chosen.framing} needs 'schema.registry.url', as a frame has only a schema id"
         elif chosen.schema is None:
             yield f"'{name['format']}' {chosen.format} needs 'schema.registry.url' or '{name['schema']}'"
+    names_message = chosen.format is ValueFormat.PROTOBUF
     if chosen.schema is not None:
         yield from (
             f"Set either '{name['schema']}' or '{name[field]}', not both"
-            for field in ("version", "strategy", "record_names")
+            for field in ("version", "strategy", *(() if names_message else ("record_names",)))
             if is_given[field]
         )
         return
     needs_names = chosen.strategy is not SubjectNameStrategy.TOPIC
+    if len(chosen.record_names) > 1 and chosen.format is not ValueFormat.AVRO:
+        yield f"'{name['record_names']}' must be one name: only Avro has values of several types"
     if needs_names and not chosen.record_names:
         yield f"'{name['strategy']}' {chosen.strategy} needs '{name['record_names']}'"
-    if is_given["record_names"] and not needs_names:
+    if is_given["record_names"] and not needs_names and not names_message:
         yield f"Option '{name['record_names']}' needs '{name['strategy']}' record or topic-record"

@@ -33,6 +33,8 @@ MAX_REFERENCES = 100
 """More schemas than any schema refers to: their references go round in circles."""
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
+DESCRIPTOR_START = "\n"
+"""Of a serialized FileDescriptorProto, whose first field is the name; never of Base64."""
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _UNKNOWN = frozenset({40401, 40402, 40403})
@@ -45,7 +47,7 @@ class RegisteredSchema:
 
     Attributes:
         kind: AVRO, PROTOBUF or JSON.
-        schema: of Protobuf the texts are serialized FileDescriptorProtos in Base64.
+        schema: of Protobuf a FileDescriptorSet.
     """
 
     schema_id: int
@@ -180,6 +182,8 @@ class RegistryClient:
         references: dict[tuple[str, int], str] = {}
         self._add_references(body, kind, references)
         schema = SchemaText(_field(body, "schema", str), tuple(references.values()))
+        if kind == PROTOBUF:
+            schema = SchemaText(_descriptor_set([*schema.references, schema.text]))
         found_id = _id(body) if schema_id is None else schema_id
         return body, RegisteredSchema(found_id, kind, schema)
 
@@ -351,6 +355,25 @@ def _headers(options: RegistryOptions) -> dict[str, str]:
     if options.bearer_token is not None:
         return {**headers, "Authorization": f"Bearer {options.bearer_token.reveal()}"}
     return headers
+
+
+def _descriptor_set(files: Sequence[str]) -> str:
+    """A FileDescriptorSet in Base64, of FileDescriptorProtos in Base64, or as Apicurio sends them: as text."""
+    from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
+
+    try:
+        return base64.b64encode(
+            descriptor_set(
+                [
+                    file.encode() if file.startswith(DESCRIPTOR_START) else base64.b64decode(file, validate=True)
+                    for file in files
+                ]
+            )
+        ).decode()
+    except ValueError:
+        raise SchemaRegistryError(
+            "the schema registry responded with a Protobuf schema that is no descriptor"
+        ) from None
 
 
 def _schema_body(kind: str, schema: str) -> dict[str, str]:

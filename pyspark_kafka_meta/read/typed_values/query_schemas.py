@@ -6,6 +6,7 @@ that a thousand workers need not ask the registry for a schema that was just reg
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
@@ -19,7 +20,14 @@ from pathlib import Path
 from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, SchemaRegistryError, UnknownSchemaError
 from pyspark_kafka_meta.formats.value_formats import FORMATS, Format, SchemaText
 from pyspark_kafka_meta.model import SchemaPin
-from pyspark_kafka_meta.options import ColumnFormat, Framing, RegistryOptions, SubjectNameStrategy, TypedValuesOptions
+from pyspark_kafka_meta.options import (
+    ColumnFormat,
+    Framing,
+    RegistryOptions,
+    SubjectNameStrategy,
+    TypedValuesOptions,
+    ValueFormat,
+)
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup, SubjectVersion
 
 logger = logging.getLogger(__name__)
@@ -88,23 +96,26 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
 def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
     """The schema of a column. Args and errors as of `query_schemas`; `client` is None without a registry."""
     if column.schema is not None:
-        schema, source = SchemaText(_text(column, column.schema)), f"option {column.column}Schema"
+        schema, source = SchemaText(_schema_text(column, column.schema)), f"option {column.column}Schema"
         subjects = column.subjects(topics)
     else:
         assert client is not None, "options without a schema need a registry"
         subjects = column.subjects(topics)
         versions = [client.version(subject, column.version) for subject in subjects]
         schema, source = _schema_of(column, versions), ", ".join(map(_described, versions))
+    if column.format is ValueFormat.PROTOBUF and column.record_names:
+        schema = schema._replace(message=column.record_names[0])
     columns = str(FORMATS[column.format].arrow_type(schema))
     return ReaderSchema(column, schema, SchemaPin(_digest(columns), fingerprint(schema), source), subjects)
 
 
-def _text(column: ColumnFormat, given: str) -> str:
-    """The text of `valueSchema` or `keySchema`, which may be the path of a file."""
-    if given.lstrip()[:1] in ("{", "[", '"'):
+def _schema_text(column: ColumnFormat, given: str) -> str:
+    """The text of `valueSchema` or `keySchema`, which may be the path of a file; of Protobuf always."""
+    if column.format is not ValueFormat.PROTOBUF and given.lstrip()[:1] in ("{", "[", '"'):
         return given
     try:
-        return Path(given).read_text()
+        content = Path(given).read_bytes()
+        return base64.b64encode(content).decode() if column.format is ValueFormat.PROTOBUF else content.decode()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise OptionError(
@@ -133,7 +144,10 @@ def _schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> Sche
                 f"read them in a query each, or set '{column.column}Schema'"
             )
         schemas.append(of_name[0].registered.schema)
-    return schemas[0] if len(schemas) == 1 else wanted.any_of(schemas)
+    if len(schemas) == 1:
+        return schemas[0]
+    assert wanted.any_of is not None, "the options refuse several record names of this format"
+    return wanted.any_of(schemas)
 
 
 def _described(version: SubjectVersion) -> str:
@@ -142,7 +156,8 @@ def _described(version: SubjectVersion) -> str:
 
 def fingerprint(schema: SchemaText) -> str:
     """Equal for equal schemas, whatever their ids and the layout of their JSON."""
-    return _digest("\n".join(map(_canonical, (schema.text, *schema.references))))
+    message = [str(schema.message)] if schema.message else []
+    return _digest("\n".join([*map(_canonical, (schema.text, *schema.references)), *message]))
 
 
 def _canonical(text: str) -> str:

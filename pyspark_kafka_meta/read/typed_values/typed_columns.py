@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, ValueSchemaError
-from pyspark_kafka_meta.formats.framing import unframe
+from pyspark_kafka_meta.formats.framing import unframe, without_message_indexes
 from pyspark_kafka_meta.formats.value_formats import Format, SchemaText
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
@@ -23,6 +23,8 @@ ID_BYTES = {Framing.CONFLUENT: 4, Framing.APICURIO: 8}
 ERROR_SUFFIX = "_error"
 """`value_error` describes what is wrong with `value`."""
 ERROR_TYPE = pa.struct([("cause", pa.string()), ("schema_id", pa.int64()), ("raw", pa.binary())])
+NO_INDEXES: tuple[int, ...] = ()
+"""Of a format without message indexes."""
 LOCATION = ("topic", "partition", "offset")
 
 
@@ -59,25 +61,33 @@ class TypedColumn(NamedTuple):
         if self.framing is Framing.NONE:
             decoded = self.format.decoder(self.reader, self.reader).decode(values)
             return decoded.values, [Malformed(fault.row, fault.cause, None) for fault in decoded.faults]
-        unframed = unframe(values, ID_BYTES[self.framing])
-        malformed = [Malformed(fault.row, fault.cause, None) for fault in unframed.faults]
-        ids = unframed.schema_ids
-        if len(values) and len(ids) == len(values) and (ids == ids[0]).all():
-            return self._decode(unframed.payloads, int(ids[0]))
-        rest = np.setdiff1d(np.arange(len(values)), unframed.rows)
+        framed = unframe(values, ID_BYTES[self.framing])
+        rows, ids, payloads, faults = framed
+        malformed = [Malformed(fault.row, fault.cause, None) for fault in faults]
+        kinds, kind = [NO_INDEXES], np.zeros(len(ids), np.intp)
+        if self.format.has_message_indexes:
+            kinds, kind, payloads, faults = without_message_indexes(payloads)
+            malformed += [Malformed(int(rows[fault.row]), fault.cause, int(ids[fault.row])) for fault in faults]
+        if len(values) and len(ids) == len(values) and (ids == ids[0]).all() and (kind == 0).all():
+            return self._decode(payloads, int(ids[0]), kinds[0])
+        rest = np.setdiff1d(np.arange(len(values)), rows[kind >= 0])
         parts, places = [pa.nulls(len(rest), self.format.arrow_type(self.reader))], [rest]
         for schema_id in np.unique(ids).tolist():
-            chosen = np.flatnonzero(ids == schema_id)
-            part, faults = self._decode(unframed.payloads.take(pa.array(chosen)), schema_id)
-            parts.append(part)
-            places.append(unframed.rows[chosen])
-            malformed += [fault._replace(row=int(places[-1][fault.row])) for fault in faults]
+            for number, indexes in enumerate(kinds):
+                chosen = np.flatnonzero((ids == schema_id) & (kind == number))
+                if not len(chosen):
+                    continue
+                part, bad = self._decode(payloads.take(pa.array(chosen)), schema_id, indexes)
+                parts.append(part)
+                places.append(rows[chosen])
+                malformed += [value._replace(row=int(places[-1][value.row])) for value in bad]
         return _in_order(parts, places), sorted(malformed, key=lambda value: value.row)
 
-    def _decode(self, payloads: pa.Array, schema_id: int) -> tuple[pa.Array, list[Malformed]]:
-        """The payloads of one schema id, none of which is null."""
+    def _decode(self, payloads: pa.Array, schema_id: int, indexes: tuple[int, ...]) -> tuple[pa.Array, list[Malformed]]:
+        """The payloads of one schema id and message type, none of which is null."""
         try:
-            decoded = self.format.decoder(self.writer(schema_id), self.reader).decode(payloads)
+            writer = self.writer(schema_id)._replace(message=indexes)
+            decoded = self.format.decoder(writer, self.reader).decode(payloads)
         except (UnknownSchemaError, ValueSchemaError) as error:
             values = pa.nulls(len(payloads), self.format.arrow_type(self.reader))
             return values, [Malformed(row, str(error), schema_id) for row in range(len(payloads))]
