@@ -33,6 +33,7 @@ class Section(StrEnum):
     TOPICS = "Topics and tables"
     START_AND_END = "Start and end"
     TASKS = "Micro-batches and tasks"
+    TYPED_VALUES = "Typed values"
     FAILURES = "Data loss and errors"
     WRITING = "Writing"
     GROUPS_AND_EVENTS = "Groups and events"

@@ -10,10 +10,12 @@ import gc
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_socket_delays
@@ -22,8 +24,11 @@ from pyspark_kafka_meta.spark.user_errors import entry_points
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+    from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, WriterSchemas
+    from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
 
 
 COLLECT_AFTER_OBJECTS = 20_000
@@ -42,15 +47,19 @@ class Task(InputPartition):
 
     Attributes:
         driver: see `events.origin.driver_name`.
+        schemas: of the writers that the driver knows.
     """
 
-    def __init__(self, ranges: Sequence[OffsetRange], names: bytes, driver: str) -> None:
+    def __init__(
+        self, ranges: Sequence[OffsetRange], names: bytes, driver: str, schemas: Sequence[RegisteredSchema] = ()
+    ) -> None:
         """
         Args:
             names: see `_compressed`.
         """
         self.ranges = tuple(ranges)
         self.driver = driver
+        self.schemas = tuple(schemas)
         self._names = names
 
     @property
@@ -62,21 +71,27 @@ class Task(InputPartition):
 class KafkaMetaReader(LowLatencyTask, DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, at planning."""
 
-    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns, schemas: QuerySchemas | None = None) -> None:
+        """
+        Args:
+            schemas: of typed columns; None without these.
+        """
         self._options = options
         self._columns = columns
+        self._schemas = schemas
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = new_planner(self._options, self._options.client)
         try:
             planned = planner.batch_ranges()
             topics = {planned_range.partition.topic for planned_range in planned}
-            return new_tasks(planner.tasks(planned), topics)
+            writers = () if self._schemas is None else new_writer_schemas(self._schemas, planner.events).current()
+            return new_tasks(planner.tasks(planned), topics, writers)
         finally:
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._options, partition, self._columns)
+        return read_partition(self._options, partition, self._columns, self._schemas)
 
 
 def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
@@ -92,7 +107,9 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     return OffsetPlanner(KafkaClient(client, publisher, options.topic_filter), options)
 
 
-def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str]) -> list[InputPartition]:
+def new_tasks(
+    planned: Iterable[Sequence[OffsetRange]], topics: Collection[str], schemas: Sequence[RegisteredSchema] = ()
+) -> list[InputPartition]:
     """A task for each sequence of ranges. Call it in a planner's process, which knows its driver.
 
     As many tasks carry the names of all topics as `TOPIC_NAMES_BYTES` allows: the first ones, which Spark starts first
@@ -102,7 +119,7 @@ def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str])
 
     driver, names = driver_name(), _compressed(topics)
     with_names = TOPIC_NAMES_BYTES // len(names)
-    return [Task(ranges, names if index < with_names else b"", driver) for index, ranges in enumerate(planned)]
+    return [Task(ranges, names if index < with_names else b"", driver, schemas) for index, ranges in enumerate(planned)]
 
 
 def _compressed(topics: Collection[str]) -> bytes:
@@ -110,7 +127,9 @@ def _compressed(topics: Collection[str]) -> bytes:
     return zlib.compress(" ".join(sorted(topics)).encode())
 
 
-def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    options: SourceOptions, partition: InputPartition, columns: Columns, schemas: QuerySchemas | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
     if not isinstance(partition, Task):
         return  # Spark turns the empty plan of a batch into a partition of another class, without rows
@@ -123,5 +142,22 @@ def read_partition(options: SourceOptions, partition: InputPartition, columns: C
         options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
     names = list(columns.values())
     with worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client:
-        for batch in TaskReader(client, options, list(columns)).read(partition.ranges, partition.topics):
-            yield batch.rename_columns(names)
+        if schemas is None:
+            for batch in TaskReader(client, options, list(columns)).read(partition.ranges, partition.topics):
+                yield batch.rename_columns(names)
+            return
+        from pyspark_kafka_meta.spark.typed_records import typed_rows
+
+        with typed_rows(schemas, partition.schemas, list(columns), client.events) as rows:
+            for batch in TaskReader(client, options, rows.raw_columns).read(partition.ranges, partition.topics):
+                yield rows.convert(batch).rename_columns(names)
+
+
+def new_writer_schemas(schemas: QuerySchemas, events: EventRecorder) -> WriterSchemas:
+    """For the tasks of a planner, whose events show the requests, and those that found the query's own schemas."""
+    from pyspark_kafka_meta.read.typed_values.query_schemas import WriterSchemas
+    from pyspark_kafka_meta.spark.typed_records import record_lookup
+
+    for lookup in schemas.lookups:
+        record_lookup(events, RefreshReason.QUERY_SCHEMA, lookup)
+    return WriterSchemas(schemas, partial(record_lookup, events, RefreshReason.NEW_VERSIONS))

@@ -1,0 +1,73 @@
+"""The formats by name: what is different in each of them for the code that reads or writes columns.
+
+A new format is a row of `FORMATS`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafka_meta.formats.values import ValueDecoder
+
+COMPILED_SCHEMAS = 1_000
+"""A process keeps as many compiled pairs of schemas."""
+
+
+class SchemaText(NamedTuple):
+    """A schema as its author wrote it.
+
+    Attributes:
+        text: of the schema.
+        references: texts of the schemas that it refers to by name, each after those that it refers to itself.
+    """
+
+    text: str
+    references: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What code outside of this package needs of a format. All functions raise ValueSchemaError.
+
+    Attributes:
+        title: in texts for users.
+        registry_type: the format's `schemaType` in a schema registry.
+        arrow_type: of a column with a schema.
+        decoder: from a writer's schema to a reader's schema, compiled once in a process.
+        any_of: the schema of values that have one of several schemas.
+    """
+
+    title: str
+    registry_type: str
+    arrow_type: Callable[[SchemaText], pa.DataType]
+    decoder: Callable[[SchemaText, SchemaText], ValueDecoder]
+    any_of: Callable[[Sequence[SchemaText]], SchemaText]
+
+
+def _avro_type(schema: SchemaText) -> pa.DataType:
+    from pyspark_kafka_meta.formats.avro_schema import arrow_type, parse_avro
+
+    return arrow_type(parse_avro(*schema))
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def _avro_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
+    from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
+    from pyspark_kafka_meta.formats.avro_schema import parse_avro
+
+    return avro_decoder(parse_avro(*writer), parse_avro(*reader))
+
+
+def _avro_union(schemas: Sequence[SchemaText]) -> SchemaText:
+    references = dict.fromkeys(reference for schema in schemas for reference in schema.references)
+    return SchemaText(json.dumps([json.loads(schema.text) for schema in schemas]), tuple(references))
+
+
+FORMATS: Mapping[str, Format] = {"avro": Format("Avro", "AVRO", _avro_type, _avro_decoder, _avro_union)}
