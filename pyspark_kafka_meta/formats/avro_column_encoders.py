@@ -280,8 +280,8 @@ class UnionEncoder:
 
 def decimal_bytes(precision: int) -> int:
     """How many bytes hold each number of as many digits. Spark's `Decimal.minBytesForPrecision`."""
-    bits = (10**precision).bit_length()
-    return bits // 8 + 1
+    largest: int = 10**precision - 1
+    return largest.bit_length() // 8 + 1
 
 
 def _not_null(place: str, values: pa.Array, used: Flags | None) -> Flags | None:

@@ -48,7 +48,7 @@ from pyspark_kafka_meta.formats.avro_schema import (
 from pyspark_kafka_meta.formats.encoded_rows import EncodedRows
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "millis": 10**3, "us": 10**6, "micros": 10**6, "ns": 10**9, "nanos": 10**9}
-_TOP_LEVEL_NAME = "topLevelRecord"
+TOP_LEVEL_NAME = "topLevelRecord"
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -236,13 +236,17 @@ def _text(schema: AvroSchema) -> str:
 # --- the schema of a type ---------------------------------------------------------------------------------------------
 
 
-def derived_schema(given: pa.DataType) -> str:
+def derived_schema(given: pa.DataType, name: str = TOP_LEVEL_NAME) -> str:
     """The schema that Spark's `to_avro` writes columns of this type with, if they have no null.
+
+    Args:
+        name: full name of the record.
 
     Raises:
         ValueSchemaError: Avro has no such type, or no such name of a field.
     """
-    return json.dumps(_derived(given, "", _TOP_LEVEL_NAME, ""))
+    namespace, _, name = name.rpartition(".")
+    return json.dumps(_derived(given, "", name, namespace))
 
 
 def _derived(given: pa.DataType, path: str, name: str, namespace: str) -> Any:

@@ -17,6 +17,11 @@ from pyspark_kafka_meta.formats.values import Fault
 MAGIC = 0
 
 
+def frame(schema_id: int, id_bytes: int) -> bytes:
+    """What precedes a value. `id_bytes` is 4 or 8."""
+    return bytes([MAGIC]) + schema_id.to_bytes(id_bytes)
+
+
 class Unframed(NamedTuple):
     """A column without its frames.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.formats.values import ValueDecoder
+    from pyspark_kafka_meta.formats.values import ValueDecoder, ValueEncoder
 
 COMPILED_SCHEMAS = 1_000
 """A process keeps as many compiled pairs of schemas."""
@@ -42,6 +42,8 @@ class Format:
         arrow_type: of a column with a schema.
         decoder: from a writer's schema to a reader's schema, compiled once in a process.
         any_of: the schema of values that have one of several schemas.
+        encoder: of columns of a type, with a schema. None if values of the format are only read.
+        derived: the schema of a type, whose record has this full name, or any. None if `encoder` is.
     """
 
     title: str
@@ -49,6 +51,8 @@ class Format:
     arrow_type: Callable[[SchemaText], pa.DataType]
     decoder: Callable[[SchemaText, SchemaText], ValueDecoder]
     any_of: Callable[[Sequence[SchemaText]], SchemaText]
+    encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
+    derived: Callable[[pa.DataType, str | None], SchemaText] | None = None
 
 
 def _avro_type(schema: SchemaText) -> pa.DataType:
@@ -70,4 +74,19 @@ def _avro_union(schemas: Sequence[SchemaText]) -> SchemaText:
     return SchemaText(json.dumps([json.loads(schema.text) for schema in schemas]), tuple(references))
 
 
-FORMATS: Mapping[str, Format] = {"avro": Format("Avro", "AVRO", _avro_type, _avro_decoder, _avro_union)}
+def _avro_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
+    from pyspark_kafka_meta.formats.avro_encoder import avro_encoder
+    from pyspark_kafka_meta.formats.avro_schema import parse_avro
+
+    return avro_encoder(parse_avro(*schema), given)
+
+
+def _avro_derived(given: pa.DataType, name: str | None) -> SchemaText:
+    from pyspark_kafka_meta.formats.avro_encoder import TOP_LEVEL_NAME, derived_schema
+
+    return SchemaText(derived_schema(given, name or TOP_LEVEL_NAME))
+
+
+FORMATS: Mapping[str, Format] = {
+    "avro": Format("Avro", "AVRO", _avro_type, _avro_decoder, _avro_union, _avro_encoder, _avro_derived)
+}
