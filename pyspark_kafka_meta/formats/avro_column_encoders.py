@@ -218,8 +218,7 @@ class MapEncoder:
     entries: ArrayEncoder
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        entry = pa.struct([values.type.key_field, values.type.item_field])
-        self.entries.append(rows, values.cast(pa.list_(pa.field("entries", entry, nullable=False))), used)
+        self.entries.append(rows, _entries(values), used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +281,14 @@ def decimal_bytes(precision: int) -> int:
     """How many bytes hold each number of as many digits. Spark's `Decimal.minBytesForPrecision`."""
     largest: int = 10**precision - 1
     return largest.bit_length() // 8 + 1
+
+
+def _entries(maps: pa.MapArray) -> pa.ListArray:
+    """The maps as lists of structs, without a copy. A cast would refuse nulls of required fields below a null."""
+    entries = pa.StructArray.from_arrays([maps.keys, maps.items], fields=[maps.type.key_field, maps.type.item_field])
+    return pa.Array.from_buffers(
+        pa.list_(entries.type), len(maps), maps.buffers()[:2], offset=maps.offset, children=[entries]
+    )
 
 
 def _not_null(place: str, values: pa.Array, used: Flags | None) -> Flags | None:

@@ -73,9 +73,10 @@ def decoded(schema: Any, data: bytes) -> Any:
     return value
 
 
-def framed_id(data: bytes | None) -> int:
+def unframed(data: bytes | None) -> tuple[int, bytes]:
+    """The schema id and the value."""
     assert data is not None and data[0] == 0
-    return int.from_bytes(data[1:5])
+    return int.from_bytes(data[1:5]), data[5:]
 
 
 @pytest.fixture
@@ -112,11 +113,11 @@ def test_orders_are_written_with_the_subjects_schema(
     write(orders(spark), keyFormat="avro")
 
     messages = consume(kafka.bootstrap_servers, topic)
-    assert {(framed_id(message.key()), framed_id(message.value())) for message in messages} == {(key_id, value_id)}
-    keys = [decoded("long", message.key()[5:]) for message in messages]
+    pairs = [(unframed(message.key()), unframed(message.value())) for message in messages]
+    assert {(key[0], value[0]) for key, value in pairs} == {(key_id, value_id)}
+    keys = [decoded("long", key) for (_, key), _ in pairs]
     assert sorted(keys) == list(range(ROWS))
-    values = [decoded(ORDER, message.value()[5:]) for message in messages]
-    assert values == [order(key) for key in keys]
+    assert [decoded(ORDER, value) for _, (_, value) in pairs] == [order(key) for key in keys]
     assert not [path for path in registry.requests if path.startswith("POST")]
     assert len(registry.requests) == 2, "the driver asks once for each column, tasks never"
 
@@ -197,6 +198,6 @@ def test_stream_writes_typed_values_while_the_schema_evolves(
         expected += [(number + 1, {"id": each, "page": "/"} if number else {"id": each}) for each in numbers]
 
     messages = consume(kafka.bootstrap_servers, target, "read_committed")
-    values = [(framed_id(message.value()), message.value()[5:]) for message in messages]
+    values = [unframed(message.value()) for message in messages]
     found = [(schema_id, decoded((first, second)[schema_id - 1], data)) for schema_id, data in values]
     assert sorted(found, key=lambda each: int(each[1]["id"])) == expected

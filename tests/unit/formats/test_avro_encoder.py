@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
 from pyspark_kafka_meta.formats.avro_encoder import avro_encoder, derived_schema
 from pyspark_kafka_meta.formats.avro_schema import parse_avro
 from pyspark_kafka_meta.formats.values import UnwritableValueError
@@ -51,10 +52,17 @@ def by_fastavro(schema: Any, value: Any) -> bytes:
 
 
 def check_seed(seed: int) -> None:
+    """Encoded values equal fastavro's, and what is decoded from them encodes to the same."""
     part = Cases(seed).record()
     drawn = [part.draw() for _ in range(ROWS)]
     expected = [by_fastavro(part.schema, avro) for _, avro in drawn]
     assert encoded(part.schema, part.type, [arrow for arrow, _ in drawn]) == expected, f"seed {seed}"
+
+    schema = parse_avro(json.dumps(part.schema))
+    decoder = avro_decoder(schema, schema)
+    values, faults = decoder.decode(pa.array(expected, pa.binary()))
+    assert faults == []
+    assert avro_encoder(schema, decoder.type).encode(values).to_pylist() == expected, f"seed {seed}"
 
 
 def test_random_schemas_are_encoded_as_by_fastavro() -> None:
