@@ -45,6 +45,7 @@ class LocalRegistry:
         """Starts no process."""
         self._port = free_ports(1)[0]
         self._guard: process_guard.ProcessGuard | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         """Start the registry and wait until it responds: about 7 s, the first time 20 s more.
@@ -57,7 +58,8 @@ class LocalRegistry:
         process_guard.remove_leftovers()
         self._guard = process_guard.ProcessGuard()
         try:
-            self._wait_until_up(self._start(java, folder, self._guard))
+            self._process = self._start(java, folder, self._guard)
+            self._wait_until_up(self._process)
         except BaseException:
             self.close()
             raise
@@ -70,7 +72,9 @@ class LocalRegistry:
         """Kill the registry and remove its data. A second call does nothing."""
         if self._guard is not None:
             self._guard.close()
-        self._guard = None
+        if self._process is not None:
+            self._process.wait()
+        self._guard = self._process = None
 
     @property
     def url(self) -> str:

@@ -80,11 +80,12 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
     """
     lookups: list[RegistryLookup] = []
     client = None if typed.registry is None else RegistryClient(typed.registry, lookups.append)
-    readers = tuple(_reader(column, topics, client) for column in typed.columns)
+    readers = tuple(reader_schema(column, topics, client) for column in typed.columns)
     return QuerySchemas(typed, readers, tuple(lookups))
 
 
-def _reader(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
+def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
+    """The schema of a column. Args and errors as of `query_schemas`; `client` is None without a registry."""
     if column.schema is not None:
         schema, source = SchemaText(schema_text(column, column.schema)), f"option {column.column}Schema"
         subjects = column.subjects(topics)
