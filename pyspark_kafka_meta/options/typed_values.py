@@ -287,11 +287,13 @@ class TypedValuesOptions:
     )
     key_format: ValueFormat = _format("key", "As valueFormat, for keys.")
     value_schema: str | None = _schema(
-        "value", "Schema that values are read as, as text or the path of a file. Default: from the registry."
+        "value",
+        "Schema that values are read as or written with, as text or the path of a file. Default: from the registry.",
     )
     key_schema: str | None = _schema("key", "As valueSchema, for keys.")
     value_version: int | str = _version(
-        "value", "Version of the subject that values are read as: a number, or latest when the query starts."
+        "value",
+        "Version of the subject that values are read as or written with: a number, or latest when the query starts.",
     )
     key_version: int | str = _version("key", "As valueSchemaVersion, for keys.")
     value_framing: Framing | None = _framing(
