@@ -130,7 +130,7 @@ def _default(field: Field, path: str) -> bytes:
 def _union_encoder(union: Union, given: pa.DataType, path: str) -> ColumnEncoder | None:
     column = column_schema(union)
     null_branch = _branch(union, Primitive("null")) if is_nullable(union) else None
-    if pa.types.is_null(given):
+    if pa.types.is_null(given) and null_branch is not None:
         column = Primitive("null")
     if not isinstance(column, Union):
         return BranchEncoder(_place(path), _branch(union, column), null_branch, _encoder(column, given, path))

@@ -151,6 +151,8 @@ def test_no_rows_and_rows_without_bytes() -> None:
         ({"type": "int", "logicalType": "time-millis"}, pa.date32(), r"Avro int \(time-millis\)"),
         ({"type": "long", "logicalType": "timestamp-micros"}, pa.duration("us"), r"Avro long \(timestamp-micros\)"),
         ("string", pa.null(), "the value has type null, which cannot be written as Avro string"),
+        (["string"], pa.null(), "the value has type null, which cannot be written as Avro string"),
+        (["string", "int"], pa.null(), "the value has type null, which cannot be written as Avro union"),
     ],
 )
 def test_column_of_another_type_is_refused(schema: Any, given: pa.DataType, problem: str) -> None:
