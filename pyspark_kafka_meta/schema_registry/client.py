@@ -29,7 +29,7 @@ ATTEMPT_TIMEOUT_S = 10.0
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 5.0
 """The wait before a retry doubles each time, with jitter of a half."""
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
-MAX_REFERENCES = 1_000
+MAX_REFERENCES = 100
 """More schemas than any schema refers to: their references go round in circles."""
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"

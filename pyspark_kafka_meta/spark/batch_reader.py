@@ -7,6 +7,7 @@ method needs them, because Spark imports this package whenever it looks up data 
 from __future__ import annotations
 
 import gc
+import pickle
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -47,24 +48,27 @@ class Task(InputPartition):
 
     Attributes:
         driver: see `events.origin.driver_name`.
-        schemas: of the writers that the driver knows.
     """
 
-    def __init__(
-        self, ranges: Sequence[OffsetRange], names: bytes, driver: str, schemas: Sequence[RegisteredSchema] = ()
-    ) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], names: bytes, driver: str, schemas: bytes = b"") -> None:
         """
         Args:
             names: see `_compressed`.
+            schemas: see `new_tasks`, pickled and compressed.
         """
         self.ranges = tuple(ranges)
         self.driver = driver
-        self.schemas = tuple(schemas)
         self._names = names
+        self._schemas = schemas
 
     @property
     def topics(self) -> frozenset[str]:
         return frozenset(zlib.decompress(self._names).decode().split()) if self._names else frozenset()
+
+    @property
+    def schemas(self) -> tuple[RegisteredSchema, ...]:
+        """Of the writers that the driver knows."""
+        return pickle.loads(zlib.decompress(self._schemas)) if self._schemas else ()
 
 
 @entry_points
@@ -114,12 +118,16 @@ def new_tasks(
 
     As many tasks carry the names of all topics as `TOPIC_NAMES_BYTES` allows: the first ones, which Spark starts first
     and in different workers.
+
+    Args:
+        schemas: that writers of the records may have used.
     """
     from pyspark_kafka_meta.events.origin import driver_name
 
     driver, names = driver_name(), _compressed(topics)
     with_names = TOPIC_NAMES_BYTES // len(names)
-    return [Task(ranges, names if index < with_names else b"", driver, schemas) for index, ranges in enumerate(planned)]
+    known = zlib.compress(pickle.dumps(tuple(schemas))) if schemas else b""
+    return [Task(ranges, names if index < with_names else b"", driver, known) for index, ranges in enumerate(planned)]
 
 
 def _compressed(topics: Collection[str]) -> bytes:

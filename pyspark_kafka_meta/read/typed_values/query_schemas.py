@@ -12,10 +12,11 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, SchemaRegistryError
+from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, SchemaRegistryError, UnknownSchemaError
 from pyspark_kafka_meta.formats.value_formats import FORMATS, Format, SchemaText
 from pyspark_kafka_meta.model import SchemaPin
 from pyspark_kafka_meta.options import ColumnFormat, Framing, RegistryOptions, SubjectNameStrategy, TypedValuesOptions
@@ -215,10 +216,10 @@ class WriterSchemas:
         return tuple({schema.schema_id: schema for schema in self._by_version.values()}.values())
 
     def _update(self, client: RegistryClient, subject: str) -> None:
-        newest = client.versions(subject)[-MAX_WRITERS:]
-        for version in newest:
-            if (subject, version) not in self._by_version:
-                self._by_version[subject, version] = client.version(subject, version).registered
+        with suppress(UnknownSchemaError):  # no schema yet, or not under this subject
+            for version in client.versions(subject)[-MAX_WRITERS:]:
+                if (subject, version) not in self._by_version:
+                    self._by_version[subject, version] = client.version(subject, version).registered
 
 
 def _quick_client(registry: RegistryOptions | None, report: Callable[[RegistryLookup], None]) -> RegistryClient | None:

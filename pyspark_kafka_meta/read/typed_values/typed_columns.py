@@ -137,26 +137,35 @@ class TypedRows:
         for column, typed in self._typed.items():
             raw = arrays[column]
             arrays[column], malformed = typed.decode(raw)
-            for value in malformed:
-                self._take(column, value, batch)
+            if malformed:
+                self._take(column, malformed, batch)
             arrays[column + ERROR_SUFFIX] = _errors(raw, malformed)
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], names=list(self._columns))
 
-    def _take(self, column: str, value: Malformed, batch: pa.RecordBatch) -> None:
-        topic, partition, offset = (batch.column(name)[value.row].as_py() for name in LOCATION)
-        place = TopicPartition(topic, partition)
-        if self._on_malformed is OnMalformedRecord.FAIL:
-            named = "" if value.schema_id is None else f" of schema id {value.schema_id}"
-            raise MalformedRecordError(
-                f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. Set "
-                "'onMalformedRecord' to null, or to record to read the cause and the bytes as a row",
-                topic,
-                partition,
-                offset,
-                value.schema_id,
-            )
-        count = self.malformed.setdefault((column, place), MalformedCount(0, offset, value.cause, value.schema_id))
-        count.records += 1
+    def _take(self, column: str, malformed: Sequence[Malformed], batch: pa.RecordBatch) -> None:
+        """Count the malformed values of a batch, or fail with the first of them."""
+        rows = pa.array([value.row for value in malformed])
+        topics, partitions, offsets = (batch.column(name).take(rows).to_pylist() for name in LOCATION)
+        places = map(TopicPartition, topics, partitions)
+        for value, place, offset in zip(malformed, places, offsets, strict=True):
+            if self._on_malformed is OnMalformedRecord.FAIL:
+                raise _error(column, value, place, offset)
+            key = column, place
+            count = self.malformed.get(key) or MalformedCount(0, offset, value.cause, value.schema_id)
+            count.records += 1
+            self.malformed[key] = count
+
+
+def _error(column: str, value: Malformed, place: TopicPartition, offset: int) -> MalformedRecordError:
+    named = "" if value.schema_id is None else f" of schema id {value.schema_id}"
+    return MalformedRecordError(
+        f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. Set 'onMalformedRecord' to "
+        "null, or to record to read the cause and the bytes as a row",
+        place.topic,
+        place.partition,
+        offset,
+        value.schema_id,
+    )
 
 
 def _errors(raw: pa.Array, malformed: Sequence[Malformed]) -> pa.Array:

@@ -204,6 +204,13 @@ def test_a_registry_that_is_away_does_not_stop_a_plan(registry: MockRegistry, ca
     assert len(writers.current()) == 2
 
 
+def test_a_subject_without_schemas_is_no_failure(registry: MockRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    schemas = of_query(registry, valueSchema=NARROW)
+
+    assert WriterSchemas(schemas, lambda lookup: None).current() == ()
+    assert caplog.records == []
+
+
 def test_values_without_frames_need_no_writers(registry: MockRegistry) -> None:
     register(registry, "t-value", NARROW)
     schemas = of_query(registry, valueFraming="none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -38,10 +39,10 @@ def typed_rows(
     return TypedRows(columns, typed, on_malformed)
 
 
-def records(rows: TypedRows, values: list[bytes | None]) -> pa.RecordBatch:
+def records(rows: TypedRows, values: Sequence[bytes | None]) -> pa.RecordBatch:
     """A batch as the decoder of records yields it."""
     count = len(values)
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Sequence[Any]] = {
         "key": [b"k"] * count,
         "value": values,
         "topic": ["t"] * count,

@@ -148,7 +148,8 @@ def test_schemas_and_malformed_records_are_said_to_a_person(tmp_path: Path) -> N
     unknown = {**asked, "reason": RefreshReason.UNKNOWN_SCHEMA, "schema_subject": None, "schema_id": 7, "error": "no"}
     bad = {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, "malformed_records": 40}
     place = {"cause_topic": "t", "cause_partition": 3}
-    for sequence, event in enumerate((asked, unknown, {**bad, **place}), 1):
+    events: list[dict[str, Any]] = [asked, unknown, {**bad, **place}]
+    for sequence, event in enumerate(events, 1):
         write(tmp_path, made("a" * 32, sequence, NOW_MS, **event))
     shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
 
