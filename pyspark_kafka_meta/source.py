@@ -97,18 +97,19 @@ class KafkaMetaDataSource(DataSource):
                 'Save mode Overwrite not allowed for Kafka, where records are only appended: use mode("append")'
             )
         from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
-        from pyspark_kafka_meta.write.input_columns import sink_columns
+        from pyspark_kafka_meta.spark.typed_rows import typed_sink_columns
 
         options = SinkOptions.parse(self._user_options)
-        return KafkaMetaWriter(options, sink_columns(schema, options.topic))
+        return KafkaMetaWriter(options, typed_sink_columns(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is true in output mode complete, whose rows are appended as by Spark's sink."""
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
-        from pyspark_kafka_meta.write.input_columns import sink_columns
+        from pyspark_kafka_meta.spark.typed_rows import typed_sink_columns
 
         options = SinkOptions.parse(self._user_options).for_stream()
-        return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic), plans=self._plans_writes)
+        columns = typed_sink_columns(schema, options, encodes=self._plans_writes)
+        return KafkaMetaStreamWriter(options, columns, plans=self._plans_writes)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafka_meta.spark.stream_api import reader_of_release

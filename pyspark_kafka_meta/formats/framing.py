@@ -21,6 +21,11 @@ MAX_KINDS = 1_000
 """Of different message types in a column: more are bytes that are no message indexes."""
 
 
+def frame(schema_id: int, id_bytes: int) -> bytes:
+    """What precedes a value. `id_bytes` is 4 or 8."""
+    return bytes([MAGIC]) + schema_id.to_bytes(id_bytes)
+
+
 class Unframed(NamedTuple):
     """A column without its frames.
 

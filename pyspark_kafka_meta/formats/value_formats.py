@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafka_meta.formats.protobuf_schema import ProtobufSchema
-    from pyspark_kafka_meta.formats.values import ValueDecoder
+    from pyspark_kafka_meta.formats.values import ValueDecoder, ValueEncoder
 
 COMPILED_SCHEMAS = 1_000
 """A process keeps as many compiled pairs of schemas."""
@@ -49,6 +49,8 @@ class Format:
         arrow_type: of a column with a schema.
         decoder: from a writer's schema to a reader's schema, compiled once in a process.
         any_of: the schema of values that have one of several schemas; None if there is none.
+        encoder: of columns of a type, with a schema. None if values of the format are only read.
+        derived: the schema of a type, whose record has this full name, or any. None if `encoder` is.
         has_message_indexes: whether Confluent's frames end with those.
     """
 
@@ -57,6 +59,8 @@ class Format:
     arrow_type: Callable[[SchemaText], pa.DataType]
     decoder: Callable[[SchemaText, SchemaText], ValueDecoder]
     any_of: Callable[[Sequence[SchemaText]], SchemaText] | None = None
+    encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
+    derived: Callable[[pa.DataType, str | None], SchemaText] | None = None
     has_message_indexes: bool = False
 
 
@@ -77,6 +81,19 @@ def _avro_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
 def _avro_union(schemas: Sequence[SchemaText]) -> SchemaText:
     references = dict.fromkeys(reference for schema in schemas for reference in schema.references)
     return SchemaText(json.dumps([json.loads(schema.text) for schema in schemas]), tuple(references))
+
+
+def _avro_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
+    from pyspark_kafka_meta.formats.avro_encoder import avro_encoder
+    from pyspark_kafka_meta.formats.avro_schema import parse_avro
+
+    return avro_encoder(parse_avro(schema.text, schema.references), given)
+
+
+def _avro_derived(given: pa.DataType, name: str | None) -> SchemaText:
+    from pyspark_kafka_meta.formats.avro_encoder import TOP_LEVEL_NAME, derived_schema
+
+    return SchemaText(derived_schema(given, name or TOP_LEVEL_NAME))
 
 
 def _protobuf(schema: SchemaText) -> ProtobufSchema:
@@ -124,7 +141,7 @@ def _json_decoder_of(text: str) -> ValueDecoder:
 
 
 FORMATS: Mapping[str, Format] = {
-    "avro": Format("Avro", "AVRO", _avro_type, _avro_decoder, any_of=_avro_union),
+    "avro": Format("Avro", "AVRO", _avro_type, _avro_decoder, _avro_union, _avro_encoder, _avro_derived),
     "protobuf": Format("Protobuf", "PROTOBUF", _protobuf_type, _protobuf_decoder, has_message_indexes=True),
     "json": Format("JSON", "JSON", _json_type, _json_decoder),
 }

@@ -34,6 +34,22 @@ class Decoded(NamedTuple):
     faults: list[Fault]
 
 
+class UnwritableValueError(ValueError):
+    """A value that the schema does not allow.
+
+    Attributes:
+        row: index in the column.
+        cause: a short sentence that names the field, without the value itself.
+    """
+
+    def __init__(self, row: int, cause: str) -> None:
+        super().__init__(row, cause)
+        self.row, self.cause = row, cause
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.cause}"
+
+
 class ValueDecoder(Protocol):
     """Decodes values of one writer's schema to the reader's type."""
 
@@ -56,5 +72,5 @@ class ValueEncoder(Protocol):
         """A column of type binary, without frames; null where the value is null.
 
         Raises:
-            ValueError: names the row and the field of a value that the schema does not allow.
+            UnwritableValueError: the schema does not allow a value.
         """

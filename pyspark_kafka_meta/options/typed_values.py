@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -63,7 +63,7 @@ class OnMalformedRecord(StrEnum):
 
 # --- the registry -----------------------------------------------------------------------------------------------------
 
-_rows = Rows(Section.TYPED_VALUES, Query.RECORDS)
+_rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)
 
 
 def _text(name: str, doc: str) -> Any:
@@ -290,12 +290,13 @@ class TypedValuesOptions:
     key_format: ValueFormat = _format("key", "As valueFormat, for keys.")
     value_schema: str | None = _schema(
         "value",
-        "Schema that values are read as, as text or the path of a file; of Protobuf a file of `protoc "
+        "Schema that values are read as or written with, as text or the path of a file; of Protobuf a file of `protoc "
         "--descriptor_set_out`, of JSON also what Spark's `schema.json()` returns. Default: from the registry.",
     )
     key_schema: str | None = _schema("key", "As valueSchema, for keys.")
     value_version: int | str = _version(
-        "value", "Version of the subject that values are read as: a number, or latest when the query starts."
+        "value",
+        "Version of the subject that values are read as or written with: a number, or latest when the query starts.",
     )
     key_version: int | str = _version("key", "As valueSchemaVersion, for keys.")
     value_framing: Framing | None = _framing(
@@ -320,6 +321,14 @@ class TypedValuesOptions:
         "A value that cannot be decoded: fail, null, or record, which is null with a struct of cause, schema_id and "
         "raw bytes in the column value_error (key_error).",
         section=Section.FAILURES,
+        queries=Query.RECORDS,
+    )
+    auto_register: bool = _rows.choice(
+        "auto.register.schemas",
+        {"false": False, "true": True},
+        "Whether a write registers valueSchema, or else the schema of the DataFrame's type, in the subject. Otherwise "
+        "the subject must have it: valueSchema, or else the version of valueSchemaVersion.",
+        queries=Query.WRITES,
     )
 
     @classmethod
@@ -330,6 +339,10 @@ class TypedValuesOptions:
                 given.refuse(_column_problems(given, options, column))
             if not options.columns and given.given(cls, "on_malformed"):
                 given.refuse(["Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'"])
+            if given.given(cls, "auto_register") and not (options.columns and options.registry):
+                given.refuse(
+                    ["Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"]
+                )
         return options
 
     @property
@@ -376,18 +389,36 @@ def _column_problems(given: GivenOptions, options: TypedValuesOptions, column: s
             yield f"'{name['framing']}' {chosen.framing} needs 'schema.registry.url', as a frame has only a schema id"
         elif chosen.schema is None:
             yield f"'{name['format']}' {chosen.format} needs 'schema.registry.url' or '{name['schema']}'"
+    is_write = given.query in Query.WRITES
     names_message = chosen.format is ValueFormat.PROTOBUF
     if chosen.schema is not None:
+        others = ("version",) if is_write else ("version", "strategy", *(() if names_message else ("record_names",)))
         yield from (
-            f"Set either '{name['schema']}' or '{name[field]}', not both"
-            for field in ("version", "strategy", *(() if names_message else ("record_names",)))
-            if is_given[field]
+            f"Set either '{name['schema']}' or '{name[field]}', not both" for field in others if is_given[field]
         )
-        return
+        if not is_write:
+            return
+    yield from _subject_problems(chosen, name, is_given)
+    if is_write:
+        yield from _write_problems(chosen, name, is_given, options.auto_register)
+
+
+def _subject_problems(chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool]) -> Iterator[str]:
     needs_names = chosen.strategy is not SubjectNameStrategy.TOPIC
     if len(chosen.record_names) > 1 and chosen.format is not ValueFormat.AVRO:
         yield f"'{name['record_names']}' must be one name: only Avro has values of several types"
     if needs_names and not chosen.record_names:
         yield f"'{name['strategy']}' {chosen.strategy} needs '{name['record_names']}'"
-    if is_given["record_names"] and not needs_names and not names_message:
+    if is_given["record_names"] and not needs_names and chosen.format is not ValueFormat.PROTOBUF:
         yield f"Option '{name['record_names']}' needs '{name['strategy']}' record or topic-record"
+
+
+def _write_problems(
+    chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool], registers: bool
+) -> Iterator[str]:
+    if chosen.format is not ValueFormat.AVRO:
+        yield f"'{name['format']}' {chosen.format} is only for reads: a write takes avro, or bytes"
+    if registers and is_given["version"] and chosen.schema is None:
+        yield f"Set either 'auto.register.schemas' or '{name['version']}', not both"
+    if len(chosen.record_names) > 1:
+        yield f"Option '{name['record_names']}' must be one name in a write"

@@ -96,20 +96,20 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
 def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
     """The schema of a column. Args and errors as of `query_schemas`; `client` is None without a registry."""
     if column.schema is not None:
-        schema, source = SchemaText(_schema_text(column, column.schema)), f"option {column.column}Schema"
+        schema, source = SchemaText(schema_text(column, column.schema)), f"option {column.column}Schema"
         subjects = column.subjects(topics)
     else:
         assert client is not None, "options without a schema need a registry"
         subjects = column.subjects(topics)
         versions = [client.version(subject, column.version) for subject in subjects]
-        schema, source = _schema_of(column, versions), ", ".join(map(_described, versions))
+        schema, source = schema_of(column, versions), ", ".join(map(_described, versions))
     if column.format is ValueFormat.PROTOBUF and column.record_names:
         schema = schema._replace(message=column.record_names[0])
     columns = str(FORMATS[column.format].arrow_type(schema))
     return ReaderSchema(column, schema, SchemaPin(_digest(columns), fingerprint(schema), source), subjects)
 
 
-def _schema_text(column: ColumnFormat, given: str) -> str:
+def schema_text(column: ColumnFormat, given: str) -> str:
     """The text of `valueSchema` or `keySchema`, which may be the path of a file; of Protobuf always."""
     if column.format is not ValueFormat.PROTOBUF and given.lstrip()[:1] in ("{", "[", '"'):
         return given
@@ -124,7 +124,7 @@ def _schema_text(column: ColumnFormat, given: str) -> str:
         ) from None
 
 
-def _schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> SchemaText:
+def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> SchemaText:
     """The schema of each record name, which all topics share, or of any of them."""
     wanted = FORMATS[column.format]
     for version in versions:
