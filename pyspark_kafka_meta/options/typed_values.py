@@ -416,8 +416,6 @@ def _subject_problems(chosen: ColumnFormat, name: Mapping[str, str], is_given: M
 def _write_problems(
     chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool], registers: bool
 ) -> Iterator[str]:
-    if chosen.format is not ValueFormat.AVRO:
-        yield f"'{name['format']}' {chosen.format} is only for reads: a write takes avro, or bytes"
     if registers and is_given["version"] and chosen.schema is None:
         yield f"Set either 'auto.register.schemas' or '{name['version']}', not both"
     if len(chosen.record_names) > 1:

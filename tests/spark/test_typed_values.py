@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections import Counter
@@ -22,6 +23,8 @@ from tests.spark.traces import run_to_the_end, wait_until_quiet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
+ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"
+"""A FileDescriptorProto: message Id { int32 id = 1; }"""
 ORDER: dict[str, Any] = {
     "type": "record",
     "name": "Order",
@@ -169,6 +172,22 @@ def test_bare_values_have_the_schema_of_the_query(
     rows = spark.read.format("kafkameta").options(**options, **schemas).load().select("key", "value.id").collect()
 
     assert [tuple(row) for row in rows] == [("k", 7)]
+
+
+def test_protobuf_keys_and_json_values(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
+) -> None:
+    registry.register(f"{topic}-key", base64.b64encode(ID_FILE).decode(), kind="PROTOBUF")
+    json_id = registry.register(
+        f"{topic}-value", '{"type": "object", "properties": {"page": {"type": "string"}}}', kind="JSON"
+    )
+    key = b"\0\0\0\0\1" + b"\0" + b"\x08\x07"
+    value = b"\0" + json_id.to_bytes(4, "big") + b'{"page": "a", "more": 1}'
+    produce(topic, [{"key": key, "value": value}, {"key": key, "value": None}])
+
+    rows = read(keyFormat="protobuf", valueFormat="json").select("key.id", "value.page").collect()
+
+    assert sorted(map(tuple, rows), key=str) == [(7, "a"), (7, None)]
 
 
 def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(

@@ -8,7 +8,13 @@ import pickle
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import Framing, OnMalformedRecord, SourceOptions, SubjectNameStrategy, ValueFormat
+from pyspark_kafka_meta.options import (
+    Framing,
+    OnMalformedRecord,
+    SourceOptions,
+    SubjectNameStrategy,
+    ValueFormat,
+)
 
 MINIMAL = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 URL = {"schema.registry.url": "http://localhost:8081"}
@@ -81,11 +87,14 @@ def test_tls_of_the_registry_is_that_of_a_broker_with_its_own_options() -> None:
 
 
 BAD = [
-    ({"valueFormat": "arvo"}, "Option 'valueFormat' must be bytes or avro, got 'arvo' (did you mean 'avro'?)"),
+    (
+        {"valueFormat": "arvo"},
+        "Option 'valueFormat' must be bytes or avro or protobuf or json, got 'arvo' (did you mean 'avro'?)",
+    ),
     ({"valueFormat": "avro"}, "'valueFormat' avro needs 'schema.registry.url' or 'valueSchema'"),
     (
         {"valueSchema": '"int"'},
-        "Option 'valueSchema' has no effect without 'valueFormat': set it to avro or remove the option",
+        "Option 'valueSchema' has no effect without 'valueFormat': set a format or remove the option",
     ),
     (
         {"onMalformedRecord": "null"},
