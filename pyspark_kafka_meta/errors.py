@@ -173,11 +173,18 @@ class MalformedRecordError(KafkaMetaError):
     """A key or value does not have the format of keyFormat or valueFormat, and onMalformedRecord is fail.
 
     Attributes:
-        topic, partition, offset: of the record.
+        topic, partition, offset: of the record; None if unknown.
         schema_id: in its frame; None if it has none.
     """
 
-    def __init__(self, message: str, topic: str, partition: int, offset: int, schema_id: int | None) -> None:
+    def __init__(
+        self,
+        message: str,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        schema_id: int | None = None,
+    ) -> None:
         super().__init__(message, topic, partition, offset, schema_id)
         self.topic, self.partition, self.offset, self.schema_id = topic, partition, offset, schema_id
 
