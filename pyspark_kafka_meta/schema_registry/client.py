@@ -93,11 +93,16 @@ class _Asked(NamedTuple):
 
 
 class _TryAgain(Exception):  # noqa: N818
-    """An attempt failed in a way that may pass."""
+    """An attempt failed in a way that may pass.
 
-    def __init__(self, error: SchemaRegistryError) -> None:
+    Attributes:
+        is_timeout: the last attempt has little time, so its timeout says less than an earlier error.
+    """
+
+    def __init__(self, error: SchemaRegistryError, is_timeout: bool = False) -> None:
         super().__init__(error)
         self.error = error
+        self.is_timeout = is_timeout
 
 
 def _ignore(lookup: RegistryLookup) -> None:
@@ -221,10 +226,12 @@ class RegistryClient:
 
     def _retried(self, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None, deadline: float) -> Any:
         failures = 0
+        error: SchemaRegistryError | None = None
         while True:
             try:
                 return self._attempt(method, path, asked, body, min(deadline, time.monotonic() + ATTEMPT_TIMEOUT_S))
             except _TryAgain as failed:
+                error = error if error is not None and failed.is_timeout else failed.error
                 self._current = (self._current + 1) % len(self._urls)
                 rounds, position = divmod(failures, len(self._urls))
                 failures += 1
@@ -232,7 +239,7 @@ class RegistryClient:
                 if position == len(self._urls) - 1:
                     pause_s = min(BACKOFF_S * 2**rounds, BACKOFF_MAX_S) * random.uniform(0.5, 1)
                 if time.monotonic() + pause_s >= deadline:
-                    raise failed.error from None
+                    raise error from None
             time.sleep(pause_s)
 
     def _attempt(self, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None, deadline: float) -> Any:
@@ -242,7 +249,8 @@ class RegistryClient:
             status, data = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
         except TimeoutError:
             raise _TryAgain(
-                SchemaRegistryError(f"the schema registry at {url} did not respond in time when asked {asked.what}")
+                SchemaRegistryError(f"the schema registry at {url} did not respond in time when asked {asked.what}"),
+                is_timeout=True,
             ) from None
         except OptionError as error:
             raise OptionError(str(error).replace("kafka.ssl.", "schema.registry.ssl.")) from None

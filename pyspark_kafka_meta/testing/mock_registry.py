@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
@@ -128,11 +129,12 @@ class MockRegistry:
             handler.close_connection = True
             return
         status, data = scripted
-        handler.send_response(status)
-        handler.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data)
+        with suppress(OSError):  # the client did not wait
+            handler.send_response(status)
+            handler.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            handler.send_header("Content-Length", str(len(data)))
+            handler.end_headers()
+            handler.wfile.write(data)
 
     def _answer(self, handler: BaseHTTPRequestHandler, body: bytes | None) -> tuple[int, bytes]:
         try:

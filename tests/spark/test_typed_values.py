@@ -322,7 +322,7 @@ def test_a_registry_that_refuses_is_one_sentence_before_the_query_starts(
     read: Callable[..., DataFrame], registry: MockRegistry, script: Any, sentence: str, is_stream: bool
 ) -> None:
     script(registry)
-    options = {"schema.registry.timeout.ms": "500", "schema.registry.basic.auth.user.info": "me:kept-secret"}
+    options = {"schema.registry.timeout.ms": "2000", "schema.registry.basic.auth.user.info": "me:kept-secret"}
 
     with pytest.raises(Exception, match=sentence) as caught:
         read(is_stream, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_a_certificate_of_another_host_is_refused() -> None:
 
 
 def test_a_client_certificate_is_shown() -> None:
-    own = {"keystore_key": Secret(CLIENT.key), "keystore_certificate_chain": CLIENT.certificate}
+    own: dict[str, Any] = {"keystore_key": Secret(CLIENT.key), "keystore_certificate_chain": CLIENT.certificate}
     with scripted_broker(over_tls(REGISTRY, respond, AUTHORITY.certificate)) as address:
         assert ask(address.port, truststore_certificates=AUTHORITY.certificate, **own) == ["a-b"]
         with pytest.raises(SchemaRegistryError, match=r"no TLS connection|cannot reach"):

@@ -139,6 +139,20 @@ def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegist
     assert len(registry.requests) == 4
 
 
+def test_an_error_says_more_than_the_timeout_of_the_last_attempt(registry: MockRegistry) -> None:
+    registry.respond(500)
+    registry.respond(500)
+
+    def slow_later() -> None:
+        while not registry.requests:
+            time.sleep(0.01)
+        registry.delay_s = 30.0
+
+    threading.Thread(target=slow_later, daemon=True).start()
+    with pytest.raises(SchemaRegistryError, match=r"failed when asked for schema id 7 \(500"):
+        client(registry, timeout_ms=3_000).schema(7)
+
+
 def test_another_url_is_asked_if_one_fails(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     with MockRegistry() as away:
