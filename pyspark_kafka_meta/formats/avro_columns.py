@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, Cursor, Flags, Longs, number_array
+from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor, Flags, Longs, number_array
 
 BAD_INT = "an int has more than 32 bits"
 BAD_BOOLEAN = "a boolean is neither 0 nor 1"
@@ -246,7 +246,7 @@ class Binary(_Slices):
         """Copies each value once."""
         index = np.flatnonzero(present)
         part = cursor.select(index)
-        at, length = cursor.at.copy(), np.full(len(cursor), -1)
+        at, length = np.zeros(len(cursor), np.int64), np.full(len(cursor), -1)
         at[index], length[index] = part.slices(self.fixed_bytes, self.field)
         cursor.resume(index, part)
         return self._array(cursor, at, length)
@@ -276,18 +276,15 @@ class Decimal(_Slices):
 
     def read(self, cursor: Cursor) -> pa.Array:
         at, length = cursor.slices(self.fixed_bytes, self.field)
-        data = cursor.memory.data
-        place = np.arange(_DECIMAL_BYTES)
-        numbers = data.take((at + length)[:, None] - 1 - place, mode="clip")
-        sign = (data.take(at, mode="clip").view(np.int8) >> 7).view(np.uint8)
-        numbers = np.where(place < length[:, None], numbers, sign[:, None])
-        bad = length == 0
-        for row in np.flatnonzero(length > _DECIMAL_BYTES).tolist():
-            lead = data[at[row] : at[row] + length[row] - _DECIMAL_BYTES]
-            bad[row] = (lead != sign[row]).any() or (numbers[row, -1] ^ sign[row]) > 0x7F
-        bad |= ~_has_digits(numbers, self.type.precision)
-        _check(cursor, bad, BAD_DECIMAL, self.field)
-        return pa.Array.from_buffers(self.type, len(at), [None, pa.py_buffer(numbers)])
+        memory, bad = cursor.memory, length == 0
+        low = memory.numbers(">i8", at).astype(np.int64) >> (64 - 8 * np.clip(length, 1, 8))
+        words = np.stack([low, low >> 63], axis=1)
+        long = np.flatnonzero((length > 8) | (at > len(memory.data) - 8))
+        if long.size:
+            words[long], has_more = _words(memory.data, at[long], length[long])
+            bad[long] |= has_more
+        _check(cursor, bad | ~_has_digits(words, self.type.precision), BAD_DECIMAL, self.field)
+        return pa.Array.from_buffers(self.type, len(at), [None, pa.py_buffer(words)])
 
 
 class Record(Column):
@@ -397,16 +394,16 @@ def _check(cursor: Cursor, bad: Flags, cause: str, field: str) -> None:
 def long_at(data: memoryview, at: int, end: int) -> tuple[int, int]:
     """A zigzag varint of one value, and the position after it."""
     raw = shift = 0
-    while at < end and shift < 70:
+    while at < end:
         byte = data[at]
         raw |= (byte & 0x7F) << shift
         at += 1
         shift += 7
-        if byte < 0x80 and raw < 2**64:
+        if raw >= 2**64 or (byte > 0x7F and shift == 70):
+            raise BadValue(BAD_VARINT)
+        if byte <= 0x7F:
             return raw >> 1 ^ -(raw & 1), at
-        if byte < 0x80:
-            break
-    raise BadValue(BAD_VARINT)
+    raise BadValue(TRUNCATED)
 
 
 def _flags(array: pa.BooleanArray) -> Flags:
@@ -428,9 +425,22 @@ def _not_text(values: pa.BinaryArray) -> Flags:
     return bad
 
 
-def _has_digits(numbers: npt.NDArray[np.uint8], precision: int) -> Flags:
-    """Whether numbers of 128 bits, little-endian, have at most so many digits."""
-    low, high = numbers.view("<u8")[:, 0], numbers.view("<i8")[:, 1]
+def _words(data: npt.NDArray[np.uint8], at: Longs, length: Longs) -> tuple[Longs, Flags]:
+    """Big-endian numbers of any length as low and high word, and whether they have more than 128 bits."""
+    place = np.arange(_DECIMAL_BYTES)
+    numbers = data.take((at + length)[:, None] - 1 - place, mode="clip")
+    sign = (data.take(at, mode="clip").view(np.int8) >> 7).view(np.uint8)
+    numbers = np.where(place < length[:, None], numbers, sign[:, None])
+    has_more = np.zeros(len(at), np.bool_)
+    for row in np.flatnonzero(length > _DECIMAL_BYTES).tolist():
+        lead = data[at[row] : at[row] + length[row] - _DECIMAL_BYTES]
+        has_more[row] = (lead != sign[row]).any() or (numbers[row, -1] ^ sign[row]) > 0x7F
+    return numbers.view("<i8"), has_more
+
+
+def _has_digits(words: Longs, precision: int) -> Flags:
+    """Whether numbers, as low and high word, have at most so many digits."""
+    low, high = words[:, 0].view(np.uint64), words[:, 1]
 
     def less(limit: int) -> Flags:
         limit_low, limit_high = np.uint64(limit & 2**64 - 1), np.int64(limit >> 64)

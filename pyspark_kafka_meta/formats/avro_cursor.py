@@ -9,8 +9,8 @@ Nobody can trust the bytes. What makes this safe:
   come from the next record (or again from the last byte of all), the number is wrong, and the position is after the end
   of the record. It stays there, so one look at the ends of all records, by `finish`, finds such records.
 - A length is compared with the end of its record before it is used. Nothing is read or allocated by a wrong one.
-- A record at fault is noted with its cause, and goes on with harmless numbers in place of wrong ones, so that others stay
-  in step. Whatever it then yields is dropped in the end, when the rows at fault become null.
+- A record at fault is noted with its cause, and goes on with harmless numbers in place of wrong ones, so that others
+  stay in step. Whatever it then yields is dropped in the end, when the rows at fault become null.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ TRAILING_BYTES = "bytes follow the last field"
 BAD_VARINT = "a number has more than 64 bits"
 BAD_LENGTH = "a length is negative or reaches over the end of the value"
 BAD_COUNT = "a number of items is larger than the rest of the value, or has too many items without bytes"
+BAD_SIZE = "a block of items has another size than it says"
 MAX_EMPTY_ITEMS = 100
 """In one value: items of arrays and maps that take no bytes, such as nulls, which no end of the value limits."""
 
-_WORD_BYTES = 8
+WORD_BYTES = 8
 _MAX_VARINT_BYTES = 10
 _STOP_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x0101010101010101)
@@ -55,7 +56,7 @@ class Memory:
     """
 
     def __init__(self, data: Bytes, rows: int) -> None:
-        self.data = data if len(data) >= _WORD_BYTES else np.concatenate([data, np.zeros(_WORD_BYTES, np.uint8)])
+        self.data = data if len(data) >= WORD_BYTES else np.concatenate([data, np.zeros(WORD_BYTES, np.uint8)])
         self.view = memoryview(self.data)  # type: ignore[arg-type]
         self.causes: dict[int, str] = {}
         self.empty_items = np.zeros(rows, np.int64)
@@ -70,16 +71,16 @@ class Memory:
     def binary_array(self, at: Longs, length: Longs) -> pa.BinaryArray:
         """The bytes at these positions; a length of -1 is null. The caller has checked both.
 
-        The data becomes one Arrow array whose even elements are the values and whose odd elements are what lies between
-        them; `take` copies the even elements.
+        The data becomes one Arrow array, of what is before the first value, the first value, what is between it and the
+        second, and so on; `take` copies the values. Arrow checks the first and last offset, so they are the data's.
         """
-        offsets = np.empty(2 * len(at), np.int32)
-        offsets[::2] = at
-        np.add(at, np.maximum(length, 0), out=offsets[1::2], casting="unsafe")
-        segments = pa.Array.from_buffers(
-            pa.binary(), max(len(offsets) - 1, 0), [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-        )
-        return segments.take(number_array(np.arange(0, len(offsets), 2, dtype=np.int32), length >= 0))
+        offsets = np.empty(2 * len(at) + 2, np.int32)
+        offsets[0], offsets[-1] = 0, len(self.data)
+        offsets[1:-1:2] = at
+        np.add(at, np.maximum(length, 0), out=offsets[2:-1:2], casting="unsafe")
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        segments = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+        return segments.take(number_array(np.arange(1, len(offsets) - 1, 2, dtype=np.int32), length >= 0))
 
 
 class Cursor:
@@ -153,22 +154,29 @@ class Cursor:
             self.at = np.where(bad, self.end, self.at)
         return self.move(length), length
 
-    def block_counts(self, min_bytes: int, field: str) -> Longs:
-        """Numbers of items in the next blocks of arrays; 0 at their ends. After a negative number comes a size in
-        bytes, which only helps those who want to jump over the block."""
-        count = self.longs(field)
+    def block_counts(self, min_bytes: int, before: Longs, field: str) -> tuple[Longs, Longs]:
+        """Numbers of items in the next blocks of arrays, 0 at their ends; and where the blocks end, -1 if they do not
+        say so. After a negative number comes the size of the block in bytes.
+
+        Args:
+            min_bytes: of an item.
+            before: numbers of items in the blocks before.
+        """
+        count, block_end = self.longs(field), np.full(len(self), -1)
         if count.min(initial=0) < 0:
             sized = np.flatnonzero(count < 0)
             part = self.select(sized)
-            part.longs(field)
+            size = part.longs(field)
             self.resume(sized, part)
+            fits = (size >= 0) & (size <= part.end - part.at)
+            block_end[sized] = np.where(fits, part.at + size, 0)  # no block ends at 0
             count[sized] = -count[sized]  # -2**63 stays negative
-        limit = (self.end - self.at) // min_bytes if min_bytes else MAX_EMPTY_ITEMS
-        bad = (count < 0) | (count > limit)
+        limit = (self.end - self.at) // min_bytes if min_bytes else MAX_EMPTY_ITEMS - before
+        bad = (count < 0) | (count > limit) | (self.at > self.end)
         if bad.any():
             self.fail(bad, BAD_COUNT, field)
             count[bad] = 0
-        return count
+        return count, block_end
 
     def move(self, size_bytes: int | Longs) -> Longs:
         """Go on by sizes in bytes. Returns the positions before."""
@@ -189,7 +197,7 @@ class Cursor:
         words = self.memory.numbers("<u8", self.at)
         stops = ~words
         stops &= _STOP_BITS
-        slow = np.flatnonzero((stops == 0) | (self.at > len(self.memory.data) - _WORD_BYTES))
+        slow = np.flatnonzero((stops == 0) | (self.at > len(self.memory.data) - WORD_BYTES))
         stops ^= stops - _ONE  # the bits up to the first stop bit
         words &= stops
         words &= ~_STOP_BITS

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafka_meta.formats.avro_columns import Column
-from pyspark_kafka_meta.formats.avro_cursor import Bytes, Cursor, Longs, Memory, number_array
+from pyspark_kafka_meta.formats.avro_cursor import WORD_BYTES, Bytes, Cursor, Longs, Memory, number_array
 from pyspark_kafka_meta.formats.avro_resolution import resolve
 from pyspark_kafka_meta.formats.avro_schema import AvroSchema
 from pyspark_kafka_meta.formats.values import Decoded, Fault, ValueDecoder
@@ -52,7 +52,8 @@ class _AvroDecoder:
         rows = np.arange(len(values))
         if values.null_count:
             rows = rows[values.is_valid().to_numpy(zero_copy_only=False)]
-        memory = Memory(_data(values), len(values))
+        data, offsets = _data(values)[offsets[0] : offsets[-1] + WORD_BYTES], offsets - offsets[0]
+        memory = Memory(data, len(values))
         cursor = Cursor(memory, offsets[:-1][rows], offsets[1:][rows], rows)
         array = self._column.read(cursor)
         cursor.finish()

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafka_meta.formats.avro_columns import BadValue, Column, long_at
-from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, MAX_EMPTY_ITEMS, Cursor, Longs
+from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, BAD_SIZE, MAX_EMPTY_ITEMS, Cursor, Longs
 
 FEW = 24
 """So many arrays are as fast one by one as together."""
@@ -46,11 +46,14 @@ class Items(Column):
         _ItemFinder(self, cursor).run()
 
     def skip_one(self, data: memoryview, at: int, end: int) -> int:
-        return self.follow(data, at, end, 0, [])
+        return self.follow(data, at, end, [])
 
-    def follow(self, data: memoryview, at: int, end: int, left: int, found: list[int]) -> int:
-        """The position after an array, from a position in a block that has `left` more items. Adds the positions of
-        items to `found`."""
+    def follow(self, data: memoryview, at: int, end: int, found: list[int], left: int = 0, block_end: int = -1) -> int:
+        """The position after an array. Adds the positions of its items to `found`.
+
+        Args:
+            left, block_end: items from the position to the end of its block, and this end if the block says so.
+        """
         size = self.item.fixed_bytes
         while True:
             if size is None:
@@ -60,19 +63,22 @@ class Items(Column):
             elif left:
                 found.extend(range(at, at + left * size, size) if size else ())
                 at += left * size
-            left, at = self._count_at(data, at, end)
+            if block_end not in (-1, at):
+                raise BadValue(BAD_SIZE)
+            left, block_end, at = self._block_at(data, at, end)
             if not left:
                 return at
 
-    def _count_at(self, data: memoryview, at: int, end: int) -> tuple[int, int]:
-        """`Cursor.block_counts` of one array."""
+    def _block_at(self, data: memoryview, at: int, end: int) -> tuple[int, int, int]:
+        """`Cursor.block_counts` of one array, and the position after it."""
         count, at = long_at(data, at, end)
+        block_end = -1
         if count < 0:
-            _, at = long_at(data, at, end)
-            count = -count
+            size, at = long_at(data, at, end)
+            count, block_end = -count, max(at + size, 0)
         if count > ((end - at) // self.item.min_bytes if self.item.min_bytes else MAX_EMPTY_ITEMS):
             raise BadValue(BAD_COUNT)
-        return count, at
+        return count, block_end, at
 
 
 class _ItemFinder:
@@ -86,6 +92,7 @@ class _ItemFinder:
         self._items, self._cursor = items, cursor
         self._at = cursor.at.copy()
         self._left = np.zeros(len(cursor), np.int64)
+        self._block_end = np.full(len(cursor), -1)
         self.counts = np.zeros(len(cursor), np.int64)
         self._found: list[tuple[Longs, Longs, Longs]] = []
 
@@ -116,8 +123,12 @@ class _ItemFinder:
         at_start = arrays[self._left[arrays] == 0]
         if not at_start.size:
             return arrays
-        part = self._part(at_start)
-        self._left[at_start] = part.block_counts(self._items.item.min_bytes, self._items.field)
+        part, block_end = self._part(at_start), self._block_end[at_start]
+        wrong = (block_end >= 0) & (block_end != part.at)
+        if wrong.any():
+            part.fail(wrong, BAD_SIZE, self._items.field)
+        counts = part.block_counts(self._items.item.min_bytes, self.counts[at_start], self._items.field)
+        self._left[at_start], self._block_end[at_start] = counts
         self._at[at_start] = part.at
         return arrays[self._left[arrays] > 0]
 
@@ -143,7 +154,8 @@ class _ItemFinder:
         cursor, found = self._cursor, list[int]()
         at, end = int(self._at[array]), int(cursor.end[array])
         try:
-            self._at[array] = self._items.follow(cursor.memory.view, at, end, int(self._left[array]), found)
+            block = int(self._left[array]), int(self._block_end[array])
+            self._at[array] = self._items.follow(cursor.memory.view, at, end, found, *block)
         except BadValue as error:
             bad = np.zeros(len(cursor), np.bool_)
             bad[array] = True

@@ -124,6 +124,13 @@ def test_subject_that_is_missing_or_of_another_format_is_refused(registry: MockR
         column(registry)
 
 
+@pytest.mark.parametrize("name", ["json", "protobuf"])
+def test_format_that_is_only_read_is_refused(registry: MockRegistry, name: str) -> None:
+    with pytest.raises(OptionError, match=f"^'valueFormat' {name} is only for reading: write bytes or avro$"):
+        column(registry, valueFormat=name)
+    assert registry.requests == []
+
+
 def test_value_that_does_not_fit_is_named_by_its_row_in_the_task() -> None:
     typed = column(None, valueSchema=V1)
     with pytest.raises(InvalidRowError, match=r"^row 101 cannot be written with the schema of value: field id is null"):
