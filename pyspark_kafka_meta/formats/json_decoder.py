@@ -3,12 +3,12 @@
 Arrow's JSON reader decodes many records together, where that is exact:
 
 - The type is a struct without maps, decimals, binary values and floats, for which the reader has other rules.
-- A record begins with `{`, ends with `}` and has no line break. After `}` JSON allows `{` only between documents, and no
-  string continues after a line break: so each line begins a document, and as many rows as lines are one for each line.
+- A record begins with `{`, ends with `}` and has no line break. After `}` JSON allows `{` only between documents, and
+  no string continues after a line break: so each line begins a document, and as many rows as lines are one of each.
 
 If the reader refuses some records, or it is not exact, each half is tried again. A few records are read one by one by
-Python's `json`, which finds the cause; there the last one of equal keys wins, as for Spark, and 1.0 is an integer, as in
-JSON Schema. Words such as NaN are refused as values, but not looked for in what the schema does not have.
+Python's `json`, which finds the cause; there the last one of equal keys wins, as for Spark, and 1.0 is an integer, as
+in JSON Schema. Words such as NaN are refused as values, but not looked for in what the schema does not have.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _from_text(value: str, type_: pa.DataType, path: str) -> Any:
     return None
 
 
-def _from_number(value: float | Decimal, type_: pa.DataType) -> Any:
+def _from_number(value: Any, type_: pa.DataType) -> Any:
     """None if it has another type."""
     try:
         if pa.types.is_integer(type_):

@@ -73,7 +73,7 @@ def expected(order: Any) -> dict[str, Any] | None:
 def _checked(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError
-    if kind is str:
+    if isinstance(value, str):
         value.encode()
     return value
 
