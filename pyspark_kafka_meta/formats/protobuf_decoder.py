@@ -35,8 +35,8 @@ from pyspark_kafka_meta.formats.protobuf_values import (
 from pyspark_kafka_meta.formats.protobuf_wire import Flags, Longs, Payload
 from pyspark_kafka_meta.formats.values import Decoded, Fault
 
-CHUNK_ROWS = 16_384
-CHUNK_BYTES = 1024 * 1024
+CHUNK_ROWS = 8_192
+CHUNK_BYTES = 2 * 1024 * 1024
 """A chunk has one row at least. In larger ones, each field reads bytes that have left the CPU's cache."""
 
 MISSING = "a required field is missing"
@@ -68,8 +68,9 @@ class ProtobufDecoder:
     def decode(self, values: pa.Array) -> Decoded:
         faults: list[Fault] = []
         chunks = [pa.array([], self.type)]
+        payload = Payload(np.empty(0, np.uint8))
         for begin, end in _chunks(values):
-            chunk, causes = _decode_chunk(self.plan, values.slice(begin, end - begin))
+            chunk, causes = _decode_chunk(self.plan, values.slice(begin, end - begin), payload)
             chunks.append(chunk)
             faults += [Fault(begin + row, causes[row]) for row in sorted(causes)]
         return Decoded(chunks[1] if len(chunks) == 2 else pa.concat_arrays(chunks), faults)
@@ -91,11 +92,15 @@ def _chunks(values: pa.Array) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _decode_chunk(plan: MessagePlan, values: pa.Array) -> tuple[pa.Array, Mapping[int, str]]:
-    """The structs, and causes of faults by row."""
-    offsets, data = _offsets(values), values.buffers()[2]
-    payload = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data else np.empty(0, np.uint8)
-    chunk = _Chunk(Payload(payload))
+def _decode_chunk(plan: MessagePlan, values: pa.Array, payload: Payload) -> tuple[pa.Array, Mapping[int, str]]:
+    """The structs, and causes of faults by row.
+
+    Args:
+        payload: memory for the bytes.
+    """
+    offsets = _offsets(values)
+    payload.replace(np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]])
+    chunk = _Chunk(payload)
     rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     at, end = (offsets[:-1] - offsets[0])[rows], (offsets[1:] - offsets[0])[rows]
     parts = _Parts(at, end, np.arange(len(rows)), len(rows), rows)

@@ -46,13 +46,18 @@ _ONE, _TWO, _FOUR = np.uint64(1), np.uint64(2), np.uint64(4)
 
 
 class Payload:
-    """A copy of bytes, padded so that reads after their end find zeros. Copying brings them into the CPU's cache."""
+    """A copy of bytes, which brings them into the CPU's cache. What follows their end can be read and means nothing."""
 
     def __init__(self, data: Bytes) -> None:
-        self.size = len(data)
-        self.bytes = np.zeros((self.size + _PADDING_BYTES) // 8 * 8, np.uint8)
-        self.bytes[: self.size] = data
-        self._words = self.bytes.view("<u8")
+        self.bytes = np.empty(0, np.uint8)
+        self.replace(data)
+
+    def replace(self, data: Bytes) -> None:
+        """Copies other bytes, into the same memory if they fit: fresh memory costs as much as the copy."""
+        if len(self.bytes) < len(data) + _PADDING_BYTES:
+            self.bytes = np.zeros((len(data) + _PADDING_BYTES + 7) // 8 * 8, np.uint8)
+            self._words = self.bytes.view("<u8")
+        self.bytes[: len(data)] = data
 
     def words(self, at: Longs) -> Raw:
         """The 8 bytes at each position as a little-endian number. Two aligned reads are four times as fast as one that
