@@ -239,7 +239,7 @@ def test_types_that_arrows_reader_lacks_are_read_one_by_one() -> None:
 def test_top_level_values_need_not_be_objects() -> None:
     assert decode(pa.list_(pa.field("element", pa.int64())), [b"[1, null]", b"{}", None]) == (
         [[1, None], None, None],
-        {1: "the value at $ cannot be read as list<element: int64>"},
+        {1: "the value at $ is not of type array"},
     )
 
 
