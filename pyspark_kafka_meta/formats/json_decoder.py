@@ -3,12 +3,12 @@
 Arrow's JSON reader decodes many records together, where that is exact:
 
 - The type is a struct without maps, decimals, binary values and floats, for which the reader has other rules.
-- A record begins with `{`, ends with `}` and has no line break. After `}` JSON allows `{` only between documents, and no
-  string continues after a line break: so each line begins a document, and as many rows as lines are one for each line.
+- A record begins with `{`, ends with `}` and has no line break. After `}` JSON allows `{` only between documents, and
+  no string continues after a line break: so each line begins a document, and as many rows as lines are one of each.
 
-If the reader refuses some records, or it is not exact, each half is tried again. A few records are read one by one by
-Python's `json`, which finds the cause; there the last one of equal keys wins, as for Spark, and 1.0 is an integer, as in
-JSON Schema. Words such as NaN are refused as values, but not looked for in what the schema does not have.
+If the reader refuses some records, or it is not exact, each sixteenth is tried again. A few records are read one by one
+by Python's `json`, which finds the cause; there the last one of equal keys wins, as for Spark, and 1.0 is an integer,
+as in JSON Schema. Words such as NaN are refused as values, but not looked for in what the schema does not have.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +32,12 @@ from pyspark_kafka_meta.formats.values import Decoded, Fault
 
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 16_384
-FEW_RECORDS = 32
+PIECES = 16
+FEW_RECORDS = 64
 """Reading so many one by one takes as long as a call of Arrow's reader."""
 MAX_EXACT_FLOAT = 2**53
+
+Converter: TypeAlias = Callable[[Any], Any]
 
 _MORE_THAN_MICROS = re.compile(r"(\.\d{6})\d+")
 """Of a timestamp: cut, as Spark does."""
@@ -78,6 +81,7 @@ class _Decoding:
         self._type = type_
         self._columns = pa.schema(list(_as_read(type_))) if _is_columnar(type_) else None
         self._parse_float = Decimal if _has(type_, pa.types.is_decimal) else float
+        self._convert = _converter(type_, "$")
         self.faults: list[Fault] = []
 
     def decode(self, values: pa.Array, row: int) -> list[pa.Array]:
@@ -86,8 +90,9 @@ class _Decoding:
             decoded = self._decode_together(values)
             if decoded is not None:
                 return [decoded]
-            half = len(values) // 2
-            return [*self.decode(values[:half], row), *self.decode(values[half:], row + half)]
+            size = -(-len(values) // PIECES)
+            pieces = [self.decode(values.slice(at, size), row + at) for at in range(0, len(values), size)]
+            return [array for piece in pieces for array in piece]
         return [self._decode_one_by_one(values, row)]
 
     def _decode_together(self, values: pa.Array) -> pa.Array | None:
@@ -124,7 +129,7 @@ class _Decoding:
             raise ValueError("the text is not UTF-8") from None
         except (ValueError, RecursionError, InvalidOperation):
             raise ValueError("the text is not valid JSON, is nested too deeply, or has a number too long") from None
-        return _converted(document, self._type, "$")
+        return None if document is None else self._convert(document)
 
 
 def _are_objects(values: pa.Array) -> bool:
@@ -157,7 +162,7 @@ def _has(type_: pa.DataType, predicate: Callable[[pa.DataType], bool]) -> bool:
 
 
 def _is_columnar(type_: pa.DataType) -> bool:
-    """Whether Arrow's reader has the same rules for the type as `_converted`. It would round floats once, not twice."""
+    """Whether Arrow's reader has the same rules for the type as `_converter`. It would round floats once, not twice."""
     others = (pa.types.is_map, pa.types.is_decimal, pa.types.is_binary, pa.types.is_float32)
     return pa.types.is_struct(type_) and not any(_has(type_, other) for other in others)
 
@@ -171,64 +176,90 @@ def _as_read(type_: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_temporal(type_) else type_
 
 
-def _converted(value: Any, type_: pa.DataType, path: str) -> Any:
-    """The value of `json.loads` as pyarrow makes arrays of it.
+def _converter(type_: pa.DataType, path: str) -> Converter:
+    """Makes of a value of `json.loads`, which is not null, what pyarrow makes arrays of.
 
-    Raises:
-        ValueError: the value does not have the type.
+    The converter raises ValueError if the value does not have the type.
     """
-    if value is None:
-        return None
-    converted = None
-    if pa.types.is_struct(type_) and isinstance(value, dict):
-        return {each.name: _converted(value.get(each.name), each.type, f"{path}.{each.name}") for each in type_}
-    if pa.types.is_map(type_) and isinstance(value, dict):
-        return [(_text(key, path), _converted(each, type_.item_type, f"{path}[*]")) for key, each in value.items()]
-    if pa.types.is_list(type_) and isinstance(value, list):
-        return [_converted(each, type_.value_type, f"{path}[*]") for each in value]
-    if pa.types.is_boolean(type_) and isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        converted = _from_text(value, type_, path)
-    elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        converted = _from_number(value, type_)
-    if converted is None:
-        raise ValueError(f"the value at {path} cannot be read as {type_}")
+    if pa.types.is_struct(type_):
+        return _struct_converter([(each.name, _converter(each.type, f"{path}.{each.name}")) for each in type_], path)
+    if pa.types.is_map(type_):
+        convert_item = _converter(type_.item_type, f"{path}[*]")
+        return lambda value: [
+            (_text(key, path), None if each is None else convert_item(each))
+            for key, each in _checked(value, dict, path).items()
+        ]
+    if pa.types.is_list(type_):
+        convert = _converter(type_.value_type, f"{path}[*]")
+        return lambda value: [None if each is None else convert(each) for each in _checked(value, list, path)]
+    if pa.types.is_boolean(type_):
+        return lambda value: _checked(value, bool, path)
+    if pa.types.is_string(type_):
+        return lambda value: _text(_checked(value, str, path), path)
+    convert_scalar = _from_number if _is_number(type_) else _from_text
+
+    def converted(value: Any) -> Any:
+        try:
+            return convert_scalar(value, type_)
+        except (ValueError, OverflowError, InvalidOperation):  # pa.ArrowInvalid is a ValueError
+            raise ValueError(f"the value at {path} cannot be read as {type_}") from None
+
     return converted
 
 
-def _text(value: str, path: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"the text at {path} has half of a surrogate pair") from None
+def _struct_converter(fields: Sequence[tuple[str, Converter]], path: str) -> Converter:
+    def converted(value: Any) -> dict[str, Any]:
+        get = _checked(value, dict, path).get
+        return {name: None if (each := get(name)) is None else convert(each) for name, convert in fields}
+
+    return converted
+
+
+def _checked(value: Any, kind: type, path: str) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"the value at {path} is not of type {_JSON_TYPES[kind]}")
     return value
 
 
-def _from_text(value: str, type_: pa.DataType, path: str) -> Any:
-    """None if it has another type."""
-    if pa.types.is_string(type_):
-        return _text(value, path)
-    try:
-        if pa.types.is_binary(type_):
-            return base64.b64decode(value, validate=True)
-        if pa.types.is_temporal(type_):
-            return pa.scalar(_MORE_THAN_MICROS.sub(r"\1", value.upper())).cast(type_)
-    except ValueError:  # pa.ArrowInvalid is one
-        pass
-    return None
+_JSON_TYPES = {dict: "object", list: "array", str: "string", bool: "boolean"}
 
 
-def _from_number(value: float | Decimal, type_: pa.DataType) -> Any:
-    """None if it has another type."""
-    try:
-        if pa.types.is_integer(type_):
-            is_exact = isinstance(value, int) or (value == int(value) and abs(value) <= MAX_EXACT_FLOAT)
-            return pa.scalar(int(value), type_).as_py() if is_exact else None
-        if pa.types.is_floating(type_):
-            return float(value) if math.isfinite(float(value)) else None
-        if pa.types.is_decimal(type_):
-            return pa.scalar(Decimal(value), type_).as_py()
-    except (ValueError, OverflowError, InvalidOperation):  # pa.ArrowInvalid is a ValueError
-        pass
-    return None
+def _text(value: str, path: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"the text at {path} has half of a surrogate pair") from None
+    return value
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
+
+
+def _from_text(value: Any, type_: pa.DataType) -> Any:
+    """Raises ValueError for other texts, and for other values."""
+    if type(value) is not str:
+        raise ValueError
+    if pa.types.is_binary(type_):
+        return base64.b64decode(value, validate=True)
+    return pa.scalar(_MORE_THAN_MICROS.sub(r"\1", value.upper())).cast(type_)
+
+
+def _from_number(value: Any, type_: pa.DataType) -> Any:
+    """Raises ValueError, OverflowError or InvalidOperation for what the type cannot hold."""
+    if type(value) not in (int, float, Decimal):
+        raise ValueError
+    if pa.types.is_floating(type_):
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError
+        return number
+    if pa.types.is_decimal(type_):
+        return pa.scalar(Decimal(value), type_).as_py()
+    number = int(value)
+    limit = 1 << (type_.bit_width - 1)
+    is_exact = type(value) is int or (number == value and abs(number) <= MAX_EXACT_FLOAT)
+    if not is_exact or not -limit <= number < limit:
+        raise ValueError
+    return number

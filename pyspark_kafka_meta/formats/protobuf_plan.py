@@ -119,18 +119,21 @@ class _Compiler:
         if map_:
             # An absent key or value is zero or empty, even if it is a message.
             read_type = replace(read_type, fields=tuple(replace(field, presence=False) for field in read_type.fields))
-            struct = pa.struct([("key", type_.key_type), ("value", type_.item_type)]) if type_ else pa.struct([])
+            struct = (
+                pa.struct([("key", type_.key_type), ("value", type_.item_type)]) if type_ is not None else pa.struct([])
+            )
         else:
-            struct = _struct(type_.value_type if read.repeated and type_ else type_)
+            struct = _struct(type_.value_type if read.repeated and type_ is not None else type_)
         return self.message(written_type, read_type, struct, path)
 
     def _check(self, written: Field, read: Field, path: str) -> None:
         is_other_kind = written.kind != read.kind and written.kind not in _ALSO_READABLE.get(read.kind, ())
         is_other_map = is_map(self.writer, written) != is_map(self.reader, read) if read.kind == "message" else False
         if is_other_kind or is_other_map or (written.repeated and not read.repeated):
+            there, here = _describe(self.writer, written), _describe(self.reader, read)
             raise ValueSchemaError(
-                f"The Protobuf field {path} (number {read.number}) is {_describe(self.writer, written)} in the schema of the "
-                f"values, and {_describe(self.reader, read)} in the schema of the column: values would change."
+                f"The Protobuf field {path} (number {read.number}) is {there} in the schema of the values, and {here}"
+                " in the schema of the column: values would change."
             )
 
 

@@ -27,7 +27,6 @@ from pyspark_kafka_meta.formats.protobuf_wire import (
     Flags,
     Longs,
     Payload,
-    Positions,
     Raw,
     wire_fields,
 )
@@ -75,24 +74,18 @@ class Found(NamedTuple):
     """
 
     message: Longs
-    at: Positions
-    after: Positions
+    at: Longs
+    after: Longs
     raw: Raw
 
     def select(self, rows: Flags | Longs) -> Found:
         return Found._make(column[rows] for column in self)
 
-    @property
-    def in_order(self) -> bool:
-        return bool((self.message[1:] >= self.message[:-1]).all())
+
+NONE_FOUND = Found(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
 
 
-NONE_FOUND = Found(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.uint64))
-
-
-def find_fields(
-    payload: Payload, tags: Sequence[Tag], at: Positions, end: Positions, on_fault: OnFault
-) -> dict[int, Found]:
+def find_fields(payload: Payload, tags: Sequence[Tag], at: Longs, end: Longs, on_fault: OnFault) -> dict[int, Found]:
     """The kept fields of the messages between these positions, by field number.
 
     Args:
@@ -110,9 +103,10 @@ def find_fields(
 
 
 def _joined(parts: Sequence[Found]) -> Found:
-    found = parts[0] if len(parts) == 1 else Found._make(map(np.concatenate, zip(*parts, strict=True)))
-    if found.in_order:
-        return found
+    """Each part is in the order of messages."""
+    if len(parts) == 1:
+        return parts[0]
+    found = Found._make(map(np.concatenate, zip(*parts, strict=True)))
     return found.select(np.argsort(found.message, kind="stable"))
 
 
@@ -124,9 +118,9 @@ class _Scan:
         parts: what was found by field number, each part in the order of messages.
     """
 
-    def __init__(self, payload: Payload, tags: Sequence[Tag], at: Positions, end: Positions, on_fault: OnFault) -> None:
+    def __init__(self, payload: Payload, tags: Sequence[Tag], at: Longs, end: Longs, on_fault: OnFault) -> None:
         self._payload, self._tags, self._on_fault = payload, tags, on_fault
-        self._at, self._end = at.astype(np.int32), end.astype(np.int32)
+        self._at, self._end = at.copy(), end
         self.messages = np.arange(len(at), dtype=np.int64)
         self.parts: dict[int, list[Found]] = {}
         self._drop_complete()
@@ -134,12 +128,12 @@ class _Scan:
     def read_known_fields(self) -> None:
         for tag in self._tags:
             rows = self._rows_with(tag)
-            while len(rows):
+            while rows is None or len(rows):
                 self._read(tag, rows)
                 if not tag.repeated:
                     break
                 rows = self._rows_with(tag)
-                if 0 < len(rows) < FEW_MESSAGES:
+                if rows is not None and 0 < len(rows) < FEW_MESSAGES:
                     self.read_one_by_one(rows.tolist())
                     break
         self._drop_complete()
@@ -163,44 +157,41 @@ class _Scan:
     def read_one_by_one(self, rows: Iterable[int]) -> None:
         """Reads these messages to their ends, with a Python object for each field."""
         numbers = {tag.value: tag.number for tag in self._tags if tag.kept}
-        data = memoryview(self._payload.bytes)
+        data = memoryview(self._payload.bytes.data)
         found: dict[int, list[tuple[int, int, int, int]]] = {}
         for row in rows:
-            message = int(self.messages[row])
+            index = int(self.messages[row])
             try:
                 for field in wire_fields(data, int(self._at[row]), int(self._end[row])):
                     if field.tag in numbers:
-                        found.setdefault(numbers[field.tag], []).append((message, field.at, field.after, field.raw))
+                        found.setdefault(numbers[field.tag], []).append((index, field.at, field.after, field.raw))
             except ValueError as error:
-                self._on_fault(np.array([message]), str(error))
+                self._on_fault(np.array([index]), str(error))
             self._at[row] = self._end[row]
         for number, fields in found.items():
-            columns = zip(NONE_FOUND, zip(*fields, strict=True), strict=True)
-            self._add(number, Found._make(np.array(values, kind.dtype) for kind, values in columns))
+            message, at, after = np.array([each[:3] for each in fields], np.int64).T
+            self._add(number, Found(message, at, after, np.array([each[3] for each in fields], np.uint64)))
 
-    def _rows_with(self, tag: Tag) -> Longs:
-        """Which of the messages have the tag at their position."""
+    def _rows_with(self, tag: Tag) -> Longs | None:
+        """Which of the messages have the tag at their position; None for all."""
         first, *rest = tag.encoded()
         matches = self._payload.bytes.take(self._at) == first
         for distance, byte in enumerate(rest, 1):
             matches &= self._payload.bytes.take(self._at + distance) == byte
         matches &= self._at < self._end
-        return np.flatnonzero(matches)
+        return None if matches.all() else np.flatnonzero(matches)
 
-    def _read(self, tag: Tag, rows: Longs) -> None:
-        all_rows = len(rows) == len(self.messages)
-        begin = (self._at if all_rows else self._at[rows]) + len(tag.encoded())
-        at, after, raw, good = self._read_values(tag.wire_type, rows, begin)
+    def _read(self, tag: Tag, rows: Longs | None) -> None:
+        which: Longs | slice = slice(None) if rows is None else rows
+        at, after, raw, good = self._read_values(tag.wire_type, which, self._at[which] + len(tag.encoded()))
         if tag.kept:
-            found = Found(self.messages[rows], at, after, raw)
+            found = Found(self.messages[which], at, after, raw)
             self._add(tag.number, found if good is None else found.select(good))
 
     def _add(self, number: int, found: Found) -> None:
         self.parts.setdefault(number, []).append(found)
 
-    def _read_values(
-        self, wire_type: int, rows: Longs, at: Positions
-    ) -> tuple[Positions, Positions, Raw, Flags | None]:
+    def _read_values(self, wire_type: int, rows: Longs | slice, at: Longs) -> tuple[Longs, Longs, Raw, Flags | None]:
         """Moves these messages behind their values at these positions; behind their end if they are malformed.
 
         Returns where values begin and end, varints, and which are good; None for all.
@@ -208,17 +199,15 @@ class _Scan:
         end = self._end[rows]
         raw, max_bytes = np.zeros(len(at), np.uint64), 0
         if wire_type in _FIXED_BYTES:
-            after = at + np.int32(_FIXED_BYTES[wire_type])
+            after = at + _FIXED_BYTES[wire_type]
         else:
             raw, after = self._payload.varints(at)
             max_bytes = MAX_VARINT_BYTES if wire_type == VARINT else MAX_LENGTH_BYTES
-        overlong = (after - at > max_bytes) if max_bytes else np.False_
+        overlong = (after - at > max_bytes) if max_bytes else np.zeros(len(at), np.bool_)
         if wire_type == LENGTH:
-            length, at = raw.view(np.int64), after
-            bad = overlong | (length < 0) | (length > end - at)
-            after = at + np.where(bad, 0, length).astype(np.int32)
-        else:
-            bad = overlong | (after > end)
+            at, after = after, after + raw.view(np.int64)
+            overlong |= after < at
+        bad = overlong | (after > end)
         if not bad.any():
             self._at[rows] = after
             return at, after, raw, None
@@ -227,8 +216,8 @@ class _Scan:
         self._at[rows] = np.where(bad, end, after)
         return at, after, raw, ~bad
 
-    def _report(self, rows: Longs, which: Flags, cause: str) -> None:
-        self._on_fault(self.messages[rows[which]], cause)
+    def _report(self, rows: Longs | slice, which: Flags, cause: str) -> None:
+        self._on_fault(self.messages[rows][which], cause)
 
     def _drop_complete(self) -> None:
         rest = self._at < self._end

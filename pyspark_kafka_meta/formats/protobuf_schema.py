@@ -281,7 +281,7 @@ class _Types:
     def add_file(self, file: _Node) -> None:
         edition = file.number(14) or (_PROTO3 if file.text(12) == "proto3" else 0)
         defaults = {_PRESENCE: _IMPLICIT} if edition == _PROTO3 else {} if edition else {_ENUM_TYPE: _CLOSED}
-        features = defaults | file.features(8, 50)
+        features = {**defaults, **file.features(8, 50)}
         scope = f"{file.text(2)}." if file.text(2) else ""
         self._add_types(scope, file.all(4), file.all(5), features)
 
@@ -289,9 +289,9 @@ class _Types:
         self, scope: str, messages: Sequence[bytes], enums: Sequence[bytes], features: Mapping[int, int]
     ) -> None:
         for node in map(_Node, enums):
-            self._add_enum(scope + node.text(1), node, features | node.features(3, 7))
+            self._add_enum(scope + node.text(1), node, {**features, **node.features(3, 7)})
         for node in map(_Node, messages):
-            self._add_message(scope + node.text(1), node, features | node.features(7, 12))
+            self._add_message(scope + node.text(1), node, {**features, **node.features(7, 12)})
 
     def _add_enum(self, full_name: str, node: _Node, features: Mapping[int, int]) -> None:
         names: dict[int, str] = {}

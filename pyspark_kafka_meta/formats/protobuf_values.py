@@ -77,7 +77,7 @@ def raw_numbers(payload: Payload, wire_type: int, found: Found) -> Raw:
     if wire_type == VARINT:
         return found.raw
     words = payload.words(found.at)
-    return words if wire_type == FIXED64 else words & 0xFFFFFFFF
+    return words if wire_type == FIXED64 else words & np.uint64(0xFFFFFFFF)
 
 
 def unpacked(payload: Payload, wire_type: int, found: Found) -> tuple[Found, dict[str, Longs]]:
@@ -88,7 +88,7 @@ def unpacked(payload: Payload, wire_type: int, found: Found) -> tuple[Found, dic
     """
     if wire_type == VARINT:
         return _unpacked_varints(payload, found)
-    size = np.int32(8 if wire_type == FIXED64 else 4)
+    size = 8 if wire_type == FIXED64 else 4
     length = found.after - found.at
     good = length % size == 0
     owner, at = _spread(found.at[good], length[good] // size, size)
@@ -101,7 +101,7 @@ def _unpacked_varints(payload: Payload, found: Found) -> tuple[Found, dict[str, 
     ends_with_varint = (found.after > found.at) & (payload.bytes.take(np.maximum(found.after - 1, 0)) < 0x80)
     good = ends_with_varint | (found.after == found.at)
     rest = found.select(good)
-    owner, at = _spread(rest.at, rest.after - rest.at, np.int32(1))
+    owner, at = _spread(rest.at, rest.after - rest.at, 1)
     is_last = payload.bytes.take(at) < 0x80
     # A number begins where a pack begins and after the last byte of each other number.
     is_first = np.empty(len(at), np.bool_)
@@ -114,12 +114,11 @@ def _unpacked_varints(payload: Payload, found: Found) -> tuple[Found, dict[str, 
     return Found(message, begin, after, raw), faults
 
 
-def _spread(at: npt.NDArray[np.int32], counts: npt.NDArray[Any], step: np.int32) -> tuple[Longs, npt.NDArray[np.int32]]:
+def _spread(at: Longs, counts: Longs, step: int) -> tuple[Longs, Longs]:
     """From each position, `counts` positions with this step. Returns the index of the first position, and positions."""
     owner = np.repeat(np.arange(len(at)), counts)
     before = np.cumsum(counts) - counts
-    distance = (np.arange(len(owner)) - before[owner]).astype(np.int32)
-    return owner, at[owner] + distance * step
+    return owner, at[owner] + (np.arange(len(owner)) - before[owner]) * step
 
 
 def byte_strings(payload: Payload, found: Found) -> pa.BinaryArray:
@@ -131,7 +130,7 @@ def byte_strings(payload: Payload, found: Found) -> pa.BinaryArray:
     with_gaps = pa.Array.from_buffers(
         pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(payload.bytes)]
     )
-    return with_gaps.take(pa.array(np.arange(0, len(offsets) - 1, 2, np.int32)))
+    return with_gaps.take(pa.array(np.arange(0, len(offsets) - 1, 2)))
 
 
 def strings(values: pa.BinaryArray) -> tuple[pa.StringArray, Flags | None]:

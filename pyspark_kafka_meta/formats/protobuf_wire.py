@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Positions: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
 Raw: TypeAlias = npt.NDArray[np.uint64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -43,41 +42,52 @@ DEEP_GROUP = f"more than {MAX_GROUP_DEPTH} groups are nested"
 _PADDING_BYTES = 40
 """A tag, a length and two words may be read after the last byte of a message, before a check finds them too long."""
 _LAST_BYTES = np.uint64(0x8080808080808080)
+_ONE, _TWO, _FOUR = np.uint64(1), np.uint64(2), np.uint64(4)
 
 
 class Payload:
-    """A copy of bytes, padded so that reads after their end find zeros. Positions are below 2 GiB."""
+    """A copy of bytes, which brings them into the CPU's cache. What follows their end can be read and means nothing."""
 
     def __init__(self, data: Bytes) -> None:
-        self.size = len(data)
-        self.bytes = np.zeros((self.size + _PADDING_BYTES) // 8 * 8, np.uint8)
-        self.bytes[: self.size] = data
-        self._words = self.bytes.view("<u8")
+        self.bytes = np.empty(0, np.uint8)
+        self.replace(data)
 
-    def words(self, at: Positions) -> Raw:
+    def replace(self, data: Bytes) -> None:
+        """Copies other bytes, into the same memory if they fit: fresh memory costs as much as the copy."""
+        if len(self.bytes) < len(data) + _PADDING_BYTES:
+            self.bytes = np.zeros((len(data) + _PADDING_BYTES + 7) // 8 * 8, np.uint8)
+            self._words = self.bytes.view("<u8")
+        self.bytes[: len(data)] = data
+
+    def words(self, at: Longs) -> Raw:
         """The 8 bytes at each position as a little-endian number. Two aligned reads are four times as fast as one that
         is not aligned."""
-        index, bit = at >> 3, (at & 7).astype(np.uint64) << 3
-        return (self._words.take(index) >> bit) | (self._words.take(index + 1) << 1 << (63 - bit))
+        index, bit = at >> 3, (at.view(np.uint64) & np.uint64(7)) << np.uint64(3)
+        low, high = self._words.take(index), self._words.take(index + 1)
+        words: Raw = low >> bit | high << _ONE << (np.uint64(63) - bit)
+        return words
 
-    def varints(self, at: Positions) -> tuple[Raw, Positions]:
+    def varints(self, at: Longs) -> tuple[Raw, Longs]:
         """The varints at these positions, and the positions after them. Bits above the 64th are dropped. A varint of
         more than `MAX_VARINT_BYTES` appears to be one byte longer than that."""
         first = self.bytes.take(at)
         if not (first & 0x80).any():
             return first.astype(np.uint64), at + 1
+        second, more = self.bytes.take(at + 1), first >> 7
+        if not ((second >> 7) & more).any():
+            return (first & 0x7F).astype(np.uint64) | (second * more).astype(np.uint64) << np.uint64(7), at + 1 + more
         words = self.words(at)
         ends = ~words & _LAST_BYTES
-        lowest = ends & (~ends + 1)  # the highest bit of the last byte, 0 if more than 8 bytes follow
-        raw = _without_high_bits(words & (lowest - 1))
+        lowest = ends & (~ends + _ONE)  # the highest bit of the last byte, 0 if more than 8 bytes follow
+        raw = _without_high_bits(words & (lowest - _ONE))
         exponent = (lowest.astype(np.float64).view(np.int64) >> 52) - 1023  # 7, 15 ... 63: the position of that bit
-        size = (exponent + 1 >> 3).astype(np.int32)
+        size = exponent + 1 >> 3
         long = np.flatnonzero(lowest == 0)
         if len(long):
             self._append_last_bytes(raw, size, long, at)
         return raw, at + size
 
-    def _append_last_bytes(self, raw: Raw, size: Positions, rows: npt.NDArray[np.intp], at: Positions) -> None:
+    def _append_last_bytes(self, raw: Raw, size: Longs, rows: Longs, at: Longs) -> None:
         """The ninth and tenth byte of the varints of these rows."""
         ninth, tenth = self.bytes.take(at[rows] + 8), self.bytes.take(at[rows] + 9)
         more = ninth >> 7
@@ -87,10 +97,10 @@ class Payload:
 
 def _without_high_bits(words: Raw) -> Raw:
     """Joins the lower 7 bits of each byte: pairs of bytes, then pairs of pairs, then both halves."""
-    words = words & 0x7F7F7F7F7F7F7F7F
-    words = words & 0x007F007F007F007F | (words & 0x7F007F007F007F00) >> 1
-    words = words & 0x00003FFF00003FFF | (words & 0x3FFF00003FFF0000) >> 2
-    return words & 0x000000000FFFFFFF | (words & 0x0FFFFFFF00000000) >> 4
+    words = words & np.uint64(0x7F7F7F7F7F7F7F7F)
+    words = words & np.uint64(0x007F007F007F007F) | (words & np.uint64(0x7F007F007F007F00)) >> _ONE
+    words = words & np.uint64(0x00003FFF00003FFF) | (words & np.uint64(0x3FFF00003FFF0000)) >> _TWO
+    return words & np.uint64(0x000000000FFFFFFF) | (words & np.uint64(0x0FFFFFFF00000000)) >> _FOUR
 
 
 class WireField(NamedTuple):

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf import (
+from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]
     descriptor_pb2,
     descriptor_pool,
     duration_pb2,
@@ -56,8 +56,8 @@ class _NotCompared:
 
 
 NOT_COMPARED = _NotCompared()
-"""Instead of maps of which the library (upb) takes entries for unknown fields: it does so if an entry itself has unknown
-fields, where Java's library and this package skip these alone."""
+"""Instead of maps of which the library (upb) takes entries for unknown fields: it does so if an entry itself has
+unknown fields, where Java's library and this package skip these alone."""
 
 
 class RandomSchema:
@@ -84,8 +84,8 @@ class RandomSchema:
             files.append(descriptor_pb2.FileDescriptorProto())
             known.DESCRIPTOR.CopyToProto(files[-1])
         for file in (*files, self.file):
-            pool.Add(file)  # type: ignore[no-untyped-call]
-        self.descriptor = pool.FindMessageTypeByName(f"{self.prefix}M0".removeprefix("."))  # type: ignore[no-untyped-call]
+            pool.Add(file)
+        self.descriptor = pool.FindMessageTypeByName(f"{self.prefix}M0".removeprefix("."))
         self.message_class = message_factory.GetMessageClass(self.descriptor)
         known_files = files if self.random.random() < 0.5 else []
         self.files = [file.SerializeToString() for file in (*known_files, self.file)]
@@ -266,7 +266,7 @@ def _expected_field(message: Any, field: Any) -> Any:
     value = getattr(message, field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, item = field.message_type.fields
-        if any(each.field_number == field.number for each in unknown_fields.UnknownFieldSet(message)):  # type: ignore[no-untyped-call]
+        if any(each.field_number == field.number for each in unknown_fields.UnknownFieldSet(message)):
             return NOT_COMPARED
         return {_expected_value(key, k): _expected_value(item, value[k]) for k in value}
     if field.is_repeated:
@@ -328,8 +328,8 @@ def file_of(syntax: str, fields: Sequence[tuple[str, int, int]], repeated: Seque
     message = file.message_type.add(name="M")
     for name, number, kind in fields:
         label = FieldProto.LABEL_REPEATED if name in repeated else FieldProto.LABEL_OPTIONAL
-        message.field.add(name=name, number=number, type=kind, label=label)  # type: ignore[arg-type]
-    return file.SerializeToString()
+        message.field.add(name=name, number=number, type=kind, label=label)
+    return bytes(file.SerializeToString())
 
 
 def mutated(chance: random.Random, payload: bytes, other: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -28,6 +29,13 @@ ORDER = pa.struct(
     ]
 )
 TEXTS = ("", "a", "Grüße", "日本語", "😀", "line\nline", '"quoted" \\', "\x00\x1f", "x" * 100, "Information")
+
+
+PLAIN_TIME = re.compile(r"(?!0000)\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d\.\d{6}\+\d\d:\d\d)?")
+
+
+class NotComparedError(Exception):
+    """A mutated time, of which Python and Arrow allow different forms."""
 
 
 def decode(type_: pa.DataType, texts: list[bytes | None]) -> tuple[list[Any], dict[int, str]]:
@@ -73,7 +81,7 @@ def expected(order: Any) -> dict[str, Any] | None:
 def _checked(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError
-    if kind is str:
+    if isinstance(value, str):
         value.encode()
     return value
 
@@ -99,6 +107,8 @@ def _expected_value(name: str, value: Any) -> Any:
     if name == "lines":
         return [_line(each) for each in _checked(value, list)]
     text = _checked(value, str)
+    if not PLAIN_TIME.fullmatch(text):
+        raise NotComparedError
     return datetime.fromisoformat(text).astimezone(UTC) if name == "at" else date.fromisoformat(text)
 
 
@@ -121,34 +131,37 @@ def test_records_have_the_values_of_json(indent: int | None) -> None:
     assert values == [expected(order) for order in orders]
 
 
+def mutated_order(chance: random.Random) -> bytes:
+    data = bytearray(json.dumps(random_order(chance), ensure_ascii=chance.random() < 0.5).encode())
+    tokens = (b"{", b"}", b'"', b",", b"\n", b"[", b"1", b"null", b"\\ud800", b"}{", b"NaN")
+    for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(5):
+            case 0:
+                data[at : at + 1] = bytes([chance.randrange(256)])
+            case 1:
+                data[at:at] = chance.choice(tokens)
+            case 2:
+                del data[at:]
+            case 3:
+                del data[at : at + 2]
+            case 4:
+                data += chance.choice((b"{}", b" ", b"}", b"\n{}"))
+    return bytes(data)
+
+
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_mutated_records_are_equal_or_faults(count: int) -> None:
     chance = random.Random(2)
-    texts: list[bytes | None] = []
-    for _ in range(count):
-        data = bytearray(json.dumps(random_order(chance), ensure_ascii=chance.random() < 0.5).encode())
-        for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
-            at = chance.randrange(len(data) + 1)
-            match chance.randrange(5):
-                case 0:
-                    data[at : at + 1] = bytes([chance.randrange(256)])
-                case 1:
-                    data[at:at] = chance.choice(
-                        (b"{", b"}", b'"', b",", b"\n", b"[", b"1", b"null", b"\\ud800", b"}{", b"NaN")
-                    )
-                case 2:
-                    del data[at:]
-                case 3:
-                    del data[at : at + 2]
-                case 4:
-                    data += chance.choice((b"{}", b" ", b"}", b"\n{}"))
-        texts.append(bytes(data))
+    texts: list[bytes | None] = [mutated_order(chance) for _ in range(count)]
     values, faults = decode(ORDER, texts)
     compared = 0
     for row, text in enumerate(texts):
         assert text is not None
         try:
             want = expected(json.loads(text.decode()))
+        except NotComparedError:
+            continue
         except (ValueError, RecursionError):
             assert row in faults, (row, text)
             assert values[row] is None
@@ -239,7 +252,7 @@ def test_types_that_arrows_reader_lacks_are_read_one_by_one() -> None:
 def test_top_level_values_need_not_be_objects() -> None:
     assert decode(pa.list_(pa.field("element", pa.int64())), [b"[1, null]", b"{}", None]) == (
         [[1, None], None, None],
-        {1: "the value at $ cannot be read as list<element: int64>"},
+        {1: "the value at $ is not of type array"},
     )
 
 

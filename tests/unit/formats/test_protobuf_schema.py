@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("google.protobuf")
 
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2  # type: ignore[import-untyped, unused-ignore]
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.protobuf_decoder import protobuf_decoder
 from pyspark_kafka_meta.formats.protobuf_schema import arrow_type, descriptor_set, message_name, parse_protobuf
 from tests.unit.formats.protobuf_cases import FieldProto, RandomSchema, file_of
 
@@ -111,13 +112,11 @@ def test_types_are_those_of_sparks_from_protobuf() -> None:
     [("field_presence", "IMPLICIT", 0), ("field_presence", "EXPLICIT", None)],
 )
 def test_features_of_editions_decide_presence(feature: str, value: str, absent: object) -> None:
-    from tests.unit.formats.test_protobuf_decoder import decode, protobuf_decoder
-
     file = descriptor_pb2.FileDescriptorProto(name="e.proto", syntax="editions", edition=descriptor_pb2.EDITION_2023)
     field = file.message_type.add(name="M").field.add(name="x", number=1, type=FieldProto.TYPE_INT32, label=1)
     setattr(field.options.features, feature, descriptor_pb2.FeatureSet.FieldPresence.Value(value))
     schema = parse_protobuf(descriptor_set([file.SerializeToString()]))
-    assert decode(protobuf_decoder(schema, schema), [b""]) == ([{"x": absent}], {})
+    assert protobuf_decoder(schema, schema).decode(pa.array([b""])).values.to_pylist() == [{"x": absent}]
 
 
 def test_mutated_descriptors_are_read_or_refused() -> None:
