@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownS
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
-from pyspark_kafka_meta.schema_registry.known_schemas import UNKNOWN_FOR_S, KnownSchemas
+from pyspark_kafka_meta.schema_registry.known_schemas import MAX_UNKNOWN_IDS, UNKNOWN_FOR_S, KnownSchemas
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 
 PASSWORD = "kept-secret"
@@ -256,4 +256,22 @@ def test_an_unknown_id_is_asked_for_again_after_a_while(registry: MockRegistry) 
     registry.register("t-value", '"int"')
     now = UNKNOWN_FOR_S
 
+    assert known.schema(("u",), 1, asks).schema.text == '"int"'
+
+
+def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids(registry: MockRegistry) -> None:
+    now = 0.0
+    known, asks = KnownSchemas(lambda: now), client(registry)
+    registry.register("t-value", '"int"')
+    for schema_id in range(1_000, 1_000 + 5 * MAX_UNKNOWN_IDS):
+        with pytest.raises(UnknownSchemaError):
+            known.schema(("u",), schema_id, asks)
+
+    assert len(registry.requests) == MAX_UNKNOWN_IDS
+    with pytest.raises(
+        UnknownSchemaError, match="was not asked for schema id 1, because it did not have 100 other ids"
+    ):
+        known.schema(("u",), 1, asks)
+    known.schema(("another registry",), 1, asks)
+    now = UNKNOWN_FOR_S
     assert known.schema(("u",), 1, asks).schema.text == '"int"'
