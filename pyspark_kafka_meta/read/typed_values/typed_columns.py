@@ -61,44 +61,47 @@ class TypedColumn(NamedTuple):
         if self.framing is Framing.NONE:
             decoded = self.format.decoder(self.reader, self.reader).decode(values)
             return decoded.values, [Malformed(fault.row, fault.cause, None) for fault in decoded.faults]
-        framed = unframe(values, ID_BYTES[self.framing])
-        rows, ids, payloads, faults = framed
+        rows, ids, payloads, faults = unframe(values, ID_BYTES[self.framing])
         malformed = [Malformed(fault.row, fault.cause, None) for fault in faults]
         kinds, kind = [NO_INDEXES], np.zeros(len(ids), np.intp)
         if self.format.has_message_indexes:
             kinds, kind, payloads, faults = without_message_indexes(payloads)
             malformed += [Malformed(int(rows[fault.row]), fault.cause, int(ids[fault.row])) for fault in faults]
-        if len(values) and len(ids) == len(values) and (ids == ids[0]).all() and (kind == 0).all():
-            return self._decode(payloads, int(ids[0]), kinds[0])
-        rest = np.setdiff1d(np.arange(len(values)), rows[kind >= 0])
-        parts, places = [pa.nulls(len(rest), self.format.arrow_type(self.reader))], [rest]
-        for schema_id in np.unique(ids).tolist():
-            for number, indexes in enumerate(kinds):
-                chosen = np.flatnonzero((ids == schema_id) & (kind == number))
-                if not len(chosen):
-                    continue
-                part, bad = self._decode(payloads.take(pa.array(chosen)), schema_id, indexes)
-                parts.append(part)
-                places.append(rows[chosen])
-                malformed += [value._replace(row=int(places[-1][value.row])) for value in bad]
-        return _in_order(parts, places), sorted(malformed, key=lambda value: value.row)
+        parts, places = list[pa.Array](), list[npt.NDArray[np.intp]]()
+        for chosen in _groups(ids, kind):
+            schema_id, indexes = int(ids[chosen[0]]), kinds[kind[chosen[0]]]
+            try:
+                decoder = self.format.decoder(self.writer(schema_id)._replace(message=indexes), self.reader)
+            except (UnknownSchemaError, ValueSchemaError) as error:
+                malformed += [Malformed(row, str(error), schema_id) for row in rows[chosen].tolist()]
+                continue
+            decoded = decoder.decode(payloads if len(chosen) == len(ids) else payloads.take(pa.array(chosen)))
+            parts.append(decoded.values)
+            places.append(rows[chosen])
+            malformed += [Malformed(int(rows[chosen[fault.row]]), fault.cause, schema_id) for fault in decoded.faults]
+        return self._in_order(parts, places, len(values)), sorted(malformed, key=lambda value: value.row)
 
-    def _decode(self, payloads: pa.Array, schema_id: int, indexes: tuple[int, ...]) -> tuple[pa.Array, list[Malformed]]:
-        """The payloads of one schema id and message type, none of which is null."""
-        try:
-            writer = self.writer(schema_id)._replace(message=indexes)
-            decoded = self.format.decoder(writer, self.reader).decode(payloads)
-        except (UnknownSchemaError, ValueSchemaError) as error:
-            values = pa.nulls(len(payloads), self.format.arrow_type(self.reader))
-            return values, [Malformed(row, str(error), schema_id) for row in range(len(payloads))]
-        return decoded.values, [Malformed(fault.row, fault.cause, schema_id) for fault in decoded.faults]
+    def _in_order(self, parts: list[pa.Array], places: list[npt.NDArray[np.intp]], count: int) -> pa.Array:
+        """The values of all parts, each at its place; null in other rows."""
+        if len(parts) == 1 and len(parts[0]) == count:
+            return parts[0]
+        is_null = np.ones(count, np.bool_)
+        for place in places:
+            is_null[place] = False
+        order = np.empty(count, np.int64)
+        order[np.concatenate([*places, np.flatnonzero(is_null)])] = np.arange(count)
+        nulls = pa.nulls(int(is_null.sum()), self.format.arrow_type(self.reader))
+        return pa.concat_arrays([*parts, nulls]).take(pa.array(order))
 
 
-def _in_order(parts: Sequence[pa.Array], places: Sequence[npt.NDArray[np.intp]]) -> pa.Array:
-    """The values of all parts, each at its place."""
-    order = np.empty(sum(map(len, places)), np.int64)
-    order[np.concatenate(places)] = np.arange(len(order))
-    return pa.concat_arrays(parts).take(pa.array(order))
+def _groups(ids: npt.NDArray[np.int64], kind: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
+    """The positions with the same id and kind, in order; without those of kind -1."""
+    if len(ids) and (ids == ids[0]).all() and (kind == 0).all():
+        return [np.arange(len(ids))]
+    order = np.lexsort((kind, ids))
+    order = order[kind[order] >= 0]
+    starts = np.flatnonzero((np.diff(ids[order]) != 0) | (np.diff(kind[order]) != 0)) + 1
+    return np.split(order, starts) if len(order) else []
 
 
 @dataclass(slots=True)

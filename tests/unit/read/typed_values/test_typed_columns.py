@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,3 +143,16 @@ def test_the_error_alone_can_be_requested() -> None:
     rows = typed_rows(["value_error"])
 
     assert rows.convert(records(rows, [framed(1, b"5"), b""])).to_pydict()["value_error"][0] is None
+
+
+def test_many_different_unknown_ids_take_little_time() -> None:
+    rows = typed_rows(["value", "value_error"])
+    values = [framed(1_000 + number, b"5") for number in range(20_000)]
+
+    started = time.process_time()
+    batch = rows.convert(records(rows, [framed(1, b"5"), *values]))
+
+    assert time.process_time() - started < 10
+    assert batch.column("value").null_count == 20_000
+    assert batch.column("value")[0].as_py() == 5
+    assert batch.column("value_error")[20_000].as_py()["schema_id"] == 20_999
