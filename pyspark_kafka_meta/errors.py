@@ -145,6 +145,58 @@ class WorkerMemoryError(KafkaMetaError):
     options that lower the need."""
 
 
+class ValueSchemaError(KafkaMetaError):
+    """A schema of values cannot be read, or its values cannot be converted to the query's columns."""
+
+
+class SchemaChangedError(KafkaMetaError):
+    """A restarted stream would read values as other columns than before. The message names both schemas and how to
+    continue."""
+
+
+class SchemaRegistryError(KafkaMetaError):
+    """The schema registry refused a request, did not respond in time, or responded with something else than Confluent's
+    API. The message says which and what to check.
+
+    Attributes:
+        code: the registry's error code, such as 40403, else the HTTP status; None without a response.
+    """
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message, code)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnknownSchemaError(SchemaRegistryError):
+    """The registry does not have the schema, subject or version."""
+
+
+class MalformedRecordError(KafkaMetaError):
+    """A key or value does not have the format of keyFormat or valueFormat, and onMalformedRecord is fail.
+
+    Attributes:
+        topic, partition, offset: of the record; None if unknown.
+        schema_id: in its frame; None if it has none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        schema_id: int | None = None,
+    ) -> None:
+        super().__init__(message, topic, partition, offset, schema_id)
+        self.topic, self.partition, self.offset, self.schema_id = topic, partition, offset, schema_id
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class ClusterError(KafkaMetaError):
     """A test cluster failed to start or to run a command: the message names what is missing or ends with a log."""
 

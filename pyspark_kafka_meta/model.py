@@ -227,6 +227,20 @@ class MetadataResponse:
     error_code: int = 0
 
 
+class SchemaPin(NamedTuple):
+    """The identity of the schema that a column is read as.
+
+    Attributes:
+        columns: a digest of the Arrow type; equal for schemas with the same columns.
+        fingerprint: a digest of the schema. Ids are none: they differ in each registry.
+        source: describes where the schema comes from, for messages.
+    """
+
+    columns: str
+    fingerprint: str
+    source: str
+
+
 class LeaderAndEpoch(NamedTuple):
     """The leader of a partition, and the leader epoch that requests to it carry (KIP-320)."""
 
@@ -281,3 +295,11 @@ class RefreshReason(StrEnum):
     """No request: records were skipped."""
     TRANSACTION = "transaction"
     """No request: transactions of a sink ended."""
+    QUERY_SCHEMA = "query_schema"
+    """A query needs its schemas, at its start; the request went to the schema registry."""
+    NEW_VERSIONS = "new_versions"
+    """A planner looks for schemas that its tasks will need; the request went to the schema registry."""
+    UNKNOWN_SCHEMA = "unknown_schema"
+    """A record names a schema that its worker does not know; the request went to the schema registry."""
+    MALFORMED = "malformed"
+    """No request: keys or values of records could not be decoded."""

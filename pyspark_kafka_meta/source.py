@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SinkOptions, SourceOptions, Table, choose_table
 from pyspark_kafka_meta.options.tables import batch_warnings, is_read
@@ -31,6 +31,9 @@ from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import DataType
+
+    from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class KafkaMetaDataSource(DataSource):
         self._user_options = {name: text for name, text in options.items() if not _is_set_by_spark(name)}
         self._parsed = _parse(self._user_options) if is_read(self._user_options) else None
         self._plans_writes = True
+        self._schemas: QuerySchemas | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Spark pickles the data source at the start of a stream, for the writers that commit its micro-batches; to
@@ -65,7 +69,7 @@ class KafkaMetaDataSource(DataSource):
     def schema(self) -> StructType:
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
-            return records_struct_type(options.include_headers)
+            return records_struct_type(options.include_headers, self._typed_columns(options))
         from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 
         return struct_type(ROWS[table])
@@ -76,7 +80,7 @@ class KafkaMetaDataSource(DataSource):
             logger.warning("%s", warning)
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
-            return KafkaMetaReader(options.for_batch(), columns)
+            return KafkaMetaReader(options.for_batch(), columns, self._schemas)
         from pyspark_kafka_meta.tables.readers import batch_reader
 
         return batch_reader(table, options, columns)
@@ -84,7 +88,7 @@ class KafkaMetaDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
             return self._stream_reader(schema)
-        except OptionError as error:
+        except KafkaMetaError as error:
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -93,18 +97,19 @@ class KafkaMetaDataSource(DataSource):
                 'Save mode Overwrite not allowed for Kafka, where records are only appended: use mode("append")'
             )
         from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
-        from pyspark_kafka_meta.write.input_columns import sink_columns
+        from pyspark_kafka_meta.spark.typed_rows import typed_sink_columns
 
         options = SinkOptions.parse(self._user_options)
-        return KafkaMetaWriter(options, sink_columns(schema, options.topic))
+        return KafkaMetaWriter(options, typed_sink_columns(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is true in output mode complete, whose rows are appended as by Spark's sink."""
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
-        from pyspark_kafka_meta.write.input_columns import sink_columns
+        from pyspark_kafka_meta.spark.typed_rows import typed_sink_columns
 
         options = SinkOptions.parse(self._user_options).for_stream()
-        return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic), plans=self._plans_writes)
+        columns = typed_sink_columns(schema, options, encodes=self._plans_writes)
+        return KafkaMetaStreamWriter(options, columns, plans=self._plans_writes)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafka_meta.spark.stream_api import reader_of_release
@@ -114,8 +119,20 @@ class KafkaMetaDataSource(DataSource):
         columns = _columns(schema, self.schema())
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
-            return reader_of_release(KafkaMetaStreamReader(options.for_stream(), columns), self._user_options)
+            reader = KafkaMetaStreamReader(options.for_stream(), columns, self._schemas)
+            return reader_of_release(reader, self._user_options)
         return reader_of_release(stream_reader(table, options, columns), self._user_options)
+
+    def _typed_columns(self, options: SourceOptions) -> dict[str, DataType]:
+        """The types of typed columns. Their schemas are looked up once: Spark pickles this data source with its schema,
+        and makes the reader from it."""
+        if not options.typed.columns:
+            return {}
+        from pyspark_kafka_meta.read.typed_values.query_schemas import query_schemas
+        from pyspark_kafka_meta.spark.typed_records import column_types
+
+        self._schemas = self._schemas or query_schemas(options.typed, options.topics)
+        return column_types(self._schemas)
 
     def _read_options(self) -> TableOptions:
         self._parsed = self._parsed or _parse(self._user_options)
@@ -164,7 +181,7 @@ class RefusedStreamReader(DataSourceStreamReader):
     """Raises the error of a stream that cannot begin. Spark replaces errors of `streamReader` by an
     UnboundLocalError."""
 
-    def __init__(self, error: OptionError) -> None:
+    def __init__(self, error: KafkaMetaError) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802

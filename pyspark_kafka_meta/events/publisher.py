@@ -28,6 +28,7 @@ event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
 MAX_PENDING_EVENTS = 1_000
 MAX_PENDING_ROUTINE_EVENTS = 100
+ROUTINE_REASONS = (RefreshReason.MAX_AGE, RefreshReason.NEW_VERSIONS)
 
 
 class EventPublisher:
@@ -59,7 +60,7 @@ class EventPublisher:
             self.flush()  # no other cache reports them, and what killed them may kill this process too
 
     def flush_news(self) -> None:
-        """`flush`, unless all pending events are refreshes by age without a change: a file for each would be many."""
+        """`flush`, unless all pending events are routine requests without a change: a file for each would be many."""
         news = [event for event in self._pending if not _is_routine(event)]
         if news or len(self._pending) >= MAX_PENDING_ROUTINE_EVENTS:
             self.flush()
@@ -112,4 +113,4 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
 
 
 def _is_routine(event: RefreshEvent) -> bool:
-    return event.reason is RefreshReason.MAX_AGE and event.outcome is Outcome.UNCHANGED
+    return event.reason in ROUTINE_REASONS and event.outcome is Outcome.UNCHANGED

@@ -14,10 +14,21 @@ from pyspark_kafka_meta.options.sink import (
 )
 from pyspark_kafka_meta.options.source import ReadOptions, SourceOptions
 from pyspark_kafka_meta.options.tables import ClusterOptions, EventsOptions, Table, TableOptions, choose_table
+from pyspark_kafka_meta.options.typed_values import (
+    ColumnFormat,
+    Framing,
+    OnMalformedRecord,
+    RegistryOptions,
+    SubjectNameStrategy,
+    TypedValuesOptions,
+    ValueFormat,
+)
 
 PARTS = (
     TableOptions,
     SourceOptions,
+    TypedValuesOptions,
+    RegistryOptions,
     SinkOptions,
     ProducerOptions,
     TransactionOptions,
@@ -41,19 +52,26 @@ __all__ = [
     "PLAINTEXT",
     "ClientOptions",
     "ClusterOptions",
+    "ColumnFormat",
     "EventsOptions",
     "FetchOptions",
+    "Framing",
     "MetricsOptions",
     "OffsetsSpec",
+    "OnMalformedRecord",
     "ProducerOptions",
     "Query",
     "ReadOptions",
+    "RegistryOptions",
     "Secret",
     "SecurityOptions",
     "SinkOptions",
     "SourceOptions",
+    "SubjectNameStrategy",
     "Table",
     "TransactionOptions",
+    "TypedValuesOptions",
+    "ValueFormat",
     "choose_table",
     "default_options",
     "option_names",

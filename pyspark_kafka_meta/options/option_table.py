@@ -33,6 +33,7 @@ class Section(StrEnum):
     TOPICS = "Topics and tables"
     START_AND_END = "Start and end"
     TASKS = "Micro-batches and tasks"
+    TYPED_VALUES = "Typed values"
     FAILURES = "Data loss and errors"
     WRITING = "Writing"
     GROUPS_AND_EVENTS = "Groups and events"
@@ -226,7 +227,8 @@ class GivenOptions:
         names = CaseInsensitiveMap({name: name for name in self._known})
         self._problems = [unknown_option(name, names) for name in self._texts if name not in self._known]
         self._contradictions: list[str] = []
-        self._values: dict[str, Any] = {}
+        others = [option for option in OPTIONS.values() if not option.has_effect_in(query)]
+        self._values: dict[str, Any] = {option.name: option.default_value() for option in others}
         for name, option in self._known.items():
             try:
                 self._values[name] = option.value(self._texts[name]) if name in self._texts else option.default_value()

@@ -96,7 +96,7 @@ def _oauth_problems(options: SecurityOptions) -> Iterator[str]:
                 "A token endpoint needs 'kafka.sasl.oauthbearer.client.credentials.client.id' and '...client.secret', "
                 "or clientId and clientSecret in 'kafka.sasl.jaas.config'"
             )
-        yield from _package_problems("A token endpoint", "authlib")
+        yield from package_problems("A token endpoint", "authlib")
 
 
 def _kerberos_problems(options: SecurityOptions) -> Iterator[str]:
@@ -386,9 +386,9 @@ def _store_problems(options: SecurityOptions) -> Iterator[str]:
     if bool(options.keystore_key) != bool(options.keystore_certificate_chain):
         yield "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' must be set together"
     if options.keystore_location or options.keystore_key:
-        yield from _package_problems("A client certificate", "cryptography")
+        yield from package_problems("A client certificate", "cryptography")
     if "PKCS12" in (options.truststore_type, options.keystore_type):
-        yield from _package_problems("A PKCS#12 store", "cryptography")
+        yield from package_problems("A PKCS#12 store", "cryptography")
 
 
 def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
@@ -405,10 +405,10 @@ def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
             yield f"Option '{name}' has no effect with {mechanism.name}"
     yield from mechanism.problems(options)
     if mechanism.package is not None:
-        yield from _package_problems(mechanism.name, mechanism.package)
+        yield from package_problems(mechanism.name, mechanism.package)
 
 
-def _package_problems(feature: str, module: str) -> Iterator[str]:
+def package_problems(feature: str, module: str) -> Iterator[str]:
     if importlib.util.find_spec(module) is None:
         yield missing_extra(feature, module)
 

@@ -21,6 +21,7 @@ from pyspark_kafka_meta.options.option_table import (
     raise_problems,
 )
 from pyspark_kafka_meta.options.parsers import parse_acks, parse_id
+from pyspark_kafka_meta.options.typed_values import BYTES, SubjectNameStrategy, TypedValuesOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.validators import INT64_MAX, topic_name
 
@@ -197,6 +198,7 @@ class SinkOptions:
     metrics: MetricsOptions
     producer: ProducerOptions
     transaction: TransactionOptions
+    typed: TypedValuesOptions = BYTES
     topic: str | None = _writing.option(
         "topic",
         None,
@@ -218,8 +220,18 @@ class SinkOptions:
         producer = ProducerOptions.of(given, client)
         transaction = TransactionOptions.of(given, producer)
         metrics = MetricsOptions.of(given, client)
+        typed = TypedValuesOptions.of(given)
+        parsed = cls(
+            client=client,
+            metrics=metrics,
+            producer=producer,
+            transaction=transaction,
+            typed=typed,
+            **given.values(cls),
+        )
+        given.refuse(_subject_problems(given, parsed))
         given.raise_problems()
-        return cls(client=client, metrics=metrics, producer=producer, transaction=transaction, **given.values(cls))
+        return parsed
 
     def for_stream(self) -> SinkOptions:
         """For `df.writeStream`.
@@ -256,6 +268,19 @@ def _producer_problems(options: ProducerOptions, client: ClientOptions) -> Itera
             yield (
                 f"Option 'kafka.compression.{codec}.level' has no effect without 'kafka.compression.type' {codec}: set "
                 "this type or remove the level"
+            )
+
+
+def _subject_problems(given: GivenOptions, options: SinkOptions) -> Iterator[str]:
+    if given.has_invalid(SinkOptions) or given.has_invalid(TypedValuesOptions):
+        return
+    if options.topic is not None or options.typed.registry is None:
+        return
+    for column in options.typed.columns:
+        if column.strategy is not SubjectNameStrategy.RECORD:
+            yield (
+                "Without the option topic the subjects of schemas are unknown: set it, or "
+                f"'{column.column}SubjectNameStrategy' to record"
             )
 
 

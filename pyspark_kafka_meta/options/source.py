@@ -32,6 +32,7 @@ from pyspark_kafka_meta.options.option_table import (
     raise_problems,
 )
 from pyspark_kafka_meta.options.sink import DECISIONS_TOPIC, TransactionOptions
+from pyspark_kafka_meta.options.typed_values import BYTES, SubjectNameStrategy, TypedValuesOptions
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
@@ -111,10 +112,12 @@ class SourceOptions(ReadOptions, OffsetOptions):
         topics: topics to read, without duplicates; empty with `topic_pattern`.
         assigned: partitions to read; None for all partitions, including later ones.
         metrics: destination of refresh events; None for no events.
+        typed: how keys and values are typed.
     """
 
     client: ClientOptions
     metrics: MetricsOptions | None
+    typed: TypedValuesOptions = BYTES
     topics: tuple[str, ...] = _topics.option(
         "subscribe",
         None,
@@ -205,7 +208,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
         if values["topics"] is None:
             values["topics"] = tuple(dict.fromkeys(partition.topic for partition in values["assigned"] or ()))
         metrics = MetricsOptions.of(given, client)
-        parsed = cls(client=client, fetch=FetchOptions.of(given), metrics=metrics, **values)
+        typed = TypedValuesOptions.of(given)
+        parsed = cls(client=client, fetch=FetchOptions.of(given), metrics=metrics, typed=typed, **values)
         given.refuse(_contradictions(given, parsed))
         given.raise_problems()
         return parsed
@@ -270,3 +274,10 @@ def _contradictions(given: GivenOptions, options: SourceOptions) -> Iterator[str
         yield f"The value of minPartitions({partitions}) is higher than maxTasks({tasks})."
     if tasks is not None and options.max_records_per_partition is not None:
         yield "Only one of the following options can be specified: maxTasks, maxRecordsPerPartition."
+    if options.topic_pattern is not None and options.typed.registry is not None:
+        for column in options.typed.columns:
+            if column.schema is None and column.strategy is not SubjectNameStrategy.RECORD:
+                yield (
+                    f"With subscribePattern the subjects of schemas are unknown: set '{column.column}Schema', or "
+                    f"'{column.column}SubjectNameStrategy' to record"
+                )

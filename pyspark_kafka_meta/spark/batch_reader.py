@@ -6,13 +6,16 @@ method needs them, because Spark imports this package whenever it looks up data 
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_plan_delays
@@ -22,8 +25,11 @@ from pyspark_kafka_meta.spark.worker_memory import worker_memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+    from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, WriterSchemas
+    from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
 
 
 TOPIC_NAMES_BYTES = 4 * 1024 * 1024
@@ -41,39 +47,52 @@ class Task(InputPartition):
         driver: see `events.origin.driver_name`.
     """
 
-    def __init__(self, ranges: Sequence[OffsetRange], names: bytes, driver: str) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], names: bytes, driver: str, schemas: bytes = b"") -> None:
         """
         Args:
             names: see `_compressed`.
+            schemas: see `new_tasks`, pickled and compressed.
         """
         self.ranges = tuple(ranges)
         self.driver = driver
         self._names = names
+        self._schemas = schemas
 
     @property
     def topics(self) -> frozenset[str]:
         return frozenset(zlib.decompress(self._names).decode().split()) if self._names else frozenset()
+
+    @property
+    def schemas(self) -> tuple[RegisteredSchema, ...]:
+        """Of the writers that the driver knows."""
+        return pickle.loads(zlib.decompress(self._schemas)) if self._schemas else ()
 
 
 @entry_points
 class KafkaMetaReader(LowLatencyTask, DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, at planning."""
 
-    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns, schemas: QuerySchemas | None = None) -> None:
+        """
+        Args:
+            schemas: of typed columns; None without these.
+        """
         self._options = options
         self._columns = columns
+        self._schemas = schemas
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = new_planner(self._options, self._options.client)
         try:
             planned = planner.batch_ranges()
             topics = {planned_range.partition.topic for planned_range in planned}
-            return new_tasks(planner.tasks(planned), topics)
+            writers = () if self._schemas is None else new_writer_schemas(self._schemas, planner.events).current()
+            return new_tasks(planner.tasks(planned), topics, writers)
         finally:
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._options, partition, self._columns)
+        return read_partition(self._options, partition, self._columns, self._schemas)
 
 
 def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
@@ -88,17 +107,23 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     return OffsetPlanner(KafkaClient(client, publisher, options.topic_filter), options)
 
 
-def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str]) -> list[InputPartition]:
+def new_tasks(
+    planned: Iterable[Sequence[OffsetRange]], topics: Collection[str], schemas: Sequence[RegisteredSchema] = ()
+) -> list[InputPartition]:
     """A task for each sequence of ranges. Call it in a planner's process, which knows its driver.
 
     As many tasks carry the names of all topics as `TOPIC_NAMES_BYTES` allows: the first ones, which Spark starts first
     and in different workers.
+
+    Args:
+        schemas: that writers of the records may have used.
     """
     from pyspark_kafka_meta.events.origin import driver_name
 
     driver, names = driver_name(), _compressed(topics)
     with_names = TOPIC_NAMES_BYTES // len(names)
-    return [Task(ranges, names if index < with_names else b"", driver) for index, ranges in enumerate(planned)]
+    known = zlib.compress(pickle.dumps(tuple(schemas))) if schemas else b""
+    return [Task(ranges, names if index < with_names else b"", driver, known) for index, ranges in enumerate(planned)]
 
 
 def _compressed(topics: Collection[str]) -> bytes:
@@ -106,14 +131,18 @@ def _compressed(topics: Collection[str]) -> bytes:
     return zlib.compress(" ".join(sorted(topics)).encode())
 
 
-def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    options: SourceOptions, partition: InputPartition, columns: Columns, schemas: QuerySchemas | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
     if isinstance(partition, Task):  # Spark turns the empty plan of a batch into a partition of another class
         with worker_memory("kafka.fetch.max.bytes and kafka.max.partition.fetch.bytes"):
-            yield from _read(options, partition, columns)
+            yield from _read(options, partition, columns, schemas)
 
 
-def _read(options: SourceOptions, task: Task, columns: Columns) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: SourceOptions, task: Task, columns: Columns, schemas: QuerySchemas | None
+) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.events.origin import task_origin
     from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
     from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
@@ -123,5 +152,22 @@ def _read(options: SourceOptions, task: Task, columns: Columns) -> Iterator[pa.R
         options = replace(options, metrics=replace(options.metrics, driver=task.driver))
     names = list(columns.values())
     with worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client:
-        for batch in TaskReader(client, options, list(columns)).read(task.ranges, task.topics):
-            yield batch.rename_columns(names)
+        if schemas is None:
+            for batch in TaskReader(client, options, list(columns)).read(task.ranges, task.topics):
+                yield batch.rename_columns(names)
+            return
+        from pyspark_kafka_meta.spark.typed_records import typed_rows
+
+        with typed_rows(schemas, task.schemas, list(columns), client.events) as rows:
+            for batch in TaskReader(client, options, rows.raw_columns).read(task.ranges, task.topics):
+                yield rows.convert(batch).rename_columns(names)
+
+
+def new_writer_schemas(schemas: QuerySchemas, events: EventRecorder) -> WriterSchemas:
+    """For the tasks of a planner, whose events show the requests, and those that found the query's own schemas."""
+    from pyspark_kafka_meta.read.typed_values.query_schemas import WriterSchemas
+    from pyspark_kafka_meta.spark.typed_records import record_lookup
+
+    for lookup in schemas.lookups:
+        record_lookup(events, RefreshReason.QUERY_SCHEMA, lookup)
+    return WriterSchemas(schemas, partial(record_lookup, events, RefreshReason.NEW_VERSIONS))

@@ -12,14 +12,18 @@ from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, RECORD_COLUM
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 Columns = Mapping[str, str]
 """The requested columns of a table, in order, with their spelling in the user's schema: Spark ignores case."""
 
 
-def records_struct_type(include_headers: bool) -> StructType:
-    """The Spark schema. `timestampType` is 0 for CreateTime, 1 for LogAppendTime."""
+def records_struct_type(include_headers: bool, typed: Mapping[str, DataType] | None = None) -> StructType:
+    """The Spark schema. `timestampType` is 0 for CreateTime, 1 for LogAppendTime.
+
+    Args:
+        typed: the types of columns that differ, and those of additional columns.
+    """
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -36,7 +40,8 @@ def records_struct_type(include_headers: bool) -> StructType:
     fields = [StructField(name, data_type) for name, data_type in zip(RECORD_COLUMNS, types, strict=True)]
     if include_headers:
         fields.append(StructField(HEADERS_COLUMN, ArrayType(header)))
-    return StructType(fields)
+    columns = {field.name: field.dataType for field in fields} | dict(typed or {})
+    return StructType([StructField(name, data_type) for name, data_type in columns.items()])
 
 
 def rename_columns(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:

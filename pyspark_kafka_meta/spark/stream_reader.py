@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -13,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
+from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, new_writer_schemas, read_partition
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.stream_api import (
     ReadAllAvailable,
@@ -28,9 +29,11 @@ from pyspark_kafka_meta.spark.user_errors import entry_points
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.model import Positions, TopicPartition
+    from pyspark_kafka_meta.model import Positions, SchemaPin, TopicPartition
     from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+    from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, WriterSchemas
+    from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +47,17 @@ offsets.retention.minutes, by default seven days."""
 class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
-    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns, schemas: QuerySchemas | None = None) -> None:
+        """
+        Args:
+            schemas: of typed columns; None without these.
+        """
         self._options = options
         self._columns = columns
+        self._schemas = schemas
+        self._pins = {} if schemas is None else schemas.pins
+        self._compared_pins: Mapping[str, SchemaPin] = self._pins
+        self._writers: WriterSchemas | None = None
         self._opened: OffsetPlanner | None = None
         self._target: Positions | None = None
         self._committed: dict[TopicPartition, int] = {}
@@ -76,12 +87,14 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         limited = not isinstance(limit, ReadAllAvailable)
         planner = self._planner()
-        begin = planner.recent.parse(start)
+        begin = self._parse(start)
         self._commit_to_group(begin)
         try:
             end = planner.next_offset(begin, self._target, limited)
         finally:
             planner.flush_events()
+        if end != begin:
+            end = replace(end, schemas=self._pins)
         if self._target is not None and end == begin:  # the run of Trigger.AvailableNow ends
             self._commit_to_group(begin, force=True)
         return planner.recent.as_dict(end)
@@ -91,12 +104,12 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planner = self._planner()
-        begin, until = planner.recent.parse(start), planner.recent.parse(end)
+        begin, until = self._parse(start), self._parse(end)
         planned = planner.ranges(begin, until)
-        return new_tasks(planner.tasks(planned), until.topic_ids.keys())
+        return new_tasks(planner.tasks(planned), until.topic_ids.keys(), self._writer_schemas() if planned else ())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._options, partition, self._columns)
+        return read_partition(self._options, partition, self._columns, self._schemas)
 
     def stop(self) -> None:
         if self._opened is not None:
@@ -131,6 +144,27 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
             names = name_first(sorted(new))
             logger.warning("no offsets were committed to consumer group %s for missing topics: %s", group, names)
         self._missing = topics
+
+    def _parse(self, offset: dict[str, Any]) -> SourceOffset:
+        """As `RecentOffsets.parse`.
+
+        Raises:
+            SchemaChangedError: it was read with a schema whose columns are not those of this query.
+        """
+        parsed = self._planner().recent.parse(offset)
+        if self._schemas is not None and parsed.schemas != self._compared_pins:
+            from pyspark_kafka_meta.read.typed_values.query_schemas import check_pins
+
+            check_pins(parsed.schemas, self._schemas)
+            self._compared_pins = parsed.schemas
+        return parsed
+
+    def _writer_schemas(self) -> Sequence[RegisteredSchema]:
+        if self._schemas is None:
+            return ()
+        if self._writers is None:
+            self._writers = new_writer_schemas(self._schemas, self._planner().events)
+        return self._writers.current()
 
     def _planner(self) -> OffsetPlanner:
         """Created at first use: Spark pickles the reader, and executors do not plan."""

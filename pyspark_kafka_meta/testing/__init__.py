@@ -1,4 +1,5 @@
-"""Clusters for tests, ours and yours: `MockCluster` with scripted responses, `LocalKafka` with real Apache Kafka.
+"""Clusters for tests, ours and yours: `MockCluster` with scripted responses, `LocalKafka` with real Apache Kafka; and
+schema registries: `MockRegistry` in this process, `LocalRegistry` with Apicurio.
 
 Names are loaded on first use, so that pytest starts no later with `pytest_plugin`.
 """
@@ -11,11 +12,19 @@ from pyspark_kafka_meta.extras import missing_extra
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.testing.local_kafka import LocalKafka
+    from pyspark_kafka_meta.testing.local_registry import LocalRegistry
     from pyspark_kafka_meta.testing.mock_cluster import MockCluster, TrackedRequest
+    from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 
-__all__ = ["ClusterError", "LocalKafka", "MockCluster", "TrackedRequest"]
+__all__ = ["ClusterError", "LocalKafka", "LocalRegistry", "MockCluster", "MockRegistry", "TrackedRequest"]
 
-_MODULES = {"LocalKafka": "local_kafka", "MockCluster": "mock_cluster", "TrackedRequest": "mock_cluster"}
+_MODULES = {
+    "LocalKafka": "local_kafka",
+    "LocalRegistry": "local_registry",
+    "MockCluster": "mock_cluster",
+    "MockRegistry": "mock_registry",
+    "TrackedRequest": "mock_cluster",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ RESOLVE_TIMEOUT_S = 600.0
 POLL_S = 0.2
 PLAIN_INTERVAL_S = 10.0
 """Between two lines if stderr is not a terminal."""
+ARCHIVE = "tar.gz"
 
 
 def cache_dir() -> Path:
@@ -50,20 +52,30 @@ def resolve_jars(coordinates: Sequence[str], transitive: bool = True) -> list[Pa
     Raises:
         ClusterError: a jar cannot be downloaded.
     """
+    return sorted(_resolved(coordinates, transitive).glob("*.jar"))
+
+
+def resolve_archive(coordinate: str) -> Path:
+    """The folder with the content of an archive, "group:artifact:tar.gz:classifier:version". Otherwise as
+    `resolve_jars`."""
+    return _resolved([coordinate], transitive=False)
+
+
+def _resolved(coordinates: Sequence[str], transitive: bool) -> Path:
     target = jar_folder(coordinates, transitive)
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target.with_name(f"{target.name}.lock"), coordinates[0]):
             if not target.is_dir():
                 _download(coordinates, ivy_module(coordinates, transitive), target)
-    return sorted(target.glob("*.jar"))
+    return target
 
 
 def jar_folder(coordinates: Sequence[str], transitive: bool = True) -> Path:
     """The cache folder of the jars of `coordinates`."""
     module = ivy_module(coordinates, transitive)
     digest = hashlib.sha256(module.encode()).hexdigest()[:8]
-    _, artifact, version = coordinates[0].split(":")
+    _, artifact, *_, version = coordinates[0].split(":")
     return cache_dir() / "jars" / f"{artifact}-{version}-{digest}"
 
 
@@ -102,7 +114,7 @@ def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
         cache = scratch / "cache"
         (scratch / "ivy.xml").write_text(module)
         command = [str(find_java()), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-cache", str(cache)]
-        command += ["-ivy", f"{scratch}/ivy.xml", "-confs", "default", "-types", "jar", "bundle"]
+        command += ["-ivy", f"{scratch}/ivy.xml", "-confs", "default", "-types", "jar", "bundle", ARCHIVE]
         command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
         console = _stderr_console()
         try:
@@ -118,6 +130,9 @@ def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
                 f"Cannot download {', '.join(coordinates)}: check the connection to Maven Central, or copy the cache "
                 f"of another machine and set KAFKAMETA_CACHE_DIR to it. Output of Ivy:\n{output}"
             )
+        for archive in (scratch / "jars").glob(f"*.{ARCHIVE}"):
+            shutil.unpack_archive(archive, scratch / "jars", filter="data")
+            archive.unlink()
         (scratch / "jars").rename(target)
         elapsed_s = time.monotonic() - started_at
         console.print(f"Downloaded {_size_bytes(cache) / 1e6:.1f} MB in {elapsed_s:.0f} s to {target}")
@@ -155,12 +170,19 @@ def _size_bytes(folder: Path) -> int:
 def ivy_module(coordinates: Sequence[str], transitive: bool = True) -> str:
     """The text of an ivy.xml that depends on `coordinates` alone."""
     scope = "default" if transitive else "master"  # with and without dependencies
-    dependencies = "".join(
-        '<dependency org="{}" name="{}" rev="{}" conf="default->{}"/>'.format(*coordinate.split(":"), scope)
-        for coordinate in coordinates
-    )
+    dependencies = "".join(_dependency(coordinate, scope) for coordinate in coordinates)
     info = '<info organisation="kafkameta" module="testing"/>'
     return f'<ivy-module version="2.0">{info}<dependencies>{dependencies}</dependencies></ivy-module>'
+
+
+def _dependency(coordinate: str, scope: str) -> str:
+    group, artifact, *kind, version = coordinate.split(":")
+    attributes = f'org="{group}" name="{artifact}" rev="{version}" conf="default->{scope}"'
+    if not kind:
+        return f"<dependency {attributes}/>"
+    extension, classifier = kind
+    part = f'name="{artifact}" type="{extension}" ext="{extension}" m:classifier="{classifier}"'
+    return f'<dependency {attributes}><artifact xmlns:m="http://ant.apache.org/ivy/maven" {part}/></dependency>'
 
 
 def _ivy_jar() -> Path:

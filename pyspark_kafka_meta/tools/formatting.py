@@ -91,8 +91,9 @@ def broker_text(event: Event) -> str:
 
 
 def changes_text(event: Event) -> str:
-    """What changed, ended, was lost or failed; without any of these the outcome."""
-    return ", ".join([*_losses(event), *_transactions(event), *_changes(event)]) or str(event["outcome"] or UNKNOWN)
+    """What changed, ended, was lost, looked up or failed; without any of these the outcome."""
+    parts = [*_schemas(event), *_losses(event), *_transactions(event), *_changes(event)]
+    return ", ".join(parts) or str(event["outcome"] or UNKNOWN)
 
 
 def ms_text(value: float | None) -> str:
@@ -214,6 +215,15 @@ def _column_widths(screen: int) -> list[int]:
 
 def _longest_word(cell: Text) -> int:
     return max(map(cell_len, cell.plain.split()), default=0)
+
+
+def _schemas(event: Event) -> Iterator[str]:
+    if event["malformed_records"]:
+        yield f"{event['malformed_records']} malformed records ({event['malformed_column']})"
+    elif event["schema_subject"] is not None:
+        yield f"subject {event['schema_subject']}"
+    elif event["schema_id"] is not None:
+        yield f"schema id {event['schema_id']}"
 
 
 def _losses(event: Event) -> Iterator[str]:

@@ -6,13 +6,16 @@ Names, types and error texts follow Spark's `KafkaWriter`, which has no column `
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from pyspark_kafka_meta.write.typed_columns import TypedColumn
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +33,11 @@ _NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkColumns:
-    """The position of each column in the schema; None if it is missing, or replaced by the option topic."""
+    """The position of each column in the schema; None if it is missing, or replaced by the option topic.
+
+    Attributes:
+        typed: how columns that are not bytes are encoded, by name.
+    """
 
     key: int | None
     value: int
@@ -38,13 +45,15 @@ class SinkColumns:
     topic: int | None
     partition: int | None
     timestamp: int | None
+    typed: Mapping[str, TypedColumn] = field(default_factory=dict)
 
 
-def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
+def sink_columns(schema: StructType, topic: str | None, typed: Collection[str] = ()) -> SinkColumns:
     """Find the columns by exact name, as Spark does.
 
     Args:
         topic: the option, for all rows.
+        typed: columns that may have any type.
 
     Raises:
         SchemaError: one line for each missing column and each column of another type.
@@ -53,10 +62,10 @@ def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
     ignored = [name for name in schema.names if name not in positions]
     if topic is not None:
         positions.pop("topic", None)
-    problems = _missing(positions, schema, topic)
+    problems = _missing(positions, schema, topic, typed)
     for name, position in positions.items():
         found, allowed = schema.fields[position].dataType.simpleString(), TYPES[name]
-        if found not in allowed:
+        if found not in allowed and name not in typed:
             problems.append(f"{name} attribute unsupported type {found}. {name} must be a(n) {' or '.join(allowed)}")
     if problems:
         raise SchemaError("\n".join(problems))
@@ -65,13 +74,12 @@ def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
     return SinkColumns(**{name: positions.get(name) for name in TYPES})  # type: ignore[arg-type]  # value is there
 
 
-def _missing(positions: dict[str, int], schema: StructType, topic: str | None) -> list[str]:
+def _missing(positions: dict[str, int], schema: StructType, topic: str | None, typed: Collection[str]) -> list[str]:
     problems = []
     if topic is None and "topic" not in positions:
         problems.append(_NO_TOPIC + _rename(schema, "topic"))
-    if "value" not in positions:
-        problems.append("Required attribute 'value' not found." + _rename(schema, "value"))
-    return problems
+    required = [name for name in TYPES if (name == "value" or name in typed) and name not in positions]
+    return problems + [f"Required attribute '{name}' not found." + _rename(schema, name) for name in required]
 
 
 def _rename(schema: StructType, name: str) -> str:

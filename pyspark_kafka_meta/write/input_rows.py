@@ -80,7 +80,8 @@ def read_rows(
         part_bytes: how many bytes of rows are converted together; a larger row alone.
 
     Raises:
-        InvalidRowError: a row has no topic, an impossible partition or timestamp, or a header without a key.
+        InvalidRowError: a row has no topic, an impossible partition or timestamp, a header without a key, or a key or
+            value that its schema does not allow.
         RecordTooLargeError: a row is larger than allowed.
     """
     pending: list[InputRows] = []
@@ -116,16 +117,22 @@ def _parts(batch: pa.RecordBatch, part_bytes: int) -> Iterator[pa.RecordBatch]:
 
 def _rows(batch: pa.RecordBatch, columns: SinkColumns, first_row: int, now_ms: int) -> InputRows:
     def column(position: int | None, kind: pa.DataType) -> pa.Array | None:
-        return None if position is None else _cast(batch.column(position), kind)
+        return None if position is None else _whole(batch.column(position)).cast(kind)
+
+    def encoded(name: str, position: int | None) -> pa.Array | None:
+        typed = columns.typed.get(name)
+        if typed is None or position is None:
+            return column(position, pa.binary())
+        return typed.encode(_whole(batch.column(position)), first_row)
 
     if len(batch) == 1 and batch.nbytes > MAX_CHUNK_BYTES:
         raise RecordTooLargeError(
             f"row {first_row} has {batch.nbytes} bytes, and no record has more than {MAX_CHUNK_BYTES}: write less"
         )
-    key = column(columns.key, pa.binary())
+    key = encoded("key", columns.key)
     records = Records(
         pa.nulls(len(batch), pa.binary()) if key is None else key,
-        column(columns.value, pa.binary()),
+        encoded("value", columns.value),
         column(columns.headers, _HEADERS),
         _timestamps_ms(column(columns.timestamp, pa.timestamp("us")), len(batch), first_row, now_ms),
     )
@@ -139,9 +146,9 @@ def _rows(batch: pa.RecordBatch, columns: SinkColumns, first_row: int, now_ms: i
     return InputRows(first_row, records, sizes, column(columns.topic, pa.string()), chosen)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column with this type. The offsets of a slice may need 64 bits: they are of the whole column."""
-    return (pa.concat_arrays([column]) if column.offset else column).cast(kind)
+def _whole(column: pa.Array) -> pa.Array:
+    """The column with its own memory. The offsets of a slice may need 64 bits: they are of the whole column."""
+    return pa.concat_arrays([column]) if column.offset else column
 
 
 def _timestamps_ms(timestamp: pa.Array | None, count: int, first_row: int, now_ms: int) -> Longs:

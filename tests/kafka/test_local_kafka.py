@@ -242,7 +242,7 @@ def test_cluster_ids_never_look_like_an_option() -> None:
 
 def fake_java(folder: Path, script: str) -> Path:
     launcher = folder / "bin" / "java"
-    launcher.parent.mkdir()
+    launcher.parent.mkdir(parents=True)
     launcher.write_text(f"#!/bin/sh\n{script}\n")
     launcher.chmod(0o755)
     return launcher
@@ -292,6 +292,18 @@ def test_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ClusterError, match="is Java 11: install Java 17"):
         java_launcher.find_java()
+
+
+def test_a_newer_java_is_found_in_a_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for release in (17, 21):
+        fake_java(tmp_path / f"jdk-{release}", f"echo 'openjdk version \"{release}.0.1\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk-17"))
+    monkeypatch.setattr(java_launcher, "USUAL_HOMES", (f"{tmp_path}/jdk-*"[1:],))
+
+    assert java_launcher.find_java_since(21) == tmp_path / "jdk-21" / "bin" / "java"
+    assert java_launcher.find_java_since(17) == tmp_path / "jdk-17" / "bin" / "java"
+    with pytest.raises(ClusterError, match="No Java 25 or later found: install one below /usr/lib/jvm"):
+        java_launcher.find_java_since(25)
 
 
 @pytest.mark.parametrize(

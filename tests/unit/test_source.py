@@ -9,9 +9,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import pyspark_kafka_meta
 from pyspark_kafka_meta import source
-from pyspark_kafka_meta.errors import OptionError, SchemaError
+from pyspark_kafka_meta.errors import OptionError, SchemaError, SchemaRegistryError
 from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
 from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
+from pyspark_kafka_meta.testing import MockRegistry
 
 
 @pytest.mark.parametrize("name", pyspark_kafka_meta.__all__)
@@ -112,3 +113,40 @@ def test_overwriting_a_topic_is_refused() -> None:
     kafka = source.KafkaMetaDataSource({**SERVERS, "topic": "t"})
     with pytest.raises(OptionError, match=r"^Save mode Overwrite not allowed for Kafka.*: use mode\(\"append\"\)$"):
         kafka.writer(VALUES, overwrite=True)
+
+
+CLICK = '{"type": "record", "name": "Click", "fields": [{"name": "id", "type": ["null", "long"]}]}'
+
+
+def test_the_registry_is_asked_once_for_a_query() -> None:
+    with MockRegistry() as registry:
+        registry.register("t-value", CLICK)
+        kafka = source.KafkaMetaDataSource({**TOPIC, "valueformat": "avro", "schema.registry.url": registry.url})
+        schema = kafka.schema()
+        unpickled = pickle.loads(pickle.dumps(kafka))
+        for reader in (unpickled.reader(schema), unpickled.streamReader(schema)):
+            pickle.dumps(reader)
+
+        assert registry.requests == ["GET /subjects/t-value/versions/latest"]
+    assert schema.fieldNames() == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert schema["value"].dataType.simpleString() == "struct<id:bigint>"
+
+
+def test_descriptions_of_malformed_values_are_further_columns() -> None:
+    typed = {"keyFormat": "avro", "keySchema": '"int"', "valueFormat": "avro", "valueSchema": CLICK}
+    given = {**TOPIC, **typed, "onMalformedRecord": "record", "includeHeaders": "true"}
+    schema = source.KafkaMetaDataSource(given).schema()
+
+    assert schema.fieldNames()[-3:] == ["headers", "value_error", "key_error"]
+    assert schema["key"].dataType.simpleString() == "int"
+    assert schema["value_error"].dataType.simpleString() == "struct<cause:string,schema_id:bigint,raw:binary>"
+
+
+def test_a_stream_with_a_schema_of_the_user_reports_a_registry_that_fails_at_its_first_offset() -> None:
+    with MockRegistry() as registry:
+        options = {**TOPIC, "valueformat": "avro", "schema.registry.url": registry.url}
+        registry.respond(401)
+        reader = source.KafkaMetaDataSource(options).streamReader(VALUES)
+
+    with pytest.raises(SchemaRegistryError, match="refused the login"):
+        reader.initialOffset()

@@ -12,7 +12,9 @@ from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     EventKind,
     HintDetails,
+    LookupDetails,
     LossDetails,
+    MalformedDetails,
     Origin,
     Outcome,
     RefreshDetails,
@@ -34,6 +36,14 @@ DETAILS: Mapping[EventKind, tuple[Any, Mapping[str, Any]]] = {
     EventKind.TRANSACTIONS_COMMITTED: (TransactionDetails, ENDED),
     EventKind.TRANSACTIONS_ABORTED: (TransactionDetails, ENDED),
     EventKind.TRANSACTIONS_RECOVERED: (TransactionDetails, ENDED),
+    EventKind.SCHEMA_LOOKUP: (
+        LookupDetails,
+        {"latency_ms": 2.5, "error": None, "schema_id": None, "schema_subject": None},
+    ),
+    EventKind.MALFORMED_RECORDS: (
+        MalformedDetails,
+        {"error": "truncated", "schema_id": 7, "malformed_column": "value", "malformed_records": 1},
+    ),
 }
 """The details of each kind, and the values that tests do without."""
 

@@ -15,7 +15,9 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     Details,
     EventKind,
     HintDetails,
+    LookupDetails,
     LossDetails,
+    MalformedDetails,
     Outcome,
     RefreshCause,
     RefreshDetails,
@@ -151,6 +153,16 @@ class EventRecorder:
             copied_records=copied_records,
         )
         self._record(kind, RefreshCause(RefreshReason.TRANSACTION), self._clock(), details)
+
+    def record_lookup(self, reason: RefreshReason, details: LookupDetails) -> None:
+        """Publish an event of a request to the schema registry."""
+        outcome = Outcome.UNCHANGED if details.error is None else Outcome.FAILED
+        self._record(EventKind.SCHEMA_LOOKUP, RefreshCause(reason), self._clock(), details, outcome)
+
+    def record_malformed(self, partition: TopicPartition, details: MalformedDetails) -> None:
+        """Publish an event of malformed keys or values."""
+        cause = RefreshCause(RefreshReason.MALFORMED, partition=partition)
+        self._record(EventKind.MALFORMED_RECORDS, cause, self._clock(), details)
 
     def record_hint(
         self, cause: RefreshCause, after: MetadataSnapshot, now: float, changes: SnapshotChanges, recovery_ms: float

@@ -52,6 +52,10 @@ class EventKind(StrEnum):
     """A failed task aborted its transaction, or the driver aborted those that no batch consists of."""
     TRANSACTIONS_RECOVERED = "transactions_recovered"
     """The driver finished a batch that an earlier run had decided."""
+    SCHEMA_LOOKUP = "schema_lookup"
+    """A request to the schema registry, with or without a response."""
+    MALFORMED_RECORDS = "malformed_records"
+    """A task could not decode keys or values of a partition, as `onMalformedRecord` allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,10 @@ class RefreshDetails:
         response_bytes: response size with length prefix.
         throttle_ms: throttle time of the response (quota).
         latency_ms: from the start of the attempt, connection setup included, until its result was processed, which
-            a task does between record batches; None without an attempt.
+            a task does between record batches; of a request to the schema registry with its retries; None without an
+            attempt.
         attempt: number of the attempt since the last good response, from 1; 0 without one.
-        error: why the request failed or records were lost, else None.
+        error: why the request failed, records were lost or a value could not be decoded, else None.
         recovery_ms: duration of the problem that this event ended, else None; 0 for a hint in the error response.
         changes: metadata changes of this event.
     """
@@ -180,7 +185,7 @@ class LossDetails:
     """Lost offsets of the partition that the event names as its cause.
 
     Attributes:
-        error: why the request failed or records were lost, else None.
+        error: why the request failed, records were lost or a value could not be decoded, else None.
         lost_from_offset: first lost offset, None unless kind is data_loss.
         lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
             truncated log at lost_from_offset.
@@ -209,13 +214,49 @@ class TransactionDetails:
     copied_records: int
 
 
-Details = RefreshDetails | HintDetails | LossDetails | TransactionDetails
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupDetails:
+    """A request to the schema registry.
+
+    Attributes:
+        latency_ms: from the start of the attempt, connection setup included, until its result was processed, which
+            a task does between record batches; of a request to the schema registry with its retries; None without an
+            attempt.
+        error: why the request failed, records were lost or a value could not be decoded, else None.
+        schema_id: requested schema, or the schema of the first malformed value; else None.
+        schema_subject: requested subject of the schema registry, else None.
+    """
+
+    latency_ms: float
+    error: str | None
+    schema_id: int | None
+    schema_subject: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedDetails:
+    """Malformed keys or values of the partition that the event names as its cause; the first of them as an example.
+
+    Attributes:
+        error: why the request failed, records were lost or a value could not be decoded, else None.
+        schema_id: requested schema, or the schema of the first malformed value; else None.
+        malformed_column: key or value, None unless kind is malformed_records, like the next field.
+        malformed_records: number of malformed keys or values of the task.
+    """
+
+    error: str
+    schema_id: int | None
+    malformed_column: str
+    malformed_records: int
+
+
+Details = RefreshDetails | HintDetails | LossDetails | TransactionDetails | LookupDetails | MalformedDetails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshEvent:
-    """One event of a metadata cache: created, closed, Metadata request, leader hint, skipped records or ended
-    transactions.
+    """One event of a metadata cache: created, closed, Metadata request, leader hint, skipped records, ended
+    transactions, or of the schemas of the records that its client reads.
 
     Attributes:
         schema_version: version of this format.
@@ -298,7 +339,8 @@ COLUMNS = (
     *("throttle_ms", "latency_ms", "attempt", "outcome", "error", "generation_before", "generation_after"),
     *("age_ms", "recovery_ms", "idle_ms", "lookups", "fetches", "retries", "fetch_throttle_ms"),
     *("produces", "produce_throttle_ms", "transactions_begun", "lost_from_offset", "lost_until_offset"),
-    *("transactional_id", "transactions", "transactions_ms", "copied_records", "died_cache_ids", "dropped_before"),
+    *("transactional_id", "transactions", "transactions_ms", "copied_records"),
+    *("schema_id", "schema_subject", "malformed_column", "malformed_records", "died_cache_ids", "dropped_before"),
     *(column.name for column in fields(SnapshotChanges)),
     *(column.name for column in fields(Origin)),
 )

@@ -12,11 +12,13 @@ batch, now and after any restart.
 The layout, version 1; an offset is the next offset to read, an epoch -1 if unknown. A start of -2 is the first offset
 of the log when the batch is planned: new partitions of a migrated batch begin there, as their starts are not recorded.
     {"initial": true,                             only before batch 0
+     "schemas": {"value": {"columns": "<digest>", "fingerprint": "<digest>", "source": "version 3 of t-value (id 7)"}},
      "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
      "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "epoch_start": 37, "offset": 42}}}},
      "version": 1}
 The topic id detects a recreated topic (KIP-516), the epoch a truncated log (KIP-320). `epoch_start` is the first offset
-of the epoch, where records of this epoch lie before the offset; else it is left out.
+of the epoch, where records of this epoch lie before the offset; else it is left out. `schemas` is of typed columns
+alone: what the micro-batch that ends here reads them as.
 Follows Spark's `KafkaSourceOffset`.
 """
 
@@ -35,6 +37,7 @@ from pyspark_kafka_meta.model import (
     OffsetRange,
     Position,
     Positions,
+    SchemaPin,
     TopicPartition,
     name_partitions,
     shortened,
@@ -56,12 +59,14 @@ class SourceOffset:
         start: where partitions of the batch that ends here begin, if not at the offset before; in batch 0 all of them.
             An offset may be `EARLIEST_OFFSET`.
         initial: whether this is the initial offset of a query, before any batch.
+        schemas: of the typed columns.
     """
 
     positions: Positions
     topic_ids: Mapping[str, UUID | None]
     start: Positions = field(default_factory=dict)
     initial: bool = False
+    schemas: Mapping[str, SchemaPin] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The layout above, in the order that makes equal offsets equal texts."""
@@ -69,6 +74,7 @@ class SourceOffset:
         by_topic = _by_topic(self.positions)
         return {
             **({"initial": True} if self.initial else {}),
+            **({"schemas": _by_column(self.schemas)} if self.schemas else {}),
             **({"start": _by_topic(self.start)} if self.start else {}),
             "topics": {topic: {"id": ids[topic], "partitions": partitions} for topic, partitions in by_topic.items()},
             "version": VERSION,
@@ -205,8 +211,12 @@ def _by_topic(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
     return topics
 
 
+def _by_column(schemas: Mapping[str, SchemaPin]) -> dict[str, dict[str, str]]:
+    return {column: pin._asdict() for column, pin in sorted(schemas.items())}
+
+
 def _parse(value: Mapping[str, object]) -> SourceOffset:
-    if value.keys() - {"start"} not in ({"topics", "version"}, {"initial", "topics", "version"}):
+    if value.keys() - {"schemas", "start"} not in ({"topics", "version"}, {"initial", "topics", "version"}):
         raise ValueError("its fields are not those of this version")
     if value.get("initial", True) is not True:
         raise ValueError("initial is not true")
@@ -216,7 +226,15 @@ def _parse(value: Mapping[str, object]) -> SourceOffset:
         topic_ids={topic: None if topic_id is None else UUID(str(topic_id)) for topic, (topic_id, _) in topics.items()},
         start=_parse_positions(value.get("start", {}), may_be_earliest=True),
         initial="initial" in value,
+        schemas={column: _parse_pin(pin) for column, pin in _members(value.get("schemas", {})).items()},
     )
+
+
+def _parse_pin(value: object) -> SchemaPin:
+    texts = {name: text for name, text in _members(value).items() if isinstance(text, str)}
+    if texts.keys() != set(SchemaPin._fields) or len(texts) < len(_members(value)):
+        raise ValueError("it names a schema in another way than this version")
+    return SchemaPin(**texts)
 
 
 def _parse_positions(value: object, may_be_earliest: bool = False) -> dict[TopicPartition, Position]:

@@ -128,10 +128,12 @@ class OffsetPlanner:
 
     Attributes:
         recent: the last offsets as JSON objects.
+        events: of its client.
     """
 
     def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
         self.recent = RecentOffsets()
+        self.events = client.events
         self._client = client
         self._options = options
         self._losses = LossReporter(options, client.events.record_loss)

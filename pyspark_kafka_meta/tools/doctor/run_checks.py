@@ -15,6 +15,7 @@ from pyspark_kafka_meta.tools.doctor import Finding, Section, Verdict
 from pyspark_kafka_meta.tools.doctor.machine_checks import machine_findings
 from pyspark_kafka_meta.tools.formatting import plain
 
+REGISTRY_TIMEOUT_MS = 10_000
 VERDICT_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 
 
@@ -28,7 +29,7 @@ def run_checks(
     """Yields each section; only the first if packages are missing on this machine.
 
     Args:
-        cluster: the `kafka.*` options; empty to check only this machine and the executors.
+        cluster: the `kafka.*` options, and those of typed values; empty to check only this machine and the executors.
         checks_writes: whether to check that `topics` can be written. Then `cluster` may have options of writing too.
         events_path: the metricsPath of the queries, which executors must share.
 
@@ -47,9 +48,11 @@ def run_checks(
         reach_all,
         responding,
     )
+    from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
     from pyspark_kafka_meta.tools.doctor.topic_checks import split_options, topic_findings, write_findings
 
     addresses: Sequence[Address] = ()
+    cluster, typed = split_typed_options(cluster, topics)
     cluster, writing = split_options(cluster) if checks_writes else (cluster, None)
     if cluster:
         options, fetch = ClientOptions.parse(cluster), FetchOptions.parse(cluster)
@@ -66,6 +69,8 @@ def run_checks(
                 yield "Topics", topic_findings(topics, brokers, options, fetch, must_read=writing is None)
                 if writing is not None:
                     yield "Writes", write_findings(topics, options, writing)
+    if typed.registry is not None or typed.columns:
+        yield "Schemas", registry_findings(typed, topics, REGISTRY_TIMEOUT_MS)
     if checks_executors:
         yield "Executors", executor_findings(cluster, addresses, events_path)
 

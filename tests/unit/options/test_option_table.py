@@ -24,7 +24,18 @@ from pyspark_kafka_meta.options.tables import batch_warnings, is_read
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 READ = {**SERVERS, "subscribe": "t"}
-NO_OPTIONS = {"client", "client_id", "driver", "fetch", "metrics", "producer", "security", "transaction"}
+NO_OPTIONS = {
+    "client",
+    "client_id",
+    "driver",
+    "fetch",
+    "metrics",
+    "producer",
+    "registry",
+    "security",
+    "transaction",
+    "typed",
+}
 """Fields that are not options, but parts of the table, or set later."""
 
 

@@ -22,6 +22,8 @@ from pyspark_kafka_meta.options import (
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 TRANSACTIONAL = {**SERVERS, "kafka.transactional.id": "orders"}
 READ = {**SERVERS, "subscribe": "t"}
+TYPED = {"topic": "t", "schema.registry.url": "http://a:1", "valueFormat": "avro"}
+REGISTERS = {"auto.register.schemas": "true"}
 SINK_ONLY = {option.name for option in OPTIONS.values() if option.queries in Query.WRITES} - {"table"}
 
 
@@ -184,6 +186,7 @@ BAD = [
     ("kafka.transactional.id", "clicks/2026/11", "not end with two numbers after slashes"),
     ("kafka.client.id", "a\nb", "must be at most 255 printable characters"),
     ("metricsTopic", "a,b", "must be the name of one topic"),
+    ("auto.register.schemas", "yes", "must be false or true, got 'yes'"),
 ]
 BAD_OF_TRANSACTIONS = [
     ("kafka.transaction.timeout.ms", "0", "must be a whole number from 1 to 2147483647"),
@@ -212,12 +215,42 @@ def test_a_value_of_transactions_that_cannot_be_used_is_named(name: str, text: s
 
 def test_every_sink_option_has_a_good_and_a_bad_case() -> None:
     levels = {f"kafka.compression.{codec}.level" for codec, _ in LEVELS}
-    assert {name for name, *_ in GOOD + OF_TRANSACTIONS} | levels | {"topic"} == SINK_ONLY | {"decisionsTopic"}
+    assert {name for name, *_ in GOOD + OF_TRANSACTIONS} | levels | {"topic", *REGISTERS} == SINK_ONLY | {
+        "decisionsTopic"
+    }
     assert {name for name, *_ in BAD + BAD_OF_TRANSACTIONS} >= SINK_ONLY
+
+
+def test_typed_values_of_a_write() -> None:
+    named = {"valueSubjectNameStrategy": "record", "valueRecordName": "a.B", "valueSchema": '"int"'}
+    typed = SinkOptions.parse({**SERVERS, **TYPED, **REGISTERS, **named}).typed
+    assert typed.auto_register
+    assert typed.column("value").subjects(("t",)) == ("a.B",)
+    assert not SinkOptions.parse({**SERVERS, **TYPED}).typed.auto_register
+    without_topic = {**TYPED, **named}
+    del without_topic["topic"]
+    assert SinkOptions.parse({**SERVERS, **without_topic}).topic is None
 
 
 IN_FLIGHT = "kafka.max.in.flight.requests.per.connection"
 CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
+    (REGISTERS, "Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"),
+    (
+        {**TYPED, **REGISTERS, "valueSchemaVersion": "2"},
+        "Set either 'auto.register.schemas' or 'valueSchemaVersion', not both",
+    ),
+    (
+        {**TYPED, "valueSchema": '"int"', "valueSchemaVersion": "2"},
+        "Set either 'valueSchema' or 'valueSchemaVersion', not both",
+    ),
+    (
+        {**TYPED, "valueSubjectNameStrategy": "record", "valueRecordName": "a,b"},
+        "Option 'valueRecordName' must be one name in a write",
+    ),
+    (
+        {"schema.registry.url": "http://a:1", "keyFormat": "avro"},
+        "Without the option topic the subjects of schemas are unknown: set it, or 'keySubjectNameStrategy' to record",
+    ),
     (
         {"kafka.acks": "1", "kafka.enable.idempotence": "true"},
         "Must set kafka.acks to all in order to use the idempotent producer.",

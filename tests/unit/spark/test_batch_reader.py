@@ -10,11 +10,13 @@ import pytest
 
 from pyspark_kafka_meta.events import origin
 from pyspark_kafka_meta.events.origin import driver_name
+from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
 from pyspark_kafka_meta.spark.batch_reader import TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
 from pyspark_kafka_meta.spark.client_pool import worker_clients
 from tests.unit.scene import COLUMNS, Scene
@@ -46,6 +48,15 @@ def tasks_of(topics: int, tasks: int) -> list[Task]:
     names = [f"team-{number % 37}.service-{number:05}.events" for number in range(topics)]
     ranges = [OffsetRange(TopicPartition(name, 0), None, 0, 5) for name in names]
     return [task for task in new_tasks([ranges[at::tasks] for at in range(tasks)], names) if isinstance(task, Task)]
+
+
+def test_each_task_has_the_schemas_of_writers_and_versions_of_one_take_little_room() -> None:
+    fields = ", ".join(f'{{"name": "field_{number}", "type": ["null", "string"]}}' for number in range(100))
+    schemas = [RegisteredSchema(number, "AVRO", SchemaText(f"[{fields}, {number}]")) for number in range(20)]
+    tasks = pickle.loads(pickle.dumps(new_tasks([(), ()], ["t"], schemas)))
+
+    assert [task.schemas for task in tasks] == [tuple(schemas)] * 2
+    assert len(pickle.dumps(tasks[0])) < sum(len(schema.schema.text) for schema in schemas) / 10
 
 
 def test_each_task_of_hundreds_of_topics_names_them_all() -> None:

@@ -7,6 +7,7 @@ import io
 import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -99,6 +100,17 @@ def test_download_shows_its_growing_size_and_its_end(
     assert re.search(r"Downloaded 7\.0 MB in \d+ s to \S+/cache/jars/name-1\.0-\w+\n$", output)
     assert ("\x1b" in output) is is_terminal
     assert capsys.readouterr().out == ""
+
+
+def test_an_archive_is_a_part_of_its_module_with_a_classifier() -> None:
+    module = maven_jars.ivy_module(["group:name:tar.gz:all:1.0"], transitive=False)
+
+    dependency = ElementTree.fromstring(module).find("./dependencies/dependency")
+    assert dependency is not None
+    assert (dependency.get("rev"), dependency.get("conf")) == ("1.0", "default->master")
+    (part,) = dependency
+    classifier = "{http://ant.apache.org/ivy/maven}classifier"
+    assert part.attrib == {"name": "name", "type": "tar.gz", "ext": "tar.gz", classifier: "all"}
 
 
 def test_without_a_terminal_lines_are_rare(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

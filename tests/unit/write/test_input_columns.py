@@ -54,6 +54,15 @@ GOOD = {
 }
 
 
+def test_typed_columns_may_have_any_type_but_must_be_there() -> None:
+    given = schema(key=INT, value=ArrayType(LONG))
+    assert sink_columns(given, "t", ["key", "value"]) == found(key=0, value=1)
+    with pytest.raises(SchemaError, match=r"^key attribute unsupported type int"):
+        sink_columns(given, "t", ["value"])
+    with pytest.raises(SchemaError, match=r"^Required attribute 'key' not found\. Rename column 'KEY' to 'key'.$"):
+        sink_columns(schema(KEY=INT, value=STRING), "t", ["key"])
+
+
 @pytest.mark.parametrize(("given", "topic", "columns"), GOOD.values(), ids=GOOD.keys())
 def test_columns_are_found_by_name(given: StructType, topic: str | None, columns: SinkColumns) -> None:
     assert sink_columns(given, topic) == columns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import InvalidRowError, RecordTooLargeError
+from pyspark_kafka_meta.formats.avro_encoder import avro_encoder
+from pyspark_kafka_meta.formats.avro_schema import Enumeration, Primitive
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
@@ -17,6 +21,7 @@ from pyspark_kafka_meta.kafka.records.encoder import encode
 from pyspark_kafka_meta.model import NO_PRODUCER
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, CHUNK_ROWS, InputRows, read_rows
+from pyspark_kafka_meta.write.typed_columns import TypedColumn
 from tests.partitions import T0
 
 VALUE = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
@@ -55,6 +60,20 @@ def test_strings_become_bytes_and_missing_columns_null() -> None:
     assert chunk.records.value.to_pylist() == ["ä".encode(), None]
     assert chunk.records.key.to_pylist() == [None, None]
     assert (chunk.topic, chunk.chosen, chunk.records.headers) == (None, None, None)
+
+
+def test_typed_columns_are_encoded_and_errors_count_the_rows_of_the_task() -> None:
+    long = avro_encoder(Primitive("long"), pa.int64())
+    typed = replace(VALUE, typed={"value": TypedColumn("value", long, b"\0")})
+    batches = [pa.record_batch({"value": pa.array(numbers, pa.int64())}) for numbers in ([1, None], [-1])]
+    (chunk,) = read(batches, typed)
+    assert chunk.records.value.to_pylist() == [b"\0\x02", None, b"\0\x01"]
+
+    color = Enumeration("Color", ("RED",))
+    enum = TypedColumn("key", avro_encoder(color, pa.string()), b"")
+    colors = [pa.record_batch({"key": names, "value": names}) for names in (["RED", "RED"], ["RED", "BLUE"])]
+    with pytest.raises(InvalidRowError, match=r"^row 3 cannot be written with the schema of key: the value is not a"):
+        read(colors, replace(VALUE, key=0, typed={"key": enum}))
 
 
 def test_large_and_sliced_arrays_are_read() -> None:

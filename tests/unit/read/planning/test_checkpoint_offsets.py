@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import CheckpointError, OptionError
-from pyspark_kafka_meta.model import OffsetRange, Position, TopicPartition
+from pyspark_kafka_meta.model import OffsetRange, Position, SchemaPin, TopicPartition
 from pyspark_kafka_meta.read.planning import checkpoint_offsets
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import (
     RecentOffsets,
@@ -52,6 +52,23 @@ def test_the_json_is_canonical_with_partitions_in_numeric_order() -> None:
         '"b": {"id": "00000000-0000-0000-0000-000000000001", "partitions": '
         '{"2": {"epoch": -1, "offset": 6}, "10": {"epoch": 1, "offset": 5}}}}, "version": 1}'
     )
+
+
+def test_schemas_of_typed_columns_are_written_and_read() -> None:
+    pins = {"value": SchemaPin("c", "f", "version 3 of t-value (id 7)"), "key": SchemaPin("d", "g", "option keySchema")}
+    typed = SourceOffset({}, {}, schemas=pins)
+
+    assert text(typed) == (
+        '{"schemas": {"key": {"columns": "d", "fingerprint": "g", "source": "option keySchema"}, "value": {"columns": '
+        '"c", "fingerprint": "f", "source": "version 3 of t-value (id 7)"}}, "topics": {}, "version": 1}'
+    )
+    assert restored(typed) == typed
+
+
+@pytest.mark.parametrize("pin", [{}, {"columns": "c", "fingerprint": "f", "source": 1}, "f"])
+def test_a_schema_that_is_written_otherwise_is_refused(pin: object) -> None:
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        SourceOffset.parse({"schemas": {"value": pin}, "topics": {}, "version": 1})
 
 
 def test_start_of_an_epoch_is_written_where_it_is_known() -> None:

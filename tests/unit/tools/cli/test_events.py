@@ -143,6 +143,21 @@ def test_transactions_that_a_committer_ended_are_said_to_a_person(tmp_path: Path
     assert "transactions recovered: 3 of orders in 12.3 ms, 40 records copied" in shown
 
 
+def test_schemas_and_malformed_records_are_said_to_a_person(tmp_path: Path) -> None:
+    asked = {"kind": EventKind.SCHEMA_LOOKUP, "reason": RefreshReason.QUERY_SCHEMA, "schema_subject": "t-value"}
+    unknown = {**asked, "reason": RefreshReason.UNKNOWN_SCHEMA, "schema_subject": None, "schema_id": 7, "error": "no"}
+    bad = {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, "malformed_records": 40}
+    place = {"cause_topic": "t", "cause_partition": 3}
+    events: list[dict[str, Any]] = [asked, unknown, {**bad, **place}]
+    for sequence, event in enumerate(events, 1):
+        write(tmp_path, made("a" * 32, sequence, NOW_MS, **event))
+    shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
+
+    assert "query_schema" in shown and "subject t-value" in shown
+    assert "schema id 7, no" in shown
+    assert "malformed: t-3" in shown and "40 malformed records (value), truncated" in shown
+
+
 def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:
     write(tmp_path, made("a" * 32, 1, NOW_MS, kind=EventKind.BORN, died_cache_ids=("c0ffee" * 5,)))
     shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())

@@ -1,0 +1,246 @@
+"""Reads the same field of many Avro records at once with numpy.
+
+A `Cursor` has a position in each of n values. Each read takes one field of all of them, and moves all positions. So the
+cost of Python is paid once for a field of thousands of records, not once for each field of each record.
+
+Nobody can trust the bytes. What makes this safe:
+
+- Positions only grow. A number is read without a look at the end of its record: if the record was too short, the bytes
+  come from the next record (or again from the last byte of all), the number is wrong, and the position is after the end
+  of the record. It stays there, so one look at the ends of all records, by `finish`, finds such records.
+- A length is compared with the end of its record before it is used. Nothing is read or allocated by a wrong one.
+- A record at fault is noted with its cause, and goes on with harmless numbers in place of wrong ones, so that others
+  stay in step. Whatever it then yields is dropped in the end, when the rows at fault become null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Longs: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+TRUNCATED = "the value ends before its last field"
+TRAILING_BYTES = "bytes follow the last field"
+BAD_VARINT = "a number has more than 64 bits"
+BAD_LENGTH = "a length is negative or reaches over the end of the value"
+BAD_COUNT = "a number of items is larger than the rest of the value, or has too many items without bytes"
+BAD_SIZE = "a block of items has another size than it says"
+MAX_EMPTY_ITEMS = 100
+"""In one value: items of arrays and maps that take no bytes, such as nulls, which no end of the value limits."""
+
+WORD_BYTES = 8
+_MAX_VARINT_BYTES = 10
+_STOP_BITS = np.uint64(0x8080808080808080)
+_LOW_BITS = np.uint64(0x0101010101010101)
+_ONE = np.uint64(1)
+_GROUPS = (
+    # Of bits in a word: which move down, by how many, and which stay. Seven bits of each byte become 14, 28 and 56.
+    (np.uint64(0x7F007F007F007F00), np.uint64(1), np.uint64(0x007F007F007F007F)),
+    (np.uint64(0x3FFF00003FFF0000), np.uint64(2), np.uint64(0x00003FFF00003FFF)),
+    (np.uint64(0x0FFFFFFF00000000), np.uint64(4), np.uint64(0x000000000FFFFFFF)),
+)
+
+
+class Memory:
+    """The bytes of all values of a chunk, and what is wrong with some of them.
+
+    Attributes:
+        view: of the bytes, for those who read one at a time.
+        causes: of faults, by the row in the chunk. The first of a row stays.
+    """
+
+    def __init__(self, data: Bytes, rows: int) -> None:
+        self.data = data if len(data) >= WORD_BYTES else np.concatenate([data, np.zeros(WORD_BYTES, np.uint8)])
+        self.view = memoryview(self.data)  # type: ignore[arg-type]
+        self.causes: dict[int, str] = {}
+        self.empty_items = np.zeros(rows, np.int64)
+
+    def numbers(self, kind: str, at: Longs) -> npt.NDArray[Any]:
+        """Numbers of a numpy type at these positions, aligned or not; after the last possible position, the last."""
+        size = np.dtype(kind).itemsize
+        everywhere: npt.NDArray[Any] = np.ndarray(len(self.data) - size + 1, kind, self.data, strides=(1,))
+        numbers: npt.NDArray[Any] = everywhere[np.minimum(at, len(everywhere) - 1)]
+        return numbers
+
+    def binary_array(self, at: Longs, length: Longs) -> pa.BinaryArray:
+        """The bytes at these positions; a length of -1 is null. The caller has checked both.
+
+        The data becomes one Arrow array, of what is before the first value, the first value, what is between it and the
+        second, and so on; `take` copies the values. Arrow checks the first and last offset, so they are the data's.
+        """
+        offsets = np.empty(2 * len(at) + 2, np.int32)
+        offsets[0], offsets[-1] = 0, len(self.data)
+        offsets[1:-1:2] = at
+        np.add(at, np.maximum(length, 0), out=offsets[2:-1:2], casting="unsafe")
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        segments = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+        return segments.take(number_array(np.arange(1, len(offsets) - 1, 2, dtype=np.int32), length >= 0))
+
+
+class Cursor:
+    """Positions in some values of a chunk, which reads move.
+
+    Attributes:
+        at, end: position and end of each, in the memory. A read replaces the array of positions, and changes none.
+        rows: in the chunk; in an array or a map, several positions have the same row.
+    """
+
+    def __init__(self, memory: Memory, at: Longs, end: Longs, rows: Longs) -> None:
+        self.memory, self.at, self.end, self.rows = memory, at, end, rows
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def select(self, index: Longs) -> Cursor:
+        """A cursor in these values alone. `resume` takes its positions back."""
+        return Cursor(self.memory, self.at.take(index), self.end.take(index), self.rows.take(index))
+
+    def resume(self, index: Longs, part: Cursor) -> None:
+        self.at = self.at.copy()
+        self.at[index] = part.at
+
+    def fail(self, bad: Flags, cause: str, field: str = "") -> None:
+        """Note the cause of values at fault. What comes after the end of a value is wrong because the value is short.
+
+        Args:
+            field: dotted path of the field; the other methods pass it on.
+        """
+        rows, first = np.unique(self.rows[bad], return_index=True)
+        short = (self.at > self.end)[bad][first]
+        if field:
+            cause = f"field {field!r}: {cause}"
+        for row, is_short in zip(rows.tolist(), short.tolist(), strict=True):
+            self.memory.causes.setdefault(row, TRUNCATED if is_short else cause)
+
+    def finish(self) -> None:
+        """Find the values that do not end here."""
+        wrong = self.at != self.end
+        if wrong.any():
+            self.fail(wrong, TRAILING_BYTES)
+
+    def longs(self, field: str) -> Longs:
+        """Numbers as zigzag varints: 7 bits in each byte, the lowest first, and a high bit before each other byte."""
+        first = self.memory.data.take(self.at, mode="clip")
+        if first.max(initial=0) <= 0x7F:
+            self.at = self.at + 1
+            return (first >> 1).astype(np.int64) ^ -(first & 1).astype(np.int64)
+        raw, size = self._varints_in_words(field)
+        self.at = self.at + size
+        return _unzigzag(raw)
+
+    def indexes(self, count: int, cause: str, field: str) -> Longs:
+        """Numbers from 0 to `count`, exclusive."""
+        index = self.longs(field)
+        if index.view(np.uint64).max(initial=0) >= count:
+            bad = index.view(np.uint64) >= count
+            self.fail(bad, cause, field)
+            index[bad] = 0
+        return index
+
+    def slices(self, size_bytes: int | None, field: str) -> tuple[Longs, Longs]:
+        """Positions and lengths of byte strings, which are before the ends. Without a size for all, each has its length
+        before it."""
+        length = self.longs(field) if size_bytes is None else np.full(len(self), size_bytes)
+        bad = (length < 0) | (length > self.end - self.at)
+        if bad.any():
+            self.fail(bad, BAD_LENGTH if size_bytes is None else TRUNCATED, field)
+            length[bad] = 0
+            self.at = np.where(bad, self.end, self.at)
+        return self.move(length), length
+
+    def block_counts(self, min_bytes: int, before: Longs, field: str) -> tuple[Longs, Longs]:
+        """Numbers of items in the next blocks of arrays, 0 at their ends; and where the blocks end, -1 if they do not
+        say so. After a negative number comes the size of the block in bytes.
+
+        Args:
+            min_bytes: of an item.
+            before: numbers of items in the blocks before.
+        """
+        count, block_end = self.longs(field), np.full(len(self), -1)
+        if count.min(initial=0) < 0:
+            sized = np.flatnonzero(count < 0)
+            part = self.select(sized)
+            size = part.longs(field)
+            self.resume(sized, part)
+            fits = (size >= 0) & (size <= part.end - part.at)
+            block_end[sized] = np.where(fits, part.at + size, 0)  # no block ends at 0
+            count[sized] = -count[sized]  # -2**63 stays negative
+        limit = (self.end - self.at) // min_bytes if min_bytes else MAX_EMPTY_ITEMS - before
+        bad = (count < 0) | (count > limit) | (self.at > self.end)
+        if bad.any():
+            self.fail(bad, BAD_COUNT, field)
+            count[bad] = 0
+        return count, block_end
+
+    def move(self, size_bytes: int | Longs) -> Longs:
+        """Go on by sizes in bytes. Returns the positions before."""
+        before, self.at = self.at, self.at + size_bytes
+        return before
+
+    def limit_empty_items(self, counts: Longs, field: str) -> Longs:
+        """Numbers of items without bytes, 0 where a value would have more than `MAX_EMPTY_ITEMS`."""
+        np.add.at(self.memory.empty_items, self.rows, counts)
+        bad = self.memory.empty_items[self.rows] > MAX_EMPTY_ITEMS
+        if bad.any():
+            self.fail(bad, BAD_COUNT, field)
+        return np.where(bad, 0, counts)
+
+    def _varints_in_words(self, field: str) -> tuple[npt.NDArray[np.uint64], Longs]:
+        """Unsigned varints and their sizes. Each varint of up to 8 bytes is in a word of 8 bytes, up to the first byte
+        without the high bit; others are read byte by byte."""
+        words = self.memory.numbers("<u8", self.at)
+        stops = ~words
+        stops &= _STOP_BITS
+        slow = np.flatnonzero((stops == 0) | (self.at > len(self.memory.data) - WORD_BYTES))
+        stops ^= stops - _ONE  # the bits up to the first stop bit
+        words &= stops
+        words &= ~_STOP_BITS
+        for moving, bits, staying in _GROUPS:
+            moved = words & moving
+            moved >>= bits
+            words &= staying
+            words |= moved
+        stops &= _LOW_BITS
+        stops *= _LOW_BITS
+        stops >>= np.uint64(56)  # the number of bytes with such bits
+        size = stops.view(np.int64)
+        if slow.size:
+            words[slow], size[slow] = self._varints_by_bytes(slow, field)
+        return words, size
+
+    def _varints_by_bytes(self, index: Longs, field: str) -> tuple[npt.NDArray[np.uint64], Longs]:
+        at = self.at[index]
+        value, size = np.zeros(len(at), np.uint64), np.zeros(len(at), np.int64)
+        more = np.ones(len(at), np.bool_)
+        for place in range(_MAX_VARINT_BYTES):
+            byte = np.where(more, self.memory.data.take(at + place, mode="clip"), np.uint8(0))
+            value |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+            size += more
+            more &= byte > 0x7F
+        too_long = more | (byte > 1)  # the tenth byte has the 64th bit
+        if too_long.any():
+            bad = np.zeros(len(self), np.bool_)
+            bad[index[too_long]] = True
+            self.fail(bad, BAD_VARINT, field)
+        return value, size
+
+
+def number_array(numbers: npt.NDArray[Any], valid: Flags | None = None, kind: pa.DataType | None = None) -> pa.Array:
+    """The numbers without a copy, null where they are not `valid`."""
+    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    kind = kind or pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [bitmap, pa.py_buffer(numbers)])
+
+
+def _unzigzag(raw: npt.NDArray[np.uint64]) -> Longs:
+    sign = raw & _ONE
+    raw >>= _ONE
+    numbers: Longs = raw.view(np.int64)
+    numbers ^= -sign.view(np.int64)
+    return numbers

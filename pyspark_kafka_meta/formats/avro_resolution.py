@@ -1,0 +1,293 @@
+"""Schema resolution: how values of a writer's schema become columns of a reader's schema.
+
+Source: "Schema Resolution" in the specification of Apache Avro 1.12, and `org.apache.avro.Resolver` where it leaves a
+choice: names of records need not match outside unions, and a type prefers the branch of a reader's union that is the
+same type, then one that it can be promoted to.
+
+Unlike in Java, a time has the same meaning before and after: milliseconds that a reader wants as microseconds are
+converted, a decimal must keep its scale, and a date cannot be read as a timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.avro_columns import (
+    Binary,
+    Boolean,
+    Column,
+    Decimal,
+    Integer,
+    Member,
+    Null,
+    Real,
+    Symbol,
+    Unresolved,
+)
+from pyspark_kafka_meta.formats.avro_columns import Record as RecordColumn
+from pyspark_kafka_meta.formats.avro_columns import Union as UnionColumn
+from pyspark_kafka_meta.formats.avro_cursor import Cursor, Memory
+from pyspark_kafka_meta.formats.avro_defaults import encode_default
+from pyspark_kafka_meta.formats.avro_items import Items
+from pyspark_kafka_meta.formats.avro_schema import (
+    Array,
+    AvroSchema,
+    Enumeration,
+    Field,
+    Fixed,
+    Map,
+    Named,
+    Primitive,
+    Record,
+    Union,
+    arrow_type,
+    column_schema,
+    is_nullable,
+)
+
+_PROMOTIONS = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_TIMES = {
+    # The kind of time, and its unit in nanoseconds.
+    "date": ("date", 86_400 * 10**9),
+    "time-millis": ("time", 10**6),
+    "time-micros": ("time", 10**3),
+    "timestamp-millis": ("timestamp", 10**6),
+    "timestamp-micros": ("timestamp", 10**3),
+    "timestamp-nanos": ("timestamp", 1),
+    "local-timestamp-millis": ("timestamp", 10**6),
+    "local-timestamp-micros": ("timestamp", 10**3),
+    "local-timestamp-nanos": ("timestamp", 1),
+}
+
+
+def resolve(writer: AvroSchema, reader: AvroSchema, field: str = "") -> Column:
+    """The decoder of a column of the reader's type from values of the writer's.
+
+    Args:
+        field: dotted path of the field, for errors and faults.
+
+    Raises:
+        ValueSchemaError: no value of the writer can be read. The message has the path of the field.
+    """
+    match writer, reader:
+        case Union(branches), _:
+            return _from_union(branches, reader, field)
+        case _, Union():
+            return _into_union(writer, reader, field)
+        case Primitive(), Primitive() if reader.type == writer.type or reader.type in _PROMOTIONS.get(writer.type, ()):
+            return _primitive(writer, reader, field)
+        case Record(), Record():
+            return _record(writer, reader, field)
+        case Array(items), Array(reader_items):
+            return Items(arrow_type(reader), field, resolve(items, reader_items, _path(field, "element")))
+        case Map(values), Map(reader_values):
+            return _map(values, reader_values, arrow_type(reader), field)
+        case Enumeration(), Enumeration() if _same_name(writer, reader):
+            return _enumeration(writer, reader, field)
+        case Fixed(), Fixed() if _same_name(writer, reader) and writer.size_bytes == reader.size_bytes:
+            return _bytes(writer, reader, field)
+    raise ValueSchemaError(f"{_where(field)}the writer's {_kind(writer)} cannot be read as {_kind(reader)}")
+
+
+def _primitive(writer: Primitive, reader: Primitive, field: str) -> Column:
+    kind = arrow_type(reader)
+    match writer.type:
+        case "null":
+            return Null(kind, field)
+        case "boolean":
+            return Boolean(kind, field)
+        case "float" | "double":
+            return Real(kind, field, 4 if writer.type == "float" else 8)
+        case "int" | "long":
+            return Integer(kind, field, 32 if writer.type == "int" else 64, *_units(writer, reader, field))
+        case _:
+            return _bytes(writer, reader, field)
+
+
+def _units(writer: Primitive, reader: Primitive, field: str) -> tuple[int, int]:
+    """Multiplier and divisor from the unit of the writer's time to that of the column."""
+    if reader.logical is None:
+        return 1, 1
+    kind, unit = _TIMES[(writer.logical or reader.logical).name]
+    column_kind, column_unit = _TIMES[reader.logical.name]
+    if kind != column_kind:
+        raise ValueSchemaError(f"{_where(field)}the writer's {_kind(writer)} cannot be read as {_kind(reader)}")
+    if pa.types.is_timestamp(arrow_type(reader)):
+        column_unit = 10**3
+    return max(1, unit // column_unit), max(1, column_unit // unit)
+
+
+def _bytes(writer: Primitive | Fixed, reader: Primitive | Fixed, field: str) -> Column:
+    size = writer.size_bytes if isinstance(writer, Fixed) else None
+    kind = arrow_type(reader)
+    if not pa.types.is_decimal(kind):
+        return Binary(kind, field, size)
+    if writer.logical and writer.logical.name == "decimal" and writer.logical.scale != kind.scale:
+        raise ValueSchemaError(
+            f"{_where(field)}the writer's decimal has {writer.logical.scale} digits after the point, the reader's "
+            f"{kind.scale}"
+        )
+    return Decimal(kind, field, size)
+
+
+def _enumeration(writer: Enumeration, reader: Enumeration, field: str) -> Column:
+    symbols = [symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols]
+    return Symbol(pa.string(), field, pa.array(symbols, pa.string()))
+
+
+def _map(writer: AvroSchema, reader: AvroSchema, kind: pa.DataType, field: str) -> Column:
+    key = Binary(pa.string(), _path(field, "key"))
+    value = resolve(writer, reader, _path(field, "value"))
+    entry = RecordColumn(pa.struct([kind.key_field, kind.item_field]), field, [(key, 0), (value, 1)], {})
+    return Items(kind, field, entry)
+
+
+def _record(writer: Record, reader: Record, field: str) -> Column:
+    index_of = dict(_reader_fields(writer, reader))
+    fields: list[tuple[Column, int | None]] = []
+    for written in writer.fields:
+        index, path = index_of.get(written.name), _path(field, written.name)
+        if index is None:
+            fields.append((_skipped(written.type, path), None))
+        else:
+            fields.append((resolve(written.type, reader.fields[index].type, path), index))
+    missing = set(range(len(reader.fields))) - set(index_of.values())
+    defaults = {index: _default(reader.fields[index], _path(field, reader.fields[index].name)) for index in missing}
+    return RecordColumn(arrow_type(reader), field, fields, defaults)
+
+
+def _reader_fields(writer: Record, reader: Record) -> Iterator[tuple[str, int]]:
+    """The names of the writer's fields that the reader has, with the index there: by name, else by the first alias."""
+    written = {field.name for field in writer.fields}
+    by_alias = written - {field.name for field in reader.fields}
+    for index, field in enumerate(reader.fields):
+        names = [field.name] if field.name in written else [alias for alias in field.aliases if alias in by_alias]
+        if names:
+            by_alias.discard(names[0])
+            yield names[0], index
+
+
+def _skipped(schema: AvroSchema, field: str) -> Column:
+    """A decoder of values that nobody reads: they need no type of Spark."""
+    kind = pa.null()
+    match schema:
+        case Primitive(name):
+            return _primitive(Primitive(name), Primitive(name), field)
+        case Fixed(size_bytes=size):
+            return Binary(kind, field, size)
+        case Enumeration():
+            return _enumeration(schema, schema, field)
+        case Array(items):
+            return Items(kind, field, _skipped(items, field))
+        case Map(values):
+            key = Binary(kind, field)
+            return Items(kind, field, RecordColumn(kind, field, [(key, None), (_skipped(values, field), None)], {}))
+        case Record(fields=fields):
+            parts = [(_skipped(each.type, _path(field, each.name)), None) for each in fields]
+            return RecordColumn(kind, field, parts, {})
+        case Union(branches):
+            return UnionColumn(kind, field, [_skipped(branch, field) for branch in branches])
+
+
+def _default(field: Field, path: str) -> pa.Array:
+    """The default value of a field that the writer lacks, decoded as if the writer had written it."""
+    if not field.has_default:
+        raise ValueSchemaError(f"{_where(path)}the writer lacks the field, and the reader has no default for it")
+    try:
+        data = np.array(bytearray(encode_default(field.type, field.default)), np.uint8)
+    except ValueError as error:
+        raise ValueSchemaError(f"{_where(path)}{error}") from None
+    memory = Memory(data, 1)
+    cursor = Cursor(memory, np.zeros(1, np.int64), np.full(1, len(data)), np.zeros(1, np.int64))
+    value = resolve(field.type, field.type, path).read(cursor)
+    if memory.causes:
+        raise ValueSchemaError(f"{_where(path)}the default is wrong: {memory.causes[0]}")
+    return value
+
+
+def _from_union(branches: tuple[AvroSchema, ...], reader: AvroSchema, field: str) -> Column:
+    """A branch that the reader cannot have is a fault only where a value has it."""
+    columns = [_resolved_or_error(branch, reader, field) for branch in branches]
+    errors = [column for column in columns if isinstance(column, ValueSchemaError)]
+    if len(errors) == len(columns):
+        raise errors[0]
+    kind = arrow_type(reader)
+    return UnionColumn(
+        kind,
+        field,
+        [Unresolved(kind, field, str(each)) if isinstance(each, ValueSchemaError) else each for each in columns],
+    )
+
+
+def _into_union(writer: AvroSchema, reader: Union, field: str) -> Column:
+    kind, column = arrow_type(reader), column_schema(reader)
+    if writer == Primitive("null") and is_nullable(reader):
+        return Null(kind, field)
+    if not isinstance(column, Union):
+        return resolve(writer, column, field)
+    index, branch = _first_match(writer, column, field)
+    return Member(kind, branch, index)
+
+
+def _first_match(writer: AvroSchema, reader: Union, field: str) -> tuple[int, Column]:
+    """The branch with the name of the writer's type, else the first one of the same kind, else the first other one that
+    the writer's type can be read as."""
+    ranked = sorted(range(len(reader.branches)), key=lambda index: _rank(writer, reader.branches[index]))
+    for index in ranked:
+        column = _resolved_or_error(writer, reader.branches[index], field)
+        if isinstance(column, Column):
+            return index, column
+    raise ValueSchemaError(f"{_where(field)}no branch of the reader's union can have the writer's {_kind(writer)}")
+
+
+def _rank(writer: AvroSchema, branch: AvroSchema) -> int:
+    match writer, branch:
+        case ((Record() | Enumeration() | Fixed()), (Record() | Enumeration() | Fixed())):
+            return 0 if writer.name in (branch.name, *branch.aliases) else 1 if _same_name(writer, branch) else 2
+        case Primitive(kind), Primitive(other):
+            return 0 if kind == other else 1
+    return 0
+
+
+def _resolved_or_error(writer: AvroSchema, reader: AvroSchema, field: str) -> Column | ValueSchemaError:
+    try:
+        return resolve(writer, reader, field)
+    except ValueSchemaError as error:
+        return error
+
+
+def _same_name(writer: Named, reader: Named) -> bool:
+    """Without namespaces, as the specification says; or an alias."""
+    return writer.name in reader.aliases or _short(writer.name) == _short(reader.name)
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _path(parent: str, name: str) -> str:
+    return f"{parent}.{name}" if parent else name
+
+
+def _where(field: str) -> str:
+    return f"field {field!r}: " if field else ""
+
+
+def _kind(schema: AvroSchema) -> str:
+    match schema:
+        case Primitive(kind, logical):
+            return logical.name if logical else kind
+        case Record() | Enumeration() | Fixed():
+            return f"{type(schema).__name__.lower()} {schema.name}"
+        case _:
+            return type(schema).__name__.lower()

@@ -1,0 +1,403 @@
+"""Avro schemas: their text becomes types, and types become Arrow types.
+
+Source: the specification of Apache Avro 1.12, `org.apache.avro.Schema.Parser` where the specification is silent, and
+Spark's `org.apache.spark.sql.avro.SchemaConverters` for the types of columns. pyarrow is imported on first use.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyspark_kafka_meta.errors import ValueSchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+MAX_DEPTH = 100
+MAX_TYPES = 100_000
+"""With a named type counted where it is used, because each use is a column."""
+MAX_DECIMAL_DIGITS = 38
+"""Of Spark's decimals."""
+
+_LOGICAL_TYPES = {
+    "int": ("date", "time-millis"),
+    "long": (
+        "time-micros",
+        "timestamp-millis",
+        "timestamp-micros",
+        "timestamp-nanos",
+        "local-timestamp-millis",
+        "local-timestamp-micros",
+        "local-timestamp-nanos",
+    ),
+    "string": ("uuid",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Logical:
+    """A valid logical type.
+
+    Attributes:
+        precision, scale: digits of a decimal, and those after the point; else 0.
+    """
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One of `PRIMITIVES`."""
+
+    type: str
+    logical: Logical | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A number of bytes. Names and aliases of types are full names here and below: with the namespace, if any."""
+
+    name: str
+    size_bytes: int
+    logical: Logical | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Enumeration:
+    """One of some symbols; `default` is the one for symbols that a reader does not know."""
+
+    name: str
+    symbols: tuple[str, ...]
+    default: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    items: AvroSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Keys are strings."""
+
+    values: AvroSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a record.
+
+    Attributes:
+        default: from the schema's JSON, not yet checked: `avro_defaults.encode_default` does. None may be a default.
+    """
+
+    name: str
+    type: AvroSchema
+    has_default: bool = False
+    default: Any = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    name: str
+    fields: tuple[Field, ...]
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """One of several types, at least one, none of them a union."""
+
+    branches: tuple[AvroSchema, ...]
+
+
+Named: TypeAlias = Fixed | Enumeration | Record
+AvroSchema: TypeAlias = Primitive | Array | Map | Union | Named
+
+
+def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
+    """The type of a schema text. `references` are texts that define types it names, each after those that it needs.
+
+    Raises:
+        ValueSchemaError: a text is no Avro schema, a type is recursive, or it has too many parts for columns.
+    """
+    parser = _Parser()
+    try:
+        for reference in dict.fromkeys(references):
+            parser.parse(_json(reference), "")
+        schema = parser.parse(_json(text), "")
+        _check_size(schema)
+    except RecursionError:
+        raise ValueSchemaError(f"an Avro schema is over {MAX_DEPTH} types deep") from None
+    return schema
+
+
+def arrow_type(schema: AvroSchema) -> pa.DataType:
+    """The type of a column with values of this schema, as Spark's `from_avro` has it.
+
+    Raises:
+        ValueSchemaError: a decimal has more digits than Spark's.
+    """
+    import pyarrow as pa
+
+    match schema:
+        case Array(items):
+            return pa.list_(_arrow_field("element", items))
+        case Map(values):
+            return pa.map_(pa.field("key", pa.string(), nullable=False), _arrow_field("value", values))
+        case Record(fields=fields):
+            return pa.struct([_arrow_field(field.name, field.type) for field in fields])
+        case Union():
+            column = column_schema(schema)
+            if not isinstance(column, Union):
+                return arrow_type(column)
+            members = enumerate(map(arrow_type, column.branches))
+            return pa.struct([pa.field(f"member{index}", kind) for index, kind in members])
+        case Enumeration():
+            return pa.string()
+        case _:
+            return _arrow_scalar(schema)
+
+
+def is_nullable(schema: AvroSchema) -> bool:
+    """Whether null is a value of the schema."""
+    return _is_null(schema) or (isinstance(schema, Union) and any(map(_is_null, schema.branches)))
+
+
+def column_schema(schema: AvroSchema) -> AvroSchema:
+    """What a column of this schema holds beside nulls.
+
+    A union loses null. If one branch remains, this is the column. Int with long become long, float with double become
+    double, as in Spark. Any other union remains one: a struct with a nullable field for each branch.
+    """
+    if not isinstance(schema, Union):
+        return schema
+    branches = tuple(branch for branch in schema.branches if not _is_null(branch))
+    if len(branches) < 2:
+        return branches[0] if branches else Primitive("null")
+    types = {branch.type for branch in branches if isinstance(branch, Primitive)}
+    for narrow, wide in (("int", "long"), ("float", "double")):
+        if len(branches) == 2 and types == {narrow, wide}:
+            return Primitive(wide)
+    return Union(branches)
+
+
+class _Parser:
+    """Types by full name, while texts are parsed. A type that is not complete yet is None."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Named | None] = {}
+
+    def parse(self, schema: Any, namespace: str) -> AvroSchema:
+        """The type of a JSON value. `namespace` is that of the enclosing type."""
+        match schema:
+            case str():
+                return Primitive(schema) if schema in PRIMITIVES else self._look_up(schema, namespace)
+            case list():
+                return self._union(schema, namespace)
+            case {"type": "array", "items": items}:
+                return Array(self.parse(items, namespace))
+            case {"type": "map", "values": values}:
+                return Map(self.parse(values, namespace))
+            case {"type": "record" | "error" | "enum" | "fixed"}:
+                return self._define(schema, namespace)
+            case {"type": str(kind)} if kind in PRIMITIVES:
+                return Primitive(kind, _logical(schema, kind))
+            case {"type": str(kind)} if kind not in ("array", "map"):
+                return self._look_up(kind, namespace)
+        raise ValueSchemaError("an Avro schema has a type that is no name, object with a type, or list of types")
+
+    def _look_up(self, name: str, namespace: str) -> Named:
+        """A type without namespace is found from within any namespace, as in Java's parser."""
+        full_name = next((known for known in (_full_name(name, namespace), name) if known in self._named), None)
+        if full_name is None:
+            raise ValueSchemaError(f"an Avro schema uses the type {name!r} without a definition or reference")
+        found = self._named[full_name]
+        if found is None:
+            raise ValueSchemaError(
+                f"the Avro type {full_name!r} contains itself, which no column can; read its values as bytes"
+            )
+        return found
+
+    def _union(self, branches: list[Any], namespace: str) -> Union:
+        union = Union(tuple(self.parse(branch, namespace) for branch in branches))
+        kinds = [_branch_kind(branch) for branch in union.branches]
+        if not kinds or "Union" in kinds or len(set(kinds)) < len(kinds):
+            raise ValueSchemaError("an Avro schema has a union that is empty, or has a union or the same type twice")
+        return union
+
+    def _define(self, schema: dict[str, Any], namespace: str) -> Named:
+        name = _full_name(_text(schema, "name"), schema.get("namespace", namespace) or "")
+        if name in self._named or name in PRIMITIVES:
+            raise ValueSchemaError(f"an Avro schema defines the type {name!r} twice")
+        self._named[name] = None
+        namespace = name.rpartition(".")[0]
+        aliases = tuple(_full_name(alias, namespace) for alias in _texts(schema, "aliases"))
+        defined: Named
+        if schema["type"] == "fixed":
+            defined = _fixed(schema, name, aliases)
+        elif schema["type"] == "enum":
+            defined = _enumeration(schema, name, aliases)
+        else:
+            defined = Record(name, self._fields(schema, name, namespace), aliases)
+        self._named[name] = defined
+        return defined
+
+    def _fields(self, schema: dict[str, Any], record: str, namespace: str) -> tuple[Field, ...]:
+        given = schema.get("fields")
+        if not isinstance(given, list) or not all(isinstance(field, dict) and "type" in field for field in given):
+            raise ValueSchemaError(f"the Avro record {record!r} has no list of fields with types")
+        fields = [
+            Field(
+                _text(field, "name"),
+                self.parse(field["type"], namespace),
+                "default" in field,
+                field.get("default"),
+                tuple(_texts(field, "aliases")),
+            )
+            for field in given
+        ]
+        if len({field.name for field in fields}) < len(fields):
+            raise ValueSchemaError(f"the Avro record {record!r} has two fields of the same name")
+        return tuple(fields)
+
+
+def _json(text: str) -> Any:
+    """A text that is no JSON may be the name of a primitive type, as registries return it."""
+    if text.strip() in PRIMITIVES:
+        return text.strip()
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueSchemaError("an Avro schema is not JSON") from None
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _text(schema: dict[str, Any], attribute: str) -> str:
+    value = schema.get(attribute)
+    if not isinstance(value, str) or not value:
+        raise ValueSchemaError(f"an Avro schema has a type or field without {attribute}")
+    return value
+
+
+def _texts(schema: dict[str, Any], attribute: str) -> list[str]:
+    values = schema.get(attribute) or []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueSchemaError(f"an Avro schema has {attribute} that are no list of names")
+    return values
+
+
+def _fixed(schema: dict[str, Any], name: str, aliases: tuple[str, ...]) -> Fixed:
+    size = schema.get("size")
+    if type(size) is not int or not 0 <= size < 2**31:
+        raise ValueSchemaError(f"the Avro type {name!r} has no size of 0 to 2147483647 bytes")
+    return Fixed(name, size, _logical(schema, "fixed", size), aliases)
+
+
+def _enumeration(schema: dict[str, Any], name: str, aliases: tuple[str, ...]) -> Enumeration:
+    symbols, default = tuple(_texts(schema, "symbols")), schema.get("default")
+    if len(set(symbols)) < len(symbols) or (default is not None and default not in symbols):
+        raise ValueSchemaError(f"the Avro enum {name!r} has a symbol twice, or a default that is none of its symbols")
+    return Enumeration(name, symbols, default, aliases)
+
+
+def _logical(schema: dict[str, Any], kind: str, size_bytes: int = 0) -> Logical | None:
+    """The logical type of a schema; None if it is unknown or not valid: then a reader has to ignore it."""
+    name = schema.get("logicalType")
+    if name == "decimal" and kind in ("bytes", "fixed"):
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
+            return None
+        if kind == "fixed" and precision > math.floor(math.log10(2) * (8 * size_bytes - 1)):
+            return None
+        return Logical(name, precision, scale)
+    if name in _LOGICAL_TYPES.get(kind, ()) or (kind, name, size_bytes) in (
+        ("fixed", "uuid", 16),
+        ("fixed", "duration", 12),
+    ):
+        return Logical(str(name))
+    return None
+
+
+def _is_null(schema: AvroSchema) -> bool:
+    return isinstance(schema, Primitive) and schema.type == "null"
+
+
+def _branch_kind(branch: AvroSchema) -> str:
+    """Of which a union may have one: a full name, or a type without a name."""
+    match branch:
+        case Primitive(kind):
+            return kind
+        case Fixed() | Enumeration() | Record():
+            return f"type {branch.name}"
+        case _:
+            return type(branch).__name__
+
+
+def _parts(schema: AvroSchema) -> Sequence[AvroSchema]:
+    match schema:
+        case Array(part) | Map(part):
+            return (part,)
+        case Record(fields=fields):
+            return [field.type for field in fields]
+        case Union(branches):
+            return branches
+        case _:
+            return ()
+
+
+def _check_size(schema: AvroSchema) -> None:
+    """Refuse texts in which named types use others so often, or so deep, that their columns would not end."""
+    sizes: dict[int, tuple[int, int]] = {}
+
+    def size(part: AvroSchema) -> tuple[int, int]:
+        """Number of types and depth, computed once for a type that is used many times."""
+        if id(part) not in sizes:
+            inner = [size(each) for each in _parts(part)]
+            sizes[id(part)] = 1 + sum(types for types, _ in inner), 1 + max((depth for _, depth in inner), default=0)
+        return sizes[id(part)]
+
+    types, depth = size(schema)
+    if types > MAX_TYPES or depth > MAX_DEPTH:
+        raise ValueSchemaError(f"an Avro schema has more than {MAX_TYPES} types, or is over {MAX_DEPTH} types deep")
+
+
+def _arrow_field(name: str, schema: AvroSchema) -> pa.Field:
+    import pyarrow as pa
+
+    return pa.field(name, arrow_type(schema), is_nullable(schema))
+
+
+def _arrow_scalar(schema: Primitive | Fixed) -> pa.DataType:
+    import pyarrow as pa
+
+    logical = schema.logical
+    match logical.name if logical else "":
+        case "decimal" if logical:
+            if logical.precision > MAX_DECIMAL_DIGITS:
+                raise ValueSchemaError(
+                    f"an Avro decimal has {logical.precision} digits, and Spark's have at most {MAX_DECIMAL_DIGITS}"
+                )
+            return pa.decimal128(logical.precision, logical.scale)
+        case "date":
+            return pa.date32()
+        case "timestamp-millis" | "timestamp-micros":
+            return pa.timestamp("us", tz="UTC")
+        case "local-timestamp-millis" | "local-timestamp-micros":
+            return pa.timestamp("us")
+    kind = "binary" if isinstance(schema, Fixed) or schema.type == "bytes" else schema.type
+    names = {"boolean": "bool", "int": "int32", "long": "int64", "float": "float32", "double": "float64"}
+    return pa.type_for_alias(names.get(kind, kind))

@@ -1,0 +1,231 @@
+"""Schemas of JSON values become Arrow types: JSON Schema (draft 4 to 2020-12), or a type of Spark as JSON.
+
+A column is what values can be read as; constraints such as minimum, pattern, enum or required are not checked. So all
+columns are nullable, as those of Spark's `from_json`. pyarrow is imported on first use.
+
+    JSON Schema                                    column
+    integer, number                                bigint, double
+    string; with format date or date-time          string; date or timestamp
+    boolean                                        boolean
+    array with one schema for all items            array
+    object with properties                         struct; other properties are ignored
+    object with additionalProperties alone         map of strings
+    null with one other type                       that type
+    $ref within the document, allOf of objects     what they stand for
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark_kafka_meta.errors import ValueSchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_DEPTH = 100
+MAX_COLUMNS = 100_000
+_DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
+_ANY_OF = ("anyOf", "oneOf")
+_FORMATS = ("date", "date-time")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """Attributes:
+    type: of the column.
+    """
+
+    type: pa.DataType
+
+
+def parse_json_schema(text: str) -> JsonSchema:
+    """The schema of a text: JSON Schema, or what `StructType.json()` returns.
+
+    Raises:
+        ValueSchemaError: names the part of the schema that no column can hold.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueSchemaError("The JSON schema is not valid JSON.") from None
+    if isinstance(document, dict) and document.get("type") == "struct":
+        return JsonSchema(_SparkTypes().type(document, "struct"))
+    return JsonSchema(_JsonSchemaTypes(document).type(document, "#", ()))
+
+
+class _Columns:
+    """Counts columns, because references can make a small schema large."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, depth: int) -> None:
+        self._count += 1
+        if self._count > MAX_COLUMNS or depth > MAX_DEPTH:
+            raise ValueSchemaError(f"The JSON schema has over {MAX_COLUMNS} columns or {MAX_DEPTH} levels.")
+
+
+class _JsonSchemaTypes:
+    """Arrow types of the schemas in a document of JSON Schema."""
+
+    def __init__(self, document: object) -> None:
+        self._document, self._columns = document, _Columns()
+
+    def type(self, schema: object, path: str, parents: tuple[str, ...]) -> pa.DataType:
+        """Args:
+        path: of the schema in the document, for errors.
+        parents: the references on the way to this schema, to find recursion.
+        """
+        import pyarrow as pa
+
+        self._columns.add(path.count("/"))
+        resolved, parents = self._resolved(schema, path, parents)
+        name = self._type_name(resolved, path)
+        if name == "object":
+            return self._object(resolved, path, parents)
+        if name == "array":
+            items = resolved.get("items")
+            if "prefixItems" in resolved or not isinstance(items, dict):
+                raise _refused(path, "an array needs one schema for all its items")
+            return pa.list_(pa.field("element", self.type(items, f"{path}/items", parents)))
+        if name == "string":
+            formats = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
+            return formats.get(str(resolved.get("format")), pa.string())
+        return {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}[name]
+
+    def _object(self, schema: Mapping[str, Any], path: str, parents: tuple[str, ...]) -> pa.DataType:
+        import pyarrow as pa
+
+        properties, others = schema.get("properties"), schema.get("additionalProperties")
+        if isinstance(properties, dict) and properties:
+            return pa.struct(
+                [(name, self.type(each, f"{path}/properties/{name}", parents)) for name, each in properties.items()]
+            )
+        if isinstance(others, dict) and "patternProperties" not in schema:
+            return pa.map_(pa.string(), self.type(others, f"{path}/additionalProperties", parents))
+        raise _refused(path, "an object needs properties, or a schema as additionalProperties")
+
+    def _type_name(self, schema: Mapping[str, Any], path: str) -> str:
+        """The only type of JSON Schema beside null."""
+        names = schema.get("type", self._implied(schema))
+        types = {names} if isinstance(names, str) else {name for name in names if isinstance(name, str)}
+        types -= {"null"}
+        if types == {"integer", "number"}:
+            return "number"
+        if len(types) != 1 or not types < {"object", "array", "string", "integer", "number", "boolean", ""}:
+            raise _refused(path, f"its types are {', '.join(sorted(types)) or 'unknown'}; one beside null is needed")
+        return types.pop()
+
+    def _implied(self, schema: Mapping[str, Any]) -> list[str]:
+        """Without a type: the types of an enum's values, or of the keywords for objects and arrays."""
+        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+        if isinstance(values, list) and values:
+            return [_JSON_TYPES.get(type(value), "") for value in values]
+        if "properties" in schema or "additionalProperties" in schema:
+            return ["object"]
+        return ["array"] if "items" in schema else []
+
+    def _resolved(
+        self, schema: object, path: str, parents: tuple[str, ...]
+    ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """The schema without references, unions with null, and allOf; and the references that led to it."""
+        if not isinstance(schema, dict):
+            raise _refused(path, "it allows any value, or none")
+        own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *_ANY_OF)}
+        parts = list(schema.get("allOf", ()))
+        parts += [self._beside_null(schema[key], f"{path}/{key}") for key in _ANY_OF if key in schema]
+        if "$ref" in schema:
+            reference = schema["$ref"]
+            if reference in parents:
+                raise _refused(path, f"{reference} is recursive; Spark has no type for it")
+            parents = (*parents, reference)
+            parts.append(self._referred(reference, path))
+        if len(parents) > MAX_DEPTH:
+            raise _refused(path, f"over {MAX_DEPTH} references lead to it")
+        merged: dict[str, Any] = {}
+        for part in parts:
+            resolved, parents = self._resolved(part, path, parents)
+            merged = _merged(merged, resolved)
+        return _merged(merged, own), parents
+
+    def _beside_null(self, choices: object, path: str) -> object:
+        others = [each for each in choices if each != {"type": "null"}] if isinstance(choices, list) else []
+        if len(others) != 1:
+            raise _refused(path, "a union of several types has no column")
+        return others[0]
+
+    def _referred(self, reference: object, path: str) -> object:
+        target = self._document
+        if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference):
+            raise _refused(path, "only references within the document, such as #/definitions/name, can be followed")
+        try:
+            for step in reference.split("/")[1:]:
+                step = step.replace("~1", "/").replace("~0", "~")
+                target = target[int(step)] if isinstance(target, list) else target[step]  # type: ignore[index]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise _refused(path, f"{reference} does not exist") from None
+        return target
+
+
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The second schema after the first, with the properties of both."""
+    properties = [each["properties"] for each in (first, second) if isinstance(each.get("properties"), dict)]
+    both = {**first, **second}
+    return both if len(properties) < 2 else {**both, "properties": {**properties[0], **properties[1]}}
+
+
+def _refused(path: str, reason: str) -> ValueSchemaError:
+    return ValueSchemaError(f"The JSON schema has no column type at {path}: {reason}.")
+
+
+class _SparkTypes:
+    """Arrow types of Spark's types as JSON (`DataType.jsonValue`)."""
+
+    def __init__(self) -> None:
+        import pyarrow as pa
+
+        self._columns = _Columns()
+        self._atomic = {
+            "string": pa.string(),
+            "boolean": pa.bool_(),
+            "byte": pa.int8(),
+            "short": pa.int16(),
+            "integer": pa.int32(),
+            "long": pa.int64(),
+            "float": pa.float32(),
+            "double": pa.float64(),
+            "binary": pa.binary(),
+            "date": pa.date32(),
+            "timestamp": pa.timestamp("us", "UTC"),
+            "timestamp_ntz": pa.timestamp("us"),
+        }
+
+    def type(self, given: Any, path: str) -> pa.DataType:
+        import pyarrow as pa
+
+        self._columns.add(path.count("."))
+        match given:
+            case str() if given in self._atomic:
+                return self._atomic[given]
+            case str() if decimal := _DECIMAL.fullmatch(given):
+                if 0 <= int(decimal[2]) <= int(decimal[1]) <= 38 and int(decimal[1]):
+                    return pa.decimal128(int(decimal[1]), int(decimal[2]))
+            case {"type": "struct", "fields": [*fields]} if fields and all(map(_is_field, fields)):
+                return pa.struct([(each["name"], self.type(each["type"], f"{path}.{each['name']}")) for each in fields])
+            case {"type": "array", "elementType": element}:
+                return pa.list_(pa.field("element", self.type(element, f"{path}.element")))
+            case {"type": "map", "keyType": "string", "valueType": value}:
+                return pa.map_(pa.string(), self.type(value, f"{path}.value"))
+        raise ValueSchemaError(f"JSON values cannot be read as the type of {path}.")
+
+
+def _is_field(given: object) -> bool:
+    return isinstance(given, dict) and isinstance(given.get("name"), str) and "type" in given

@@ -1,0 +1,383 @@
+"""Protobuf schemas: serialized descriptors become types, and types become Arrow types.
+
+Sources: `google/protobuf/descriptor.proto`, whose messages describe .proto files, for field numbers; Spark's
+`org.apache.spark.sql.protobuf.utils.SchemaConverters` for the types of columns. Unlike Spark's defaults, unsigned
+numbers get columns that can hold them (Spark's `upcast.unsigned.ints`). pyarrow is imported on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.protobuf_wire import wire_fields
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TIMESTAMP = "google.protobuf.Timestamp"
+DURATION = "google.protobuf.Duration"
+MAX_DEPTH = 100
+"""As Protobuf's libraries limit messages."""
+MAX_COLUMNS = 100_000
+"""With a message counted where it is used, because each use is columns."""
+
+_KINDS = dict(
+    enumerate(
+        [
+            "double",
+            "float",
+            "int64",
+            "uint64",
+            "int32",
+            "fixed64",
+            "fixed32",
+            "bool",
+            "string",
+            "group",
+            "message",
+            "bytes",
+            "uint32",
+            "enum",
+            "sfixed32",
+            "sfixed64",
+            "sint32",
+            "sint64",
+        ],
+        1,
+    )
+)
+"""Names of `FieldDescriptorProto.Type`."""
+_REQUIRED, _REPEATED = 2, 3
+"""`FieldDescriptorProto.Label`."""
+_PROTO3, _EDITION_2023 = 999, 1000
+"""`Edition`."""
+_PRESENCE, _ENUM_TYPE, _MESSAGE_ENCODING = 1, 2, 5
+"""Numbers of `FeatureSet`, with the values that matter here:"""
+_IMPLICIT, _LEGACY_REQUIRED, _CLOSED, _DELIMITED = 2, 3, 2, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """Attributes:
+    closed: unknown numbers are unknown fields, as in proto2.
+    names: by number; the first name of a number that has several.
+    """
+
+    full_name: str
+    closed: bool
+    names: Mapping[int, str]
+
+    def name_of(self, number: int) -> str:
+        """As Protobuf's Java library, and so Spark, names numbers that an open enum does not have."""
+        return self.names.get(number) or f"UNKNOWN_ENUM_VALUE_{self.full_name.rpartition('.')[2]}_{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a message.
+
+    Attributes:
+        kind: a type of .proto files, else message, enum or group.
+        type_name: the full name of a message's or enum's type; else empty.
+        presence: an absent field is null or `default`; without presence it is zero, false or empty.
+        oneof: the index of the oneof in its message; None if it is in none.
+        default: proto2's, as text.
+    """
+
+    name: str
+    number: int
+    kind: str
+    type_name: str = ""
+    repeated: bool = False
+    required: bool = False
+    presence: bool = False
+    oneof: int | None = None
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Attributes:
+    fields: in the order of their definition, which is the order of columns.
+    map_entry: it is a pair of a map field: key and value.
+    """
+
+    full_name: str
+    fields: tuple[Field, ...]
+    map_entry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufSchema:
+    """A message type, with all types of its files by full name.
+
+    Attributes:
+        message: full name of the type.
+        empty: full names of messages without columns.
+    """
+
+    message: str
+    messages: Mapping[str, Message]
+    enums: Mapping[str, Enum]
+    empty: frozenset[str]
+
+
+def descriptor_set(files: Sequence[bytes]) -> bytes:
+    """A serialized FileDescriptorSet of serialized FileDescriptorProtos, which is what registries return."""
+    return b"".join(b"\x0a" + _varint(len(file)) + file for file in files)
+
+
+def parse_protobuf(descriptor: bytes, message: str | None = None) -> ProtobufSchema:
+    """The schema of a serialized FileDescriptorSet.
+
+    Args:
+        message: full name of the message type; None for the first one of the last file.
+    Raises:
+        ValueSchemaError: it is no FileDescriptorSet, or has no such message type.
+    """
+    types = _Types()
+    try:
+        files = [_Node(file) for file in _Node(descriptor).all(1)]
+        for file in files:
+            types.add_file(file)
+        first = message or message_name(descriptor, (0,))
+    except (ValueError, KeyError, IndexError, RecursionError) as error:
+        raise ValueSchemaError(
+            "The Protobuf schema is not a serialized FileDescriptorSet, as `protoc --include_imports "
+            f"--descriptor_set_out` writes it: {error}"
+        ) from None
+    if first not in types.messages:
+        raise ValueSchemaError(f"The Protobuf schema has no message type {first}. It has {_some(types.messages)}.")
+    messages = types.messages | _WELL_KNOWN
+    return ProtobufSchema(first, messages, types.enums, _empty_messages(messages))
+
+
+def message_name(descriptor: bytes, indexes: Sequence[int]) -> str:
+    """The full name of the message type at Confluent's message indexes: [1, 0] is the first type nested in the second.
+
+    Raises:
+        IndexError: the last file of the set has no such type.
+    """
+    file = _Node(_Node(descriptor).all(1)[-1])
+    names, nodes = [file.text(2)] if file.text(2) else [], file.all(4)
+    for index in indexes:
+        if not 0 <= index < len(nodes):
+            raise IndexError(f"the last file has no message type at {list(indexes)}")
+        node = _Node(nodes[index])
+        names.append(node.text(1))
+        nodes = node.all(3)
+    return ".".join(names)
+
+
+def arrow_type(schema: ProtobufSchema) -> pa.StructType:
+    """The type of a column of these messages.
+
+    Raises:
+        ValueSchemaError: a type is recursive, missing, a group, or too large.
+    """
+    return _ArrowTypes(schema).struct(schema.message, ())
+
+
+def columns_of(schema: ProtobufSchema, message: str) -> list[Field]:
+    """The fields that become columns: Spark has no column for a message without fields."""
+    return [field for field in schema.messages[message].fields if field.type_name not in schema.empty]
+
+
+def is_map(schema: ProtobufSchema, field: Field) -> bool:
+    return field.kind == "message" and field.repeated and schema.messages[field.type_name].map_entry
+
+
+def _empty_messages(messages: Mapping[str, Message]) -> frozenset[str]:
+    """Messages without fields, messages with fields of these alone, and so on; also maps to them."""
+    empty: set[str] = set()
+    while more := {
+        name
+        for name, message in messages.items()
+        if name not in empty and all(field.type_name in empty for field in message.fields[message.map_entry :])
+    }:
+        empty |= more
+    return frozenset(empty)
+
+
+class _ArrowTypes:
+    """Arrow types of messages, while they are neither recursive nor too large."""
+
+    def __init__(self, schema: ProtobufSchema) -> None:
+        import pyarrow as pa
+
+        self._schema, self._columns = schema, 0
+        self._scalars = {
+            "double": pa.float64(),
+            "float": pa.float32(),
+            "bool": pa.bool_(),
+            "string": pa.string(),
+            "enum": pa.string(),
+            "bytes": pa.binary(),
+            **dict.fromkeys(("int32", "sint32", "sfixed32"), pa.int32()),
+            **dict.fromkeys(("int64", "sint64", "sfixed64", "uint32", "fixed32"), pa.int64()),
+            **dict.fromkeys(("uint64", "fixed64"), pa.decimal128(20, 0)),
+        }
+
+    def struct(self, message: str, parents: tuple[str, ...]) -> pa.StructType:
+        import pyarrow as pa
+
+        if message in parents:
+            cycle = " > ".join((*parents[parents.index(message) :], message))
+            raise ValueSchemaError(f"The Protobuf type {message} is recursive ({cycle}); Spark has no type for it.")
+        if len(parents) >= MAX_DEPTH:
+            raise ValueSchemaError(f"The Protobuf type {self._schema.message} has over {MAX_DEPTH} levels.")
+        fields = columns_of(self._schema, message)
+        self._columns += len(fields)
+        if self._columns > MAX_COLUMNS:
+            raise ValueSchemaError(f"The Protobuf type {self._schema.message} has over {MAX_COLUMNS} columns.")
+        return pa.struct([self._field(field, (*parents, message)) for field in fields])
+
+    def _field(self, field: Field, parents: tuple[str, ...]) -> pa.Field:
+        import pyarrow as pa
+
+        if field.type_name and not self._known(field):
+            raise ValueSchemaError(
+                f"The Protobuf schema lacks the type {field.type_name} of {parents[-1]}.{field.name}: add the file "
+                "that defines it."
+            )
+        if is_map(self._schema, field):
+            key, value = self._schema.messages[field.type_name].fields
+            key_type, value_type = self._scalars[key.kind], self._singular(value, parents)
+            return pa.field(field.name, pa.map_(key_type, pa.field("value", value_type, nullable=False)))
+        type_ = self._singular(field, parents)
+        if field.repeated:
+            type_ = pa.list_(pa.field("element", type_, nullable=False))
+        return pa.field(field.name, type_, nullable=not field.required)
+
+    def _known(self, field: Field) -> bool:
+        return field.type_name in (self._schema.enums if field.kind == "enum" else self._schema.messages)
+
+    def _singular(self, field: Field, parents: tuple[str, ...]) -> pa.DataType:
+        import pyarrow as pa
+
+        if field.kind == "group":
+            raise ValueSchemaError(
+                f"The Protobuf field {parents[-1]}.{field.name} is a group (deprecated); groups cannot be read."
+            )
+        if field.kind != "message":
+            return self._scalars[field.kind]
+        if field.type_name == TIMESTAMP:
+            return pa.timestamp("us", "UTC")
+        if field.type_name == DURATION:
+            return pa.duration("us")
+        return self.struct(field.type_name, parents)
+
+
+@dataclass(frozen=True)
+class _Types:
+    """The message and enum types of files, by full name."""
+
+    messages: dict[str, Message] = field(default_factory=dict)
+    enums: dict[str, Enum] = field(default_factory=dict)
+
+    def add_file(self, file: _Node) -> None:
+        edition = file.number(14) or (_PROTO3 if file.text(12) == "proto3" else 0)
+        defaults = {_PRESENCE: _IMPLICIT} if edition == _PROTO3 else {} if edition else {_ENUM_TYPE: _CLOSED}
+        features = {**defaults, **file.features(8, 50)}
+        scope = f"{file.text(2)}." if file.text(2) else ""
+        self._add_types(scope, file.all(4), file.all(5), features)
+
+    def _add_types(
+        self, scope: str, messages: Sequence[bytes], enums: Sequence[bytes], features: Mapping[int, int]
+    ) -> None:
+        for node in map(_Node, enums):
+            self._add_enum(scope + node.text(1), node, {**features, **node.features(3, 7)})
+        for node in map(_Node, messages):
+            self._add_message(scope + node.text(1), node, {**features, **node.features(7, 12)})
+
+    def _add_enum(self, full_name: str, node: _Node, features: Mapping[int, int]) -> None:
+        names: dict[int, str] = {}
+        for value in map(_Node, node.all(2)):
+            names.setdefault(_signed(value.number(2)), value.text(1))
+        self.enums[full_name] = Enum(full_name, features.get(_ENUM_TYPE) == _CLOSED, names)
+
+    def _add_message(self, full_name: str, node: _Node, features: Mapping[int, int]) -> None:
+        self._add_types(f"{full_name}.", node.all(3), node.all(4), features)
+        fields = tuple(_parse_field(_Node(field), features) for field in node.all(2))
+        map_entry = bool(node.child(7).number(7))
+        if map_entry and [(field.number, field.repeated) for field in fields] != [(1, False), (2, False)]:
+            raise ValueError(f"{full_name} is no map entry")
+        self.messages[full_name] = Message(full_name, fields, map_entry)
+
+
+def _parse_field(node: _Node, features: Mapping[int, int]) -> Field:
+    features = {**features, **node.features(8, 21)}
+    kind = _KINDS[node.number(5)]
+    presence = features.get(_PRESENCE)
+    oneof = node.number(9) if node.has(9) and not node.number(17) else None
+    return Field(
+        name=node.text(1),
+        number=node.number(3),
+        kind="group" if kind == "message" and features.get(_MESSAGE_ENCODING) == _DELIMITED else kind,
+        type_name=node.text(6).removeprefix("."),
+        repeated=node.number(4) == _REPEATED,
+        required=node.number(4) == _REQUIRED or presence == _LEGACY_REQUIRED,
+        presence=presence != _IMPLICIT or node.has(9) or kind == "message",
+        oneof=oneof,
+        default=node.text(7) if node.has(7) else None,
+    )
+
+
+class _Node:
+    """A message of descriptor.proto, read by field numbers."""
+
+    def __init__(self, data: bytes) -> None:
+        self._fields: dict[int, list[bytes | int]] = {}
+        for wire in wire_fields(data, 0, len(data)):
+            value = wire.raw if wire.tag & 7 == 0 else data[wire.at : wire.after]
+            self._fields.setdefault(wire.tag >> 3, []).append(value)
+
+    def has(self, number: int) -> bool:
+        return number in self._fields
+
+    def all(self, number: int) -> list[bytes]:
+        return [bytes(value) for value in self._fields.get(number, ()) if not isinstance(value, int)]
+
+    def text(self, number: int) -> str:
+        return b"".join(self.all(number)[-1:]).decode()
+
+    def number(self, number: int) -> int:
+        return int(self._fields.get(number, [0])[-1])
+
+    def child(self, number: int) -> _Node:
+        return _Node(b"".join(self.all(number)))
+
+    def features(self, options: int, number: int) -> dict[int, int]:
+        """The FeatureSet in the options at these field numbers: values by feature."""
+        return {key: int(values[-1]) for key, values in self.child(options).child(number)._fields.items() if key <= 6}
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _varint(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+
+
+def _some(names: Mapping[str, Message]) -> str:
+    return ", ".join(list(names)[:10]) or "none"
+
+
+def _well_known() -> Iterator[Message]:
+    """Types that every Protobuf library has, so that registries do not keep their files."""
+    for name, kind in (("Timestamp", "int32"), ("Duration", "int32")):
+        yield Message(f"google.protobuf.{name}", (Field("seconds", 1, "int64"), Field("nanos", 2, kind)))
+    for kind in ("double", "float", "int64", "uint64", "int32", "uint32", "bool", "string", "bytes"):
+        name = {"uint64": "UInt64", "uint32": "UInt32"}.get(kind, kind.capitalize())
+        yield Message(f"google.protobuf.{name}Value", (Field("value", 1, kind),))
+    yield Message("google.protobuf.Any", (Field("type_url", 1, "string"), Field("value", 2, "bytes")))
+    yield Message("google.protobuf.FieldMask", (Field("paths", 1, "string", repeated=True),))
+    yield Message("google.protobuf.Empty", ())
+
+
+_WELL_KNOWN = {message.full_name: message for message in _well_known()}

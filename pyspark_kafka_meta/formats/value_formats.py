@@ -1,0 +1,147 @@
+"""The formats by name: what is different in each of them for the code that reads or writes columns.
+
+A new format is a row of `FORMATS`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_kafka_meta.errors import ValueSchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafka_meta.formats.protobuf_schema import ProtobufSchema
+    from pyspark_kafka_meta.formats.values import ValueDecoder, ValueEncoder
+
+COMPILED_SCHEMAS = 1_000
+"""A process keeps as many compiled pairs of schemas."""
+
+
+class SchemaText(NamedTuple):
+    """A schema as its author wrote it.
+
+    Attributes:
+        text: of the schema; of Protobuf a FileDescriptorSet in Base64.
+        references: texts of the schemas that it refers to by name, each after those that it refers to itself; of
+            Protobuf the set has them.
+        message: the message type of Protobuf, by full name or by Confluent's message indexes; empty for the first.
+    """
+
+    text: str
+    references: tuple[str, ...] = ()
+    message: str | tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What code outside of this package needs of a format. All functions raise ValueSchemaError.
+
+    Attributes:
+        title: in texts for users.
+        registry_type: the format's `schemaType` in a schema registry.
+        arrow_type: of a column with a schema.
+        decoder: from a writer's schema to a reader's schema, compiled once in a process.
+        any_of: the schema of values that have one of several schemas; None if there is none.
+        encoder: of columns of a type, with a schema. None if values of the format are only read.
+        derived: the schema of a type, whose record has this full name, or any. None if `encoder` is.
+        has_message_indexes: whether Confluent's frames end with those.
+    """
+
+    title: str
+    registry_type: str
+    arrow_type: Callable[[SchemaText], pa.DataType]
+    decoder: Callable[[SchemaText, SchemaText], ValueDecoder]
+    any_of: Callable[[Sequence[SchemaText]], SchemaText] | None = None
+    encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
+    derived: Callable[[pa.DataType, str | None], SchemaText] | None = None
+    has_message_indexes: bool = False
+
+
+def _avro_type(schema: SchemaText) -> pa.DataType:
+    from pyspark_kafka_meta.formats.avro_schema import arrow_type, parse_avro
+
+    return arrow_type(parse_avro(schema.text, schema.references))
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def _avro_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
+    from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
+    from pyspark_kafka_meta.formats.avro_schema import parse_avro
+
+    return avro_decoder(parse_avro(writer.text, writer.references), parse_avro(reader.text, reader.references))
+
+
+def _avro_union(schemas: Sequence[SchemaText]) -> SchemaText:
+    references = dict.fromkeys(reference for schema in schemas for reference in schema.references)
+    return SchemaText(json.dumps([json.loads(schema.text) for schema in schemas]), tuple(references))
+
+
+def _avro_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
+    from pyspark_kafka_meta.formats.avro_encoder import avro_encoder
+    from pyspark_kafka_meta.formats.avro_schema import parse_avro
+
+    return avro_encoder(parse_avro(schema.text, schema.references), given)
+
+
+def _avro_derived(given: pa.DataType, name: str | None) -> SchemaText:
+    from pyspark_kafka_meta.formats.avro_encoder import TOP_LEVEL_NAME, derived_schema
+
+    return SchemaText(derived_schema(given, name or TOP_LEVEL_NAME))
+
+
+def _protobuf(schema: SchemaText) -> ProtobufSchema:
+    from pyspark_kafka_meta.formats.protobuf_schema import message_name, parse_protobuf
+
+    descriptor = base64.b64decode(schema.text)
+    if isinstance(schema.message, str):
+        return parse_protobuf(descriptor, schema.message)
+    try:
+        return parse_protobuf(descriptor, message_name(descriptor, schema.message) if schema.message else None)
+    except (IndexError, ValueError, KeyError) as error:
+        raise ValueSchemaError(f"its schema has no such message type: {error}") from None
+
+
+def _protobuf_type(schema: SchemaText) -> pa.DataType:
+    from pyspark_kafka_meta.formats.protobuf_schema import arrow_type
+
+    return arrow_type(_protobuf(schema))
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def _protobuf_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
+    from pyspark_kafka_meta.formats.protobuf_decoder import protobuf_decoder
+
+    return protobuf_decoder(_protobuf(writer), _protobuf(reader))
+
+
+def _json_type(schema: SchemaText) -> pa.DataType:
+    from pyspark_kafka_meta.formats.json_schema import parse_json_schema
+
+    return parse_json_schema(schema.text).type
+
+
+def _json_decoder(_: SchemaText, reader: SchemaText) -> ValueDecoder:
+    """JSON names its fields, so the writer's schema does not matter."""
+    return _json_decoder_of(reader.text)
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def _json_decoder_of(text: str) -> ValueDecoder:
+    from pyspark_kafka_meta.formats.json_decoder import json_decoder
+    from pyspark_kafka_meta.formats.json_schema import parse_json_schema
+
+    return json_decoder(parse_json_schema(text))
+
+
+FORMATS: Mapping[str, Format] = {
+    "avro": Format("Avro", "AVRO", _avro_type, _avro_decoder, _avro_union, _avro_encoder, _avro_derived),
+    "protobuf": Format("Protobuf", "PROTOBUF", _protobuf_type, _protobuf_decoder, has_message_indexes=True),
+    "json": Format("JSON", "JSON", _json_type, _json_decoder),
+}

@@ -1,0 +1,243 @@
+"""The schemas of a query: what its columns are read as, looked up once at its start, and what its writers may use.
+
+The readers' schemas are pinned with the query, in its checkpoint too. The writers' schemas travel with the tasks, so
+that a thousand workers need not ask the registry for a schema that was just registered.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.formats.value_formats import FORMATS, Format, SchemaText
+from pyspark_kafka_meta.model import SchemaPin
+from pyspark_kafka_meta.options import (
+    ColumnFormat,
+    Framing,
+    RegistryOptions,
+    SubjectNameStrategy,
+    TypedValuesOptions,
+    ValueFormat,
+)
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup, SubjectVersion
+
+logger = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S, WATCH_BACKOFF_S = 5.0, 30.0
+"""How often the planner of a stream looks for new versions, at most, and after a failure."""
+WATCH_TIMEOUT_MS = 2_000
+MAX_WRITERS = 20
+"""The newest versions of a subject that tasks carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSchema:
+    """What a column is read as.
+
+    Attributes:
+        subjects: of its writers' schemas; empty if unknown.
+    """
+
+    column: ColumnFormat
+    schema: SchemaText
+    pin: SchemaPin
+    subjects: tuple[str, ...]
+
+    @property
+    def format(self) -> Format:
+        return FORMATS[self.column.format]
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySchemas:
+    """The readers' schemas of a query, in its plan.
+
+    Attributes:
+        readers: of each typed column.
+        lookups: the requests that found them, for the events of the planner.
+    """
+
+    typed: TypedValuesOptions
+    readers: tuple[ReaderSchema, ...]
+    lookups: tuple[RegistryLookup, ...] = ()
+
+    @property
+    def pins(self) -> dict[str, SchemaPin]:
+        """By column."""
+        return {reader.column.column: reader.pin for reader in self.readers}
+
+
+def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySchemas:
+    """The schemas of a query that begins now.
+
+    Args:
+        topics: of the query; empty if they are unknown.
+
+    Raises:
+        OptionError: a schema's file cannot be read, or topics have different schemas.
+        ValueSchemaError: a schema cannot be read as columns.
+        SchemaRegistryError: the registry does not have a schema, or does not respond.
+    """
+    lookups: list[RegistryLookup] = []
+    client = None if typed.registry is None else RegistryClient(typed.registry, lookups.append)
+    readers = tuple(reader_schema(column, topics, client) for column in typed.columns)
+    return QuerySchemas(typed, readers, tuple(lookups))
+
+
+def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
+    """The schema of a column. Args and errors as of `query_schemas`; `client` is None without a registry."""
+    if column.schema is not None:
+        schema, source = SchemaText(schema_text(column, column.schema)), f"option {column.column}Schema"
+        subjects = column.subjects(topics)
+    else:
+        assert client is not None, "options without a schema need a registry"
+        subjects = column.subjects(topics)
+        versions = [client.version(subject, column.version) for subject in subjects]
+        schema, source = schema_of(column, versions), ", ".join(map(_described, versions))
+    if column.format is ValueFormat.PROTOBUF and column.record_names:
+        schema = schema._replace(message=column.record_names[0])
+    columns = str(FORMATS[column.format].arrow_type(schema))
+    return ReaderSchema(column, schema, SchemaPin(_digest(columns), fingerprint(schema), source), subjects)
+
+
+def schema_text(column: ColumnFormat, given: str) -> str:
+    """The text of `valueSchema` or `keySchema`, which may be the path of a file; of Protobuf always."""
+    if column.format is not ValueFormat.PROTOBUF and given.lstrip()[:1] in ("{", "[", '"'):
+        return given
+    try:
+        content = Path(given).read_bytes()
+        return base64.b64encode(content).decode() if column.format is ValueFormat.PROTOBUF else content.decode()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise OptionError(
+            f"Option '{column.column}Schema' must be the text of a schema, or the path of a file on the driver with it "
+            f"({reason})"
+        ) from None
+
+
+def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> SchemaText:
+    """The schema of each record name, which all topics share, or of any of them."""
+    wanted = FORMATS[column.format]
+    for version in versions:
+        if version.registered.kind != wanted.registry_type:
+            raise OptionError(
+                f"{_described(version)} is {version.registered.kind}, not {wanted.title}: correct "
+                f"'{column.column}Format', or the subject"
+            )
+    names = len(column.record_names) if column.strategy is not SubjectNameStrategy.TOPIC else 1
+    schemas = []
+    for index in range(names):
+        of_name = versions[index::names]
+        distinct = {version.registered.schema: version for version in of_name}
+        if len(distinct) > 1:
+            raise OptionError(
+                f"the topics of the query have different schemas ({', '.join(map(_described, distinct.values()))}): "
+                f"read them in a query each, or set '{column.column}Schema'"
+            )
+        schemas.append(of_name[0].registered.schema)
+    if len(schemas) == 1:
+        return schemas[0]
+    assert wanted.any_of is not None, "the options refuse several record names of this format"
+    return wanted.any_of(schemas)
+
+
+def _described(version: SubjectVersion) -> str:
+    return f"version {version.version} of {version.subject} (id {version.registered.schema_id})"
+
+
+def fingerprint(schema: SchemaText) -> str:
+    """Equal for equal schemas, whatever their ids and the layout of their JSON."""
+    message = [str(schema.message)] if schema.message else []
+    return _digest("\n".join([*map(_canonical, (schema.text, *schema.references)), *message]))
+
+
+def _canonical(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
+    """Compare the schemas of a restarted query with those of its checkpoint.
+
+    Values are read as the query's own schemas say. If those are others than before and the user did not choose them,
+    because the latest version is another now, columns must be the same: tables that the query writes to expect them.
+
+    Raises:
+        SchemaChangedError: the latest version has other columns.
+    """
+    for reader in schemas.readers:
+        column, now = reader.column, reader.pin
+        before = pinned.get(column.column, now)
+        if before.fingerprint == now.fingerprint:
+            continue
+        change = f"the schema of {column.column} was {before.source} in the last micro-batch, and is {now.source} now"
+        if before.columns == now.columns or not column.is_latest:
+            logger.warning("%s; records are read with the new one from here on", change)
+            continue
+        raise SchemaChangedError(
+            f"{change}, with other columns. Set '{column.column}SchemaVersion' to a number: the new version to go on "
+            "with the new columns, or the old one to keep the columns"
+        )
+
+
+class WriterSchemas:
+    """The schemas of the versions of the subjects that a query reads, for its tasks.
+
+    A registry that fails does not delay a plan: workers ask for what they lack.
+    """
+
+    def __init__(
+        self,
+        schemas: QuerySchemas,
+        report: Callable[[RegistryLookup], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            clock: seconds that never go back.
+        """
+        framed = [reader for reader in schemas.readers if reader.column.framing is not Framing.NONE]
+        self._subjects = tuple(dict.fromkeys(subject for reader in framed for subject in reader.subjects))
+        self._client = _quick_client(schemas.typed.registry, report)
+        self._clock = clock
+        self._due = -math.inf
+        self._by_version: dict[tuple[str, int], RegisteredSchema] = {}
+
+    def current(self) -> tuple[RegisteredSchema, ...]:
+        """The schemas by now, asked for again if that is due."""
+        if self._client is not None and self._clock() >= self._due:
+            try:
+                for subject in self._subjects:
+                    self._update(self._client, subject)
+                self._due = self._clock() + WATCH_INTERVAL_S
+            except SchemaRegistryError as error:
+                logger.warning("%s; workers ask for schemas themselves", error)
+                self._due = self._clock() + WATCH_BACKOFF_S
+        return tuple({schema.schema_id: schema for schema in self._by_version.values()}.values())
+
+    def _update(self, client: RegistryClient, subject: str) -> None:
+        with suppress(UnknownSchemaError):  # no schema yet, or not under this subject
+            for version in client.versions(subject)[-MAX_WRITERS:]:
+                if (subject, version) not in self._by_version:
+                    self._by_version[subject, version] = client.version(subject, version).registered
+
+
+def _quick_client(registry: RegistryOptions | None, report: Callable[[RegistryLookup], None]) -> RegistryClient | None:
+    if registry is None:
+        return None
+    return RegistryClient(replace(registry, timeout_ms=min(registry.timeout_ms, WATCH_TIMEOUT_MS)), report)

@@ -1,0 +1,196 @@
+"""`TypedRows`: makes typed columns of the keys and values of records, without I/O.
+
+Values are decoded by their writers' schemas, all values of a schema id together, and put back in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, ValueSchemaError
+from pyspark_kafka_meta.formats.framing import unframe, without_message_indexes
+from pyspark_kafka_meta.formats.value_formats import Format, SchemaText
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.options import Framing, OnMalformedRecord
+
+ID_BYTES = {Framing.CONFLUENT: 4, Framing.APICURIO: 8}
+ERROR_SUFFIX = "_error"
+"""`value_error` describes what is wrong with `value`."""
+ERROR_TYPE = pa.struct([("cause", pa.string()), ("schema_id", pa.int64()), ("raw", pa.binary())])
+NO_INDEXES: tuple[int, ...] = ()
+"""Of a format without message indexes."""
+LOCATION = ("topic", "partition", "offset")
+
+
+class Malformed(NamedTuple):
+    """A value that cannot be decoded.
+
+    Attributes:
+        schema_id: None if it has no frame, or no id in its frame.
+    """
+
+    row: int
+    cause: str
+    schema_id: int | None
+
+
+class TypedColumn(NamedTuple):
+    """How the values of a column are decoded.
+
+    Attributes:
+        writer: the schema of an id; raises UnknownSchemaError, or ValueSchemaError if it has another format.
+    """
+
+    format: Format
+    framing: Framing
+    reader: SchemaText
+    writer: Callable[[int], SchemaText]
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, list[Malformed]]:
+        """The decoded column, and its malformed values in the order of rows.
+
+        Args:
+            values: of type binary.
+        """
+        if self.framing is Framing.NONE:
+            decoded = self.format.decoder(self.reader, self.reader).decode(values)
+            return decoded.values, [Malformed(fault.row, fault.cause, None) for fault in decoded.faults]
+        rows, ids, payloads, faults = unframe(values, ID_BYTES[self.framing])
+        malformed = [Malformed(fault.row, fault.cause, None) for fault in faults]
+        kinds, kind = [NO_INDEXES], np.zeros(len(ids), np.intp)
+        if self.format.has_message_indexes:
+            kinds, kind, payloads, faults = without_message_indexes(payloads)
+            malformed += [Malformed(int(rows[fault.row]), fault.cause, int(ids[fault.row])) for fault in faults]
+        parts, places = list[pa.Array](), list[npt.NDArray[np.intp]]()
+        for chosen in _groups(ids, kind):
+            schema_id, indexes = int(ids[chosen[0]]), kinds[kind[chosen[0]]]
+            try:
+                decoder = self.format.decoder(self.writer(schema_id)._replace(message=indexes), self.reader)
+            except (UnknownSchemaError, ValueSchemaError) as error:
+                malformed += [Malformed(row, str(error), schema_id) for row in rows[chosen].tolist()]
+                continue
+            decoded = decoder.decode(payloads if len(chosen) == len(ids) else payloads.take(pa.array(chosen)))
+            parts.append(decoded.values)
+            places.append(rows[chosen])
+            malformed += [Malformed(int(rows[chosen[fault.row]]), fault.cause, schema_id) for fault in decoded.faults]
+        return self._in_order(parts, places, len(values)), sorted(malformed, key=lambda value: value.row)
+
+    def _in_order(self, parts: list[pa.Array], places: list[npt.NDArray[np.intp]], count: int) -> pa.Array:
+        """The values of all parts, each at its place; null in other rows."""
+        if len(parts) == 1 and len(parts[0]) == count:
+            return parts[0]
+        is_null = np.ones(count, np.bool_)
+        for place in places:
+            is_null[place] = False
+        order = np.empty(count, np.int64)
+        order[np.concatenate([*places, np.flatnonzero(is_null)])] = np.arange(count)
+        nulls = pa.nulls(int(is_null.sum()), self.format.arrow_type(self.reader))
+        return pa.concat_arrays([*parts, nulls]).take(pa.array(order))
+
+
+def _groups(ids: npt.NDArray[np.int64], kind: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
+    """The positions with the same id and kind, in order; without those of kind -1."""
+    if len(ids) and (ids == ids[0]).all() and (kind == 0).all():
+        return [np.arange(len(ids))]
+    order = np.lexsort((kind, ids))
+    order = order[kind[order] >= 0]
+    starts = np.flatnonzero((np.diff(ids[order]) != 0) | (np.diff(kind[order]) != 0)) + 1
+    return np.split(order, starts) if len(order) else []
+
+
+@dataclass(slots=True)
+class MalformedCount:
+    """The malformed values of a column in one partition; the first value as an example."""
+
+    records: int
+    offset: int
+    cause: str
+    schema_id: int | None
+
+
+class TypedRows:
+    """Converts the record batches of one task.
+
+    Attributes:
+        raw_columns: the columns of the batches to convert.
+        malformed: by column and partition, so far.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], typed: Mapping[str, TypedColumn], on_malformed: OnMalformedRecord
+    ) -> None:
+        """
+        Args:
+            columns: of the converted batches.
+            typed: by column, `key` or `value`.
+        """
+        self._columns = columns
+        bases = [column.removesuffix(ERROR_SUFFIX) for column in columns]
+        self._typed = {column: decoded for column, decoded in typed.items() if column in bases}
+        self._on_malformed = on_malformed
+        self.raw_columns = list(dict.fromkeys([*bases, *(LOCATION if self._typed else ())]))
+        self.malformed: dict[tuple[str, TopicPartition], MalformedCount] = {}
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch with typed columns.
+
+        Raises:
+            MalformedRecordError: a value cannot be decoded, and onMalformedRecord is fail.
+            SchemaRegistryError: the registry did not respond with a schema.
+        """
+        if not self._typed:
+            return batch
+        arrays = {name: batch.column(name) for name in self.raw_columns}
+        for column, typed in self._typed.items():
+            raw = arrays[column]
+            arrays[column], malformed = typed.decode(raw)
+            if malformed:
+                self._take(column, malformed, batch)
+            arrays[column + ERROR_SUFFIX] = _errors(raw, malformed)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], names=list(self._columns))
+
+    def _take(self, column: str, malformed: Sequence[Malformed], batch: pa.RecordBatch) -> None:
+        """Count the malformed values of a batch, or fail with the first of them."""
+        rows = pa.array([value.row for value in malformed])
+        topics, partitions, offsets = (batch.column(name).take(rows).to_pylist() for name in LOCATION)
+        places = map(TopicPartition, topics, partitions)
+        for value, place, offset in zip(malformed, places, offsets, strict=True):
+            if self._on_malformed is OnMalformedRecord.FAIL:
+                raise _error(column, value, place, offset)
+            key = column, place
+            count = self.malformed.get(key) or MalformedCount(0, offset, value.cause, value.schema_id)
+            count.records += 1
+            self.malformed[key] = count
+
+
+def _error(column: str, value: Malformed, place: TopicPartition, offset: int) -> MalformedRecordError:
+    named = "" if value.schema_id is None else f" of schema id {value.schema_id}"
+    return MalformedRecordError(
+        f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. Set 'onMalformedRecord' to "
+        "null, or to record to read the cause and the bytes as a row",
+        place.topic,
+        place.partition,
+        offset,
+        value.schema_id,
+    )
+
+
+def _errors(raw: pa.Array, malformed: Sequence[Malformed]) -> pa.Array:
+    """The column of `ERROR_TYPE`: null for values that were decoded."""
+    if not malformed:
+        return pa.nulls(len(raw), ERROR_TYPE)
+    rows = np.array([value.row for value in malformed])
+    fields = [
+        pa.array([value.cause for value in malformed], pa.string()),
+        pa.array([value.schema_id for value in malformed], pa.int64()),
+        raw.take(pa.array(rows)),
+    ]
+    index, is_decoded = np.zeros(len(raw), np.int64), np.ones(len(raw), np.bool_)
+    index[rows], is_decoded[rows] = np.arange(len(rows)), False
+    return pa.StructArray.from_arrays(fields, fields=list(ERROR_TYPE)).take(pa.array(index, mask=is_decoded))

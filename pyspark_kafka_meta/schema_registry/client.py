@@ -1,0 +1,423 @@
+"""`RegistryClient`: the requests of Confluent's schema registry API, over the standard library.
+
+Apicurio and Karapace offer the same API. Each request has a deadline that its retries share, and each error is one
+sentence that names the registry's URL and what was asked, never a login.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from pyspark_kafka_meta.errors import ConnectError, OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.formats.value_formats import SchemaText
+from pyspark_kafka_meta.kafka.network.security.tls import tls_context
+from pyspark_kafka_meta.kafka.network.sockets import remaining_s, within
+from pyspark_kafka_meta.model import shortened
+from pyspark_kafka_meta.options import HIDDEN, RegistryOptions
+
+ATTEMPT_TIMEOUT_S = 10.0
+"""A registry that takes longer for one attempt is asked again, or the next URL."""
+BACKOFF_S, BACKOFF_MAX_S = 0.2, 5.0
+"""The wait before a retry doubles each time, with jitter of a half."""
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+MAX_REFERENCES = 100
+"""More schemas than any schema refers to: their references go round in circles."""
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+AVRO, PROTOBUF = "AVRO", "PROTOBUF"
+DESCRIPTOR_START = "\n"
+"""Of a serialized FileDescriptorProto, whose first field is the name; never of Base64."""
+
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_UNKNOWN = frozenset({40401, 40402, 40403})
+"""No such subject, version or schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema of the registry; its id never means another schema.
+
+    Attributes:
+        kind: AVRO, PROTOBUF or JSON.
+        schema: of Protobuf a FileDescriptorSet.
+    """
+
+    schema_id: int
+    kind: str
+    schema: SchemaText
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectVersion:
+    """A version of a subject."""
+
+    subject: str
+    version: int
+    registered: RegisteredSchema
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryLookup:
+    """A request of a client, with its retries.
+
+    Attributes:
+        schema_id, subject: what was asked for, else None.
+        latency_ms: until the response, or until the client gave up.
+        error: None if there was none.
+    """
+
+    schema_id: int | None
+    subject: str | None
+    latency_ms: float
+    error: str | None
+
+
+class _Asked(NamedTuple):
+    """What a request is for.
+
+    Attributes:
+        what: after "asked" in errors.
+    """
+
+    what: str
+    schema_id: int | None = None
+    subject: str | None = None
+
+
+class _TryAgain(Exception):  # noqa: N818
+    """An attempt failed in a way that may pass.
+
+    Attributes:
+        is_timeout: the last attempt has little time, so its timeout says less than an earlier error.
+    """
+
+    def __init__(self, error: SchemaRegistryError, is_timeout: bool = False) -> None:
+        super().__init__(error)
+        self.error = error
+        self.is_timeout = is_timeout
+
+
+def _ignore(lookup: RegistryLookup) -> None:
+    """Report to nobody."""
+
+
+class RegistryClient:
+    """Sends requests one after the other, each over a connection of its own. Not thread-safe.
+
+    All methods raise SchemaRegistryError, those for a schema, subject or version UnknownSchemaError if there is none.
+    """
+
+    def __init__(self, options: RegistryOptions, report: Callable[[RegistryLookup], None] = _ignore) -> None:
+        """
+        Args:
+            report: called after each request.
+        """
+        assert options.urls is not None
+        self._options = options
+        self._report = report
+        self._urls = options.urls
+        self._current = 0  # of the URL that responded last
+        self._headers = _headers(options)
+        self._secrets = [secret.reveal() for secret in (options.user_info, options.bearer_token) if secret is not None]
+
+    def subjects(self) -> list[str]:
+        """The names of all subjects that this user may see."""
+        return _list(self._get("/subjects", _Asked("for the subjects")), str)
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """The schema of an id, with the schemas that it refers to."""
+        asked = _Asked(f"for schema id {schema_id}", schema_id=schema_id)
+        return self._registered(f"/schemas/ids/{schema_id}", asked, schema_id)[1]
+
+    def versions(self, subject: str) -> list[int]:
+        """The versions of a subject, in order, without deleted versions."""
+        asked = _Asked(f"for the versions of subject {shortened(subject)}", subject=subject)
+        return sorted(_list(self._get(f"/subjects/{_quoted(subject)}/versions", asked), int))
+
+    def version(self, subject: str, version: int | str) -> SubjectVersion:
+        """A version of a subject, a number or "latest"."""
+        asked = _Asked(f"for version {version} of subject {shortened(subject)}", subject=subject)
+        body, registered = self._registered(f"/subjects/{_quoted(subject)}/versions/{version}", asked)
+        return SubjectVersion(subject, _field(body, "version", int), registered)
+
+    def register(self, subject: str, kind: str, schema: str) -> int:
+        """Register a schema without references as the subject's latest version, if it is none yet; its id.
+
+        Raises:
+            SchemaRegistryError: the schema is not compatible with the subject, with the registry's reason.
+        """
+        asked = _Asked(f"to register a schema in subject {shortened(subject)}", subject=subject)
+        body = self._request("POST", f"/subjects/{_quoted(subject)}/versions", asked, _schema_body(kind, schema))
+        return _id(body)
+
+    def registered_id(self, subject: str, kind: str, schema: str) -> int:
+        """The id of a schema without references that the subject has.
+
+        Raises:
+            UnknownSchemaError: the subject does not have the schema.
+        """
+        asked = _Asked(f"whether subject {shortened(subject)} has the schema", subject=subject)
+        body = self._request("POST", f"/subjects/{_quoted(subject)}", asked, _schema_body(kind, schema))
+        return _id(body)
+
+    def incompatibilities(self, subject: str, kind: str, schema: str) -> list[str] | None:
+        """Why the subject's latest version does not accept a schema, as the registry says; None if it accepts it."""
+        asked = _Asked(f"whether subject {shortened(subject)} accepts a schema", subject=subject)
+        path = f"/compatibility/subjects/{_quoted(subject)}/versions/latest?verbose=true"
+        body = self._request("POST", path, asked, _schema_body(kind, schema))
+        if _field(body, "is_compatible", bool):
+            return None
+        return [self._harmless(str(message)) for message in _object(body).get("messages") or ["no reason given"]]
+
+    def _registered(
+        self, path: str, asked: _Asked, schema_id: int | None = None
+    ) -> tuple[Mapping[str, Any], RegisteredSchema]:
+        body = _object(self._get(path, asked))
+        kind = str(body.get("schemaType") or AVRO)
+        if kind == PROTOBUF:
+            body = _object(self._get(f"{path}?format=serialized", asked))
+        references: dict[tuple[str, int], str] = {}
+        self._add_references(body, kind, references)
+        schema = SchemaText(_field(body, "schema", str), tuple(references.values()))
+        if kind == PROTOBUF:
+            schema = SchemaText(_descriptor_set([*schema.references, schema.text]))
+        found_id = _id(body) if schema_id is None else schema_id
+        return body, RegisteredSchema(found_id, kind, schema)
+
+    def _add_references(self, body: Mapping[str, Any], kind: str, found: dict[tuple[str, int], str]) -> None:
+        """Add the schemas that a schema refers to, each after those that it refers to itself."""
+        for reference in body.get("references") or ():
+            subject, version = _field(reference, "subject", str), _field(reference, "version", int)
+            if (subject, version) in found:
+                continue
+            if len(found) >= MAX_REFERENCES:
+                raise SchemaRegistryError(f"a schema refers to more than {MAX_REFERENCES} others: see {subject}")
+            found[subject, version] = ""  # a schema that refers to itself ends here
+            asked = _Asked(f"for version {version} of subject {shortened(subject)}", subject=subject)
+            form = "&format=serialized" if kind == PROTOBUF else ""
+            path = f"/subjects/{_quoted(subject)}/versions/{version}?deleted=true{form}"
+            referred = _object(self._get(path, asked))
+            self._add_references(referred, kind, found)
+            del found[subject, version]
+            found[subject, version] = _field(referred, "schema", str)
+
+    def _get(self, path: str, asked: _Asked) -> Any:
+        return self._request("GET", path, asked)
+
+    def _request(self, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None = None) -> Any:
+        started = time.monotonic()
+        error: str | None = None
+        try:
+            return self._retried(method, path, asked, body, started + self._options.timeout_ms / 1000)
+        except SchemaRegistryError as failed:
+            error = str(failed)
+            raise
+        finally:
+            latency_ms = round((time.monotonic() - started) * 1000, 3)
+            self._report(RegistryLookup(asked.schema_id, asked.subject, latency_ms, error))
+
+    def _retried(self, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None, deadline: float) -> Any:
+        failures = 0
+        error: SchemaRegistryError | None = None
+        while True:
+            try:
+                return self._attempt(method, path, asked, body, min(deadline, time.monotonic() + ATTEMPT_TIMEOUT_S))
+            except _TryAgain as failed:
+                error = error if error is not None and failed.is_timeout else failed.error
+                self._current = (self._current + 1) % len(self._urls)
+                rounds, position = divmod(failures, len(self._urls))
+                failures += 1
+                pause_s = 0.0
+                if position == len(self._urls) - 1:
+                    pause_s = min(BACKOFF_S * 2**rounds, BACKOFF_MAX_S) * random.uniform(0.5, 1)
+                if time.monotonic() + pause_s >= deadline:
+                    raise error from None
+            time.sleep(pause_s)
+
+    def _attempt(self, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None, deadline: float) -> Any:
+        """The body of the response of the current URL."""
+        url = self._urls[self._current]
+        try:
+            status, data = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
+        except TimeoutError:
+            raise _TryAgain(
+                SchemaRegistryError(f"the schema registry at {url} did not respond in time when asked {asked.what}"),
+                is_timeout=True,
+            ) from None
+        except OptionError as error:
+            raise OptionError(str(error).replace("kafka.ssl.", "schema.registry.ssl.")) from None
+        except ssl.SSLCertVerificationError as error:
+            raise SchemaRegistryError(
+                f"the certificate of the schema registry at {url} was refused ({error.verify_message}): correct the "
+                "schema.registry.ssl.truststore options, or the certificate"
+            ) from None
+        except ssl.SSLError as error:
+            reason = (error.reason or "no reason given").replace("_", " ").lower()
+            raise SchemaRegistryError(
+                f"no TLS connection to the schema registry at {url} ({reason}): check the URL, and the client "
+                "certificate in schema.registry.ssl.keystore options"
+            ) from None
+        except (OSError, ConnectError) as error:
+            raise _TryAgain(
+                SchemaRegistryError(f"cannot reach the schema registry at {url}: {_cause(error)}")
+            ) from None
+        except http.client.HTTPException:
+            raise _TryAgain(
+                SchemaRegistryError(
+                    f"the schema registry at {url} did not respond with HTTP when asked {asked.what}: check the URL"
+                )
+            ) from None
+        return self._content(url, asked, status, data)
+
+    def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, bytes]:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        timeout_s = remaining_s(deadline)
+        connection = (
+            http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=timeout_s, context=tls_context(self._options.security)
+            )
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+        )
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, url[url.index(parts.netloc) + len(parts.netloc) :], data, self._headers)
+            response = connection.getresponse()
+            return response.status, response.read(MAX_RESPONSE_BYTES + 1)
+        finally:
+            connection.close()
+
+    def _content(self, url: str, asked: _Asked, status: int, data: bytes) -> Any:
+        """What the response means."""
+        try:
+            content = json.loads(data) if len(data) <= MAX_RESPONSE_BYTES else None
+        except (ValueError, RecursionError):
+            content = None
+        if 200 <= status < 300:
+            if content is None:
+                raise SchemaRegistryError(
+                    f"{url} responded with something else than the JSON of a schema registry when asked {asked.what}: "
+                    "check the URL; Apicurio's ends with /apis/ccompat/v7",
+                    status,
+                )
+            return content
+        error = self._error(url, asked, status, content if isinstance(content, dict) else {})
+        if status in _RETRIED:
+            raise _TryAgain(error)
+        raise error
+
+    def _error(self, url: str, asked: _Asked, status: int, content: Mapping[str, Any]) -> SchemaRegistryError:
+        code = content.get("error_code")
+        code = code if type(code) is int else status
+        message = self._harmless(str(content.get("message") or http.client.responses.get(status, "no reason given")))
+        if status == 401:
+            return SchemaRegistryError(
+                f"the schema registry at {url} refused the login (401): set or correct "
+                "'schema.registry.basic.auth.user.info' or 'schema.registry.bearer.auth.token'",
+                code,
+            )
+        if status == 403:
+            return SchemaRegistryError(
+                f"the schema registry at {url} did not allow this user (403) when asked {asked.what}: allow it there, "
+                "or use another login",
+                code,
+            )
+        if code in _UNKNOWN:
+            return UnknownSchemaError(
+                f"the schema registry at {url} was asked {asked.what} and does not have it ({code}: {message})", code
+            )
+        if status == 404:
+            return SchemaRegistryError(
+                f"{url} is not the URL of a schema registry with Confluent's API (404): correct 'schema.registry.url'; "
+                "Apicurio's ends with /apis/ccompat/v7",
+                code,
+            )
+        verb = "failed" if status >= 500 else "refused the request"
+        return SchemaRegistryError(
+            f"the schema registry at {url} {verb} when asked {asked.what} ({code}: {message})", code
+        )
+
+    def _harmless(self, message: str) -> str:
+        """A text of the registry for an error: of one line, and without the login."""
+        for secret in self._secrets:
+            password = secret.partition(":")[2] or secret
+            for form in (secret, password, base64.b64encode(secret.encode()).decode()):
+                message = message.replace(form, HIDDEN)
+        return shortened("".join(character if character.isprintable() else " " for character in message))
+
+
+def _headers(options: RegistryOptions) -> dict[str, str]:
+    headers = {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
+    if options.user_info is not None:
+        login = base64.b64encode(options.user_info.reveal().encode()).decode()
+        return {**headers, "Authorization": f"Basic {login}"}
+    if options.bearer_token is not None:
+        return {**headers, "Authorization": f"Bearer {options.bearer_token.reveal()}"}
+    return headers
+
+
+def _descriptor_set(files: Sequence[str]) -> str:
+    """A FileDescriptorSet in Base64, of FileDescriptorProtos in Base64, or as Apicurio sends them: as text."""
+    from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
+
+    try:
+        return base64.b64encode(
+            descriptor_set(
+                [
+                    file.encode() if file.startswith(DESCRIPTOR_START) else base64.b64decode(file, validate=True)
+                    for file in files
+                ]
+            )
+        ).decode()
+    except ValueError:
+        raise SchemaRegistryError(
+            "the schema registry responded with a Protobuf schema that is no descriptor"
+        ) from None
+
+
+def _schema_body(kind: str, schema: str) -> dict[str, str]:
+    return {"schema": schema} if kind == AVRO else {"schema": schema, "schemaType": kind}
+
+
+def _quoted(subject: str) -> str:
+    return quote(subject, safe="")
+
+
+def _cause(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _object(content: Any) -> Mapping[str, Any]:
+    if not isinstance(content, dict):
+        raise SchemaRegistryError("the schema registry responded with JSON of another form than Confluent's API")
+    return content
+
+
+def _field(content: Any, name: str, kind: type) -> Any:
+    value = _object(content).get(name)
+    if type(value) is not kind:
+        raise SchemaRegistryError(
+            f"the schema registry responded without a valid '{name}': check that 'schema.registry.url' is of a "
+            "registry with Confluent's API"
+        )
+    return value
+
+
+def _id(content: Any) -> int:
+    schema_id: int = _field(content, "id", int)
+    return schema_id
+
+
+def _list(content: Any, kind: type) -> list[Any]:
+    if not isinstance(content, Sequence) or not all(type(value) is kind for value in content):
+        raise SchemaRegistryError("the schema registry responded with JSON of another form than Confluent's API")
+    return list(content)

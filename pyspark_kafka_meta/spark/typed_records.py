@@ -1,0 +1,93 @@
+"""Typed columns in Spark: their types, and the conversion of records in a task, with its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.value_formats import Format, SchemaText
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, MalformedDetails
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.options import OnMalformedRecord, RegistryOptions
+from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas
+from pyspark_kafka_meta.read.typed_values.typed_columns import ERROR_SUFFIX, ERROR_TYPE, TypedColumn, TypedRows
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
+from pyspark_kafka_meta.schema_registry.known_schemas import worker_schemas
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+
+def column_types(schemas: QuerySchemas) -> dict[str, DataType]:
+    """The Spark types of the typed columns, and of the columns that describe malformed values."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    types = {
+        reader.column.column: from_arrow_type(reader.format.arrow_type(reader.schema), prefer_timestamp_ntz=True)
+        for reader in schemas.readers
+    }
+    if schemas.typed.on_malformed is OnMalformedRecord.RECORD:
+        types |= {f"{column}{ERROR_SUFFIX}": from_arrow_type(ERROR_TYPE) for column in sorted(types, reverse=True)}
+    return types
+
+
+@contextmanager
+def typed_rows(
+    schemas: QuerySchemas, known: Sequence[RegisteredSchema], columns: Sequence[str], events: EventRecorder
+) -> Iterator[TypedRows]:
+    """The conversion of the records of one task. Its malformed records are events at the end.
+
+    Args:
+        known: schemas that need not be fetched.
+    """
+    registry = schemas.typed.registry
+    client = None
+    if registry is not None:
+        client = RegistryClient(registry, partial(record_lookup, events, RefreshReason.UNKNOWN_SCHEMA))
+        worker_schemas.add(_urls(registry), known)
+    typed = {
+        reader.column.column: TypedColumn(
+            reader.format, reader.column.framing, reader.schema, partial(_writer, reader.format, registry, client)
+        )
+        for reader in schemas.readers
+    }
+    rows = TypedRows(columns, typed, schemas.typed.on_malformed)
+    try:
+        yield rows
+    finally:
+        for (column, partition), count in rows.malformed.items():
+            details = MalformedDetails(
+                error=f"offset {count.offset}: {count.cause}",
+                schema_id=count.schema_id,
+                malformed_column=column,
+                malformed_records=count.records,
+            )
+            events.record_malformed(partition, details)
+
+
+def _writer(
+    wanted: Format, registry: RegistryOptions | None, client: RegistryClient | None, schema_id: int
+) -> SchemaText:
+    """The schema of an id in a frame."""
+    assert registry is not None and client is not None, "the options refuse frames without a registry"
+    registered = worker_schemas.schema(_urls(registry), schema_id, client)
+    if registered.kind != wanted.registry_type:
+        raise ValueSchemaError(f"its schema is {registered.kind}, not {wanted.title}")
+    return registered.schema
+
+
+def _urls(registry: RegistryOptions) -> tuple[str, ...]:
+    assert registry.urls is not None
+    return registry.urls
+
+
+def record_lookup(events: EventRecorder, reason: RefreshReason, lookup: RegistryLookup) -> None:
+    """Publish an event of a request to the registry."""
+    details = LookupDetails(
+        latency_ms=lookup.latency_ms, error=lookup.error, schema_id=lookup.schema_id, schema_subject=lookup.subject
+    )
+    events.record_lookup(reason, details)

@@ -1,0 +1,72 @@
+"""Check the schema registry of a query: whether it responds, allows this user, and has schemas that can be columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pyspark_kafka_meta.errors import KafkaMetaError, OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.options import (
+    ColumnFormat,
+    RegistryOptions,
+    SourceOptions,
+    SubjectNameStrategy,
+    TypedValuesOptions,
+    option_names,
+)
+from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
+from pyspark_kafka_meta.read.typed_values.query_schemas import reader_schema
+from pyspark_kafka_meta.schema_registry.client import RegistryClient
+from pyspark_kafka_meta.tools.doctor import Finding, fail, ok, warn
+
+_OTHER_FIX = "correct the options of typed values as the error says"
+_FIXES: dict[type[KafkaMetaError], str] = {
+    UnknownSchemaError: "register the schema, or correct the topic, the version or the subject name strategy",
+    SchemaRegistryError: "correct the schema.registry.* options as the error says, or see the registry's log",
+    OptionError: "correct the option",
+}
+
+
+def split_typed_options(cluster: Mapping[str, str], topics: Sequence[str]) -> tuple[dict[str, str], TypedValuesOptions]:
+    """The other options, and the options of typed values of a query that reads the topics.
+
+    Raises:
+        OptionError: an option of typed values is invalid.
+    """
+    names = option_names(TypedValuesOptions, RegistryOptions)
+    given = CaseInsensitiveMap(cluster)
+    typed = {name: text for name, text in given.items() if name in CaseInsensitiveMap(dict.fromkeys(names, ""))}
+    query = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": ",".join(topics) or "any"}
+    return given.without(*names), SourceOptions.parse({**query, **typed}).typed
+
+
+def registry_findings(typed: TypedValuesOptions, topics: Sequence[str], timeout_ms: int) -> Iterator[Finding]:
+    """Findings on the registry, and on the schema of each typed column."""
+    client = None
+    if typed.registry is not None:
+        client = RegistryClient(replace(typed.registry, timeout_ms=min(timeout_ms, typed.registry.timeout_ms)))
+        started = time.monotonic()
+        try:
+            subjects = client.subjects()
+        except (SchemaRegistryError, OptionError) as error:
+            yield _failure("registry", error)
+            return
+        latency_ms = (time.monotonic() - started) * 1000
+        yield ok("registry", f"responds in {latency_ms:.0f} ms with {len(subjects)} subjects that this user may see")
+    for column in typed.columns:
+        yield _column_finding(column, topics, client)
+
+
+def _column_finding(column: ColumnFormat, topics: Sequence[str], client: RegistryClient | None) -> Finding:
+    if column.schema is None and not topics and column.strategy is not SubjectNameStrategy.RECORD:
+        return warn(column.column, "its subjects are named after topics", "name them with --topic")
+    try:
+        reader = reader_schema(column, tuple(topics), client)
+        return ok(column.column, f"{reader.pin.source} is read as {reader.format.arrow_type(reader.schema)}")
+    except KafkaMetaError as error:
+        return _failure(column.column, error)
+
+
+def _failure(check: str, error: KafkaMetaError) -> Finding:
+    return fail(check, str(error), next((fix for kind, fix in _FIXES.items() if isinstance(error, kind)), _OTHER_FIX))

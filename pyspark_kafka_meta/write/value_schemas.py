@@ -1,0 +1,77 @@
+"""The schemas that keys and values are written with. The driver looks them up once for each batch or micro-batch; tasks
+get the compiled encoders, and never ask the registry. Follows Confluent's `AbstractKafkaAvroSerializer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark_kafka_meta.errors import OptionError, UnknownSchemaError, ValueSchemaError
+from pyspark_kafka_meta.formats.framing import frame
+from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
+from pyspark_kafka_meta.options import ColumnFormat, Framing, TypedValuesOptions
+from pyspark_kafka_meta.read.typed_values.query_schemas import schema_of, schema_text
+from pyspark_kafka_meta.read.typed_values.typed_columns import ID_BYTES
+from pyspark_kafka_meta.schema_registry.client import RegistryClient
+from pyspark_kafka_meta.write.typed_columns import TypedColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def typed_columns(
+    options: TypedValuesOptions, topic: str | None, types: Mapping[str, pa.DataType]
+) -> dict[str, TypedColumn]:
+    """How the typed columns of a batch are encoded.
+
+    Args:
+        topic: of all rows; None if rows have a topic column.
+        types: of the typed columns.
+
+    Raises:
+        OptionError: a schema's file cannot be read, or a schema has another format.
+        ValueSchemaError: a column cannot be written with its schema.
+        SchemaRegistryError: the registry does not have a schema, refuses it, or does not respond.
+    """
+    return {column.column: _typed_column(options, column, topic, types[column.column]) for column in options.columns}
+
+
+def _typed_column(
+    options: TypedValuesOptions, column: ColumnFormat, topic: str | None, given: pa.DataType
+) -> TypedColumn:
+    wanted = FORMATS[column.format]
+    if wanted.encoder is None:
+        raise OptionError(f"'{column.column}Format' {column.format} is only for reading: write bytes or avro")
+    client = None if options.registry is None else RegistryClient(options.registry)
+    subject = next(iter(column.subjects(() if topic is None else (topic,))), "")
+    is_framed = column.framing is not Framing.NONE
+    try:
+        schema, schema_id = _schema(options, column, client, subject, given)
+        encoder = wanted.encoder(schema, given)
+        if client is not None and options.auto_register:
+            schema_id = client.register(subject, wanted.registry_type, schema.text)
+        elif client is not None and schema_id is None and is_framed:
+            schema_id = client.registered_id(subject, wanted.registry_type, schema.text)
+    except ValueSchemaError as error:
+        raise ValueSchemaError(f"column {column.column} cannot be written: {error}") from None
+    except UnknownSchemaError as error:
+        raise UnknownSchemaError(f"{error}: register the schema, or set 'auto.register.schemas'", error.code) from None
+    if not is_framed:
+        return TypedColumn(column.column, encoder, b"")
+    assert schema_id is not None, "the options refuse frames without a registry"
+    return TypedColumn(column.column, encoder, frame(schema_id, ID_BYTES[column.framing]))
+
+
+def _schema(
+    options: TypedValuesOptions, column: ColumnFormat, client: RegistryClient | None, subject: str, given: pa.DataType
+) -> tuple[SchemaText, int | None]:
+    """The schema to write with, and its id if the subject has it."""
+    if column.schema is not None:
+        return SchemaText(schema_text(column, column.schema)), None
+    derived = FORMATS[column.format].derived
+    if options.auto_register and derived is not None:
+        return derived(given, next(iter(column.record_names), None)), None
+    assert client is not None, "the options need a registry, if they have no schema"
+    version = client.version(subject, column.version)
+    return schema_of(column, [version]), version.registered.schema_id

@@ -1,0 +1,203 @@
+"""Avro keys and values that Spark writes: batches, streams, exactly once; read back by fastavro and by our source."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from pyspark_kafka_meta.testing import MockRegistry
+from tests.consumer import consume
+from tests.spark.traces import run_to_the_end
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+ROWS = 1_000
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": ["null", "string"]},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
+        {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [
+            {"name": "sku", "type": "string"}, {"name": "count", "type": "int"}]}}},
+        {"name": "tags", "type": {"type": "map", "values": "string"}},
+        {"name": "channel", "type": "string", "default": "web"},
+    ],
+}  # fmt: skip
+ORDERS = """struct(
+    map('t', CAST(id AS STRING)) AS tags,
+    id,
+    IF(id % 3 = 0, NULL, concat('customer ', id)) AS customer,
+    CAST(id * 1.25 - 100 AS DECIMAL(12, 2)) AS price,
+    timestamp_millis(1704067200000 + id) AS at,
+    date_add(DATE'1970-01-01', CAST(id AS INT) - 500) AS day,
+    IF(id % 2 = 0, 'NEW', 'PAID') AS state,
+    transform(sequence(1, CAST(id % 3 AS INT) + 1), n -> struct(concat('sku ', n) AS sku, n AS count)) AS lines
+)"""
+
+
+def order(number: int) -> dict[str, Any]:
+    """What fastavro reads of a row of `ORDERS`."""
+    return {
+        "id": number,
+        "customer": None if number % 3 == 0 else f"customer {number}",
+        "price": Decimal(number) * Decimal("1.25") - 100,
+        "at": datetime(2024, 1, 1, tzinfo=UTC) + timedelta(milliseconds=number),
+        "day": date(1970, 1, 1) + timedelta(days=number - 500),
+        "state": "PAID" if number % 2 else "NEW",
+        "lines": [{"sku": f"sku {line}", "count": line} for line in range(1, number % 3 + 2)],
+        "tags": {"t": str(number)},
+        "channel": "web",
+    }
+
+
+def decoded(schema: Any, data: bytes) -> Any:
+    buffer = io.BytesIO(data)
+    value = fastavro.schemaless_reader(buffer, fastavro.parse_schema(schema), None)
+    assert buffer.read() == b""
+    return value
+
+
+def unframed(data: bytes | None) -> tuple[int, bytes]:
+    """The schema id and the value."""
+    assert data is not None and data[0] == 0
+    return int.from_bytes(data[1:5]), data[5:]
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def options(kafka: Any, topic: str, registry: MockRegistry) -> dict[str, str]:
+    registered = {"schema.registry.url": registry.url, "valueFormat": "avro"}
+    return {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic, **registered}
+
+
+@pytest.fixture
+def write(options: dict[str, str]) -> Callable[..., None]:
+    """Appends a DataFrame to the topic, with these options."""
+
+    def append(rows: DataFrame, **others: str) -> None:
+        rows.write.format("kafkameta").options(**options, **others).mode("append").save()
+
+    return append
+
+
+def orders(spark: SparkSession, first: int = 0, until: int = ROWS) -> DataFrame:
+    return spark.range(first, until, 1, 2).selectExpr("id AS key", f"{ORDERS} AS value")
+
+
+def test_orders_are_written_with_the_subjects_schema(
+    spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None], registry: MockRegistry
+) -> None:
+    value_id = registry.register(f"{topic}-value", json.dumps(ORDER))
+    key_id = registry.register(f"{topic}-key", '"long"')
+    write(orders(spark), keyFormat="avro")
+
+    messages = consume(kafka.bootstrap_servers, topic)
+    pairs = [(unframed(message.key()), unframed(message.value())) for message in messages]
+    assert {(key[0], value[0]) for key, value in pairs} == {(key_id, value_id)}
+    keys = [decoded("long", key) for (_, key), _ in pairs]
+    assert sorted(keys) == list(range(ROWS))
+    assert [decoded(ORDER, value) for _, (_, value) in pairs] == [order(key) for key in keys]
+    assert not [path for path in registry.requests if path.startswith("POST")]
+    assert len(registry.requests) == 2, "the driver asks once for each column, tasks never"
+
+
+def test_derived_schema_is_registered_and_read_back(
+    spark: SparkSession, topic: str, options: dict[str, str], write: Callable[..., None], registry: MockRegistry
+) -> None:
+    rows = orders(spark).unionByName(spark.sql(f"SELECT 0L AS key, IF(true, NULL, {ORDERS}) AS value FROM range(1)"))
+    write(rows.selectExpr("CAST(key AS STRING) AS key", "value"), **{"auto.register.schemas": "true"})
+
+    given = {**options, "subscribe": topic, "startingOffsets": "earliest"}
+    del given["topic"]
+    read = spark.read.format("kafkameta").options(**given).load()
+    assert read.where("value IS NULL").count() == 1
+    assert sorted(map(str, read.where("value IS NOT NULL").selectExpr("value.*").collect())) == sorted(
+        map(str, rows.where("value IS NOT NULL").selectExpr("value.*").collect())
+    )
+
+
+def test_without_a_registry_values_have_no_frame(spark: SparkSession, kafka: Any, topic: str) -> None:
+    sink = orders(spark).selectExpr("value").write.format("kafkameta").option("topic", topic)
+    sink = sink.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("valueFormat", "avro")
+    sink.option("valueSchema", json.dumps(ORDER)).mode("append").save()
+
+    values = [decoded(ORDER, message.value() or b"") for message in consume(kafka.bootstrap_servers, topic)]
+    assert sorted(values, key=lambda value: int(value["id"])) == list(map(order, range(ROWS)))
+
+
+def test_refusals_are_errors_of_one_sentence(
+    spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None], registry: MockRegistry
+) -> None:
+    rows = orders(spark)
+    with pytest.raises(PySparkException, match=f"subject {topic}-value .*auto.register.schemas"):
+        write(rows)
+    registry.register(f"{topic}-value", json.dumps(ORDER))
+    with pytest.raises(PySparkException, match="column value cannot be written: field other is not in the Avro record"):
+        write(rows.selectExpr("struct(value.*, 1 AS other) AS value"))
+    registry.incompatible = "READER_FIELD_MISSING_DEFAULT_VALUE"
+    with pytest.raises(PySparkException, match="READER_FIELD_MISSING_DEFAULT_VALUE"):
+        write(rows, **{"auto.register.schemas": "true"})
+    assert consume(kafka.bootstrap_servers, topic) == [], "no task was started"
+    bad = rows.selectExpr("struct(value.* EXCEPT (state), 'LOST' AS state) AS value")
+    with pytest.raises(PySparkException, match=r"row 0 cannot be written with the schema of value: field state is not"):
+        write(bad)
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
+def test_stream_writes_typed_values_while_the_schema_evolves(
+    spark: SparkSession,
+    kafka: Any,
+    make_topic: Any,
+    produce: Any,
+    registry: MockRegistry,
+    tmp_path: Path,
+    once: bool,
+) -> None:
+    source, target = make_topic(2), make_topic(2)
+    kafka_option = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    typed = {"schema.registry.url": registry.url, "valueFormat": "avro", "topic": target}
+    transactional = {"kafka.transactional.id": target} if once else {}
+    first = {"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]}
+    second = {**first, "fields": [*first["fields"], {"name": "page", "type": "string", "default": "/"}]}
+
+    def start() -> StreamingQuery:
+        rows = spark.readStream.format("kafkameta").options(
+            **kafka_option, subscribe=source, startingOffsets="earliest"
+        )
+        clicks = rows.load().selectExpr("struct(CAST(CAST(value AS STRING) AS BIGINT) AS id) AS value")
+        sink = clicks.writeStream.format("kafkameta").options(**kafka_option, **typed, **transactional)
+        return sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+
+    expected = []
+    for number, schema in enumerate((first, second)):
+        registry.register(f"{target}-value", json.dumps(schema))
+        numbers = range(number * 100, number * 100 + 100)
+        produce(source, map(str, numbers))
+        run_to_the_end(start, tmp_path)
+        expected += [(number + 1, {"id": each, "page": "/"} if number else {"id": each}) for each in numbers]
+
+    messages = consume(kafka.bootstrap_servers, target, "read_committed")
+    values = [unframed(message.value()) for message in messages]
+    found = [(schema_id, decoded((first, second)[schema_id - 1], data)) for schema_id, data in values]
+    assert sorted(found, key=lambda each: int(each[1]["id"])) == expected

@@ -1,0 +1,331 @@
+"""Avro values as columns, with a schema registry: batches, streams, restarts, schemas that evolve, malformed values."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+from pyspark_kafka_meta.testing import MockRegistry
+from tests.spark.traces import run_to_the_end, wait_until_quiet
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"
+"""A FileDescriptorProto: message Id { int32 id = 1; }"""
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": ["null", "string"]},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "counts", "type": {"type": "map", "values": "int"}},
+        {"name": "weight", "type": "double"},
+        {"name": "gift", "type": "boolean"},
+        {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 4}},
+    ],
+}
+V1: dict[str, Any] = {"type": "record", "name": "Click", "fields": [{"name": "id", "type": "int"}]}
+V2: dict[str, Any] = {**V1, "fields": [*V1["fields"], {"name": "page", "type": "string", "default": "/"}]}
+V3: dict[str, Any] = {**V2, "fields": [{"name": "id", "type": "long"}, V2["fields"][1]]}
+
+
+def order(number: int) -> dict[str, Any]:
+    return {
+        "id": number * 10**12 - 5,
+        "customer": None if number % 3 == 0 else f"customer {number} é",
+        "price": Decimal(number * 7 - 500).scaleb(-2),
+        "at": datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=number, microseconds=number),
+        "day": date(1969, 12, 1) + timedelta(days=number),
+        "state": ("NEW", "PAID")[number % 2],
+        "tags": [f"tag {index}" for index in range(number % 4)],
+        "counts": {f"k{index}": -index for index in range(number % 3)},
+        "weight": number / 7,
+        "gift": number % 2 == 0,
+        "hash": number.to_bytes(4, "big"),
+    }
+
+
+def encoded(schema: dict[str, Any], value: Any) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(schema), value)
+    return buffer.getvalue()
+
+
+def framed(schema_id: int, schema: dict[str, Any], value: Any) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + encoded(schema, value)
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def read(spark: SparkSession, kafka: Any, topic: str, registry: MockRegistry) -> Callable[..., DataFrame]:
+    """The topic with typed values, as a batch or a stream."""
+
+    def load(is_stream: bool = False, **options: str) -> DataFrame:
+        given = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "valueFormat": "avro",
+            "schema.registry.url": registry.url,
+            **options,
+        }
+        return (spark.readStream if is_stream else spark.read).format("kafkameta").options(**given).load()
+
+    return load
+
+
+class Query:
+    """A stream of typed values to files of JSON, which tests restart."""
+
+    def __init__(self, read: Callable[..., DataFrame], folder: Path, **options: str) -> None:
+        self._read, self._folder, self._options = read, folder, options
+        self.checkpoint = folder / "checkpoint"
+
+    def start(self, **options: str) -> StreamingQuery:
+        rows = self._read(is_stream=True, **self._options, **options).selectExpr("to_json(value) AS value")
+        sink = rows.writeStream.format("text").option("path", str(self._folder / "rows"))
+        return sink.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+
+    def run(self, **options: str) -> None:
+        run_to_the_end(lambda: self.start(**options), self.checkpoint)
+
+    def values(self) -> Counter[str]:
+        return Counter(line for file in (self._folder / "rows").glob("*.txt") for line in file.read_text().splitlines())
+
+
+def test_a_thousand_records_have_fastavros_values(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
+) -> None:
+    schema_id = registry.register(f"{topic}-value", json.dumps(ORDER))
+    orders = [order(number) for number in range(1_000)]
+    produce(topic, [framed(schema_id, ORDER, value) for value in orders])
+
+    rows = read().selectExpr("value.*").collect()
+
+    found = sorted((row.asDict() for row in rows), key=lambda row: row["id"])
+    naive = [{**value, "at": value["at"].replace(tzinfo=None)} for value in orders]
+    assert [{**row, "hash": bytes(row["hash"])} for row in found] == naive
+
+
+def test_the_columns_are_those_of_sparks_from_avro(read: Callable[..., DataFrame], topic: str, registry: Any) -> None:
+    registry.register(f"{topic}-value", json.dumps(ORDER))
+    value = read().schema["value"].dataType
+
+    assert isinstance(value, StructType)
+    assert value.simpleString() == (
+        "struct<id:bigint,customer:string,price:decimal(12,2),at:timestamp,day:date,state:string,tags:array<string>,"
+        "counts:map<string,int>,weight:double,gift:boolean,hash:binary>"
+    )
+    assert [field.name for field in value if field.nullable] == ["customer"]
+
+
+def test_each_value_is_read_as_the_chosen_schema_whoever_wrote_it(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
+) -> None:
+    subject = f"{topic}-value"
+    ids = [registry.register(subject, json.dumps(schema)) for schema in (V1, V2, V3)]
+    produce(topic, [framed(ids[0], V1, {"id": 1}), framed(ids[1], V2, {"id": 2, "page": "a"})], partition=0)
+    produce(topic, [framed(ids[2], V3, {"id": 2**40, "page": "b"}), None], partition=0)
+
+    rows = [row.value for row in read().orderBy("offset").collect()]
+    assert [None if row is None else tuple(row) for row in rows] == [(1, "/"), (2, "a"), (2**40, "b"), None]
+    seen = [request for request in registry.requests if request.startswith("GET /schemas/ids")]
+    assert seen == [], "tasks carry the schemas of all versions"
+
+    first = read(valueSchemaVersion="1", onMalformedRecord="record").orderBy("offset").collect()
+    assert [row.value and tuple(row.value) for row in first] == [(1,), (2,), None, None]
+    assert first[2].value_error.schema_id == ids[2]
+
+
+def test_bare_values_have_the_schema_of_the_query(
+    spark: SparkSession, kafka: Any, topic: str, produce: Any, tmp_path: Path
+) -> None:
+    produce(topic, [{"key": encoded({"type": "string"}, "k"), "value": encoded(V1, {"id": 7})}])
+    (tmp_path / "schema.avsc").write_text(json.dumps(V1))
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "keyFormat": "avro"}
+    schemas = {"keySchema": '"string"', "valueFormat": "avro", "valueSchema": str(tmp_path / "schema.avsc")}
+
+    rows = spark.read.format("kafkameta").options(**options, **schemas).load().select("key", "value.id").collect()
+
+    assert [tuple(row) for row in rows] == [("k", 7)]
+
+
+def test_protobuf_keys_and_json_values(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
+) -> None:
+    registry.register(f"{topic}-key", base64.b64encode(ID_FILE).decode(), kind="PROTOBUF")
+    json_id = registry.register(
+        f"{topic}-value", '{"type": "object", "properties": {"page": {"type": "string"}}}', kind="JSON"
+    )
+    key = b"\0\0\0\0\1" + b"\0" + b"\x08\x07"
+    value = b"\0" + json_id.to_bytes(4, "big") + b'{"page": "a", "more": 1}'
+    produce(topic, [{"key": key, "value": value}, {"key": key, "value": None}])
+
+    rows = read(keyFormat="protobuf", valueFormat="json").select("key.id", "value.page").collect()
+
+    assert sorted(map(tuple, rows), key=str) == [(7, "a"), (7, None)]
+
+
+def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
+    spark: SparkSession,
+    read: Callable[..., DataFrame],
+    topic: str,
+    produce: Any,
+    registry: MockRegistry,
+    tmp_path: Path,
+) -> None:
+    schema_id = registry.register(f"{topic}-value", json.dumps(V2))
+    good = framed(schema_id, V2, {"id": 1, "page": "a"})
+    bad = {
+        "no frame": b'{"id": 1}',
+        "short": b"\0\0",
+        "unknown id": framed(999, V2, {"id": 1, "page": "a"}),
+        "truncated": good[:-1],
+        "trailing bytes": good + b"x",
+        "bad UTF-8": good[:-1] + b"\xff",
+        "a huge length": good[:6] + b"\xfe\xff\xff\xff\x0f",
+        "an endless varint": good[:5] + b"\xff" * 20,
+    }
+    produce(topic, [value for raw in bad.values() for value in (raw, good)], partition=0)
+
+    found = read(onMalformedRecord="record", metricsPath=str(tmp_path)).collect()
+
+    rows = sorted(found, key=lambda row: row.offset)  # orderBy reads twice
+    assert [row.value and row.value.id for row in rows] == [None, 1] * len(bad)
+    assert [bytes(row.value_error.raw) for row in rows[::2]] == list(bad.values())
+    assert all(row.value_error.cause for row in rows[::2])
+    assert [row.value_error.schema_id for row in rows[::2]] == [None, None, 999] + [schema_id] * 5
+    assert not any(row.value_error for row in rows[1::2])
+    assert sum(request == "GET /schemas/ids/999" for request in registry.requests) == 1
+
+    wait_until_quiet(tmp_path)
+    events = spark.read.format("kafkameta").options(table="refresh_events", metricsPath=str(tmp_path)).load()
+    (malformed,) = events.where("kind = 'malformed_records'").collect()
+    assert (malformed.cause_topic, malformed.cause_partition) == (topic, 0)
+    assert (malformed.malformed_column, malformed.malformed_records) == ("value", len(bad))
+    lookups = events.where("kind = 'schema_lookup'").collect()
+    assert Counter(event.reason for event in lookups) == {"query_schema": 1, "new_versions": 2, "unknown_schema": 1}
+    (unknown,) = [event for event in lookups if event.schema_id == 999]
+    assert (unknown.outcome, unknown.role) == ("failed", "reader")
+
+
+def test_a_malformed_value_fails_the_query_with_its_place_by_default(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
+) -> None:
+    schema_id = registry.register(f"{topic}-value", json.dumps(V1))
+    produce(topic, [framed(schema_id, V1, {"id": 1}), framed(schema_id, V1, {"id": 1}) + b"x"], partition=1)
+
+    with pytest.raises(Exception, match=rf"MalformedRecordError: {topic}-1 at offset 1: the value of schema id 1 "):
+        read().collect()
+    assert len(read(onMalformedRecord="null").where("value is null").collect()) == 1
+
+
+def test_a_schema_of_some_columns_reads_these_alone(
+    spark: SparkSession, kafka: Any, topic: str, produce: Any, registry: MockRegistry
+) -> None:
+    registry.register(f"{topic}-value", json.dumps(V2))
+    produce(topic, [b"no frame"], partition=2)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "valueFormat": "avro"}
+    source = spark.read.format("kafkameta").options(**options, **{"schema.registry.url": registry.url})
+
+    assert source.schema("offset bigint, partition int").load().collect() == [(0, 2)]
+    typed = "value struct<id: int not null, page: string not null>, partition int"
+    with pytest.raises(Exception, match="MalformedRecordError"):
+        source.schema(typed).load().collect()
+
+
+def test_a_stream_goes_on_while_its_schema_evolves_and_reads_the_new_columns_once_told_to(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path
+) -> None:
+    subject, query = f"{topic}-value", Query(read, tmp_path)
+    first = registry.register(subject, json.dumps(V1))
+    produce(topic, [framed(first, V1, {"id": 1})])
+    query.run()
+
+    running = query._read(is_stream=True)  # its schema is pinned now
+    second = registry.register(subject, json.dumps(V2))
+    produce(topic, [framed(second, V2, {"id": 2, "page": "a"}), framed(first, V1, {"id": 3})])
+    sink = running.selectExpr("to_json(value) AS value").writeStream.format("text").trigger(availableNow=True)
+    sink = sink.option("path", str(tmp_path / "rows")).option("checkpointLocation", str(query.checkpoint))
+    run_to_the_end(sink.start, query.checkpoint)
+    assert query.values() == Counter(['{"id":1}', '{"id":2}', '{"id":3}'])
+
+    produce(topic, [framed(second, V2, {"id": 4, "page": "b"})])
+    with pytest.raises(Exception, match=r"SchemaChangedError: .*was version 1 of .*Set 'valueSchemaVersion'"):
+        query.run()
+    query.run(valueSchemaVersion="1")
+    assert query.values()['{"id":4}'] == 1
+    produce(topic, [framed(first, V1, {"id": 5}), framed(second, V2, {"id": 6, "page": "c"})])
+    query.run(valueSchemaVersion="2")
+    assert query.values()['{"id":5,"page":"/"}'] == 1
+    assert sum(query.values().values()) == 6
+
+    third = registry.register(subject, json.dumps(V3))
+    produce(topic, [framed(third, V3, {"id": 7, "page": "d"})])
+    query.run(valueSchemaVersion="3")
+    assert query.values()['{"id":7,"page":"d"}'] == 1
+
+
+def test_a_registry_that_is_away_for_a_while_delays_a_stream_and_no_more(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path
+) -> None:
+    subject, query = f"{topic}-value", Query(read, tmp_path)
+    first = registry.register(subject, json.dumps(V1))
+    produce(topic, [framed(first, V1, {"id": 1})])
+    rows = query._read(is_stream=True)
+    second = registry.register(f"{topic}-other", json.dumps(V2))  # so that no task carries it
+    produce(topic, [framed(second, V2, {"id": 2, "page": "a"})])
+    registry.close_connections(6)
+
+    sink = rows.selectExpr("to_json(value) AS value").writeStream.format("text").trigger(availableNow=True)
+    sink = sink.option("path", str(tmp_path / "rows")).option("checkpointLocation", str(query.checkpoint))
+    run_to_the_end(sink.start, query.checkpoint)
+
+    assert query.values() == Counter(['{"id":1}', '{"id":2}'])
+
+
+REFUSALS = [
+    (lambda registry: registry.respond(401), "refused the login"),
+    (lambda registry: registry.respond(403), "did not allow this user"),
+    (lambda registry: registry.respond(500, times=100), r"failed when asked for version latest"),
+    (lambda registry: registry.stop(), "cannot reach the schema registry"),
+]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(("script", "sentence"), REFUSALS)
+def test_a_registry_that_refuses_is_one_sentence_before_the_query_starts(
+    read: Callable[..., DataFrame], registry: MockRegistry, script: Any, sentence: str, is_stream: bool
+) -> None:
+    script(registry)
+    options = {"schema.registry.timeout.ms": "2000", "schema.registry.basic.auth.user.info": "me:kept-secret"}
+
+    with pytest.raises(Exception, match=sentence) as caught:
+        read(is_stream, **options)
+
+    assert "kept-secret" not in str(caught.value)
+    assert "Traceback" not in str(caught.value)

@@ -1,0 +1,264 @@
+"""JSON texts become the values that Python's `json` reads; others become faults of their rows."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import struct
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka_meta.formats.json_decoder import CHUNK_ROWS, FEW_RECORDS, json_decoder
+from pyspark_kafka_meta.formats.json_schema import JsonSchema
+
+ORDER = pa.struct(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("price", pa.float64()),
+        ("ok", pa.bool_()),
+        ("tags", pa.list_(pa.field("element", pa.string()))),
+        ("lines", pa.list_(pa.field("element", pa.struct([("sku", pa.string()), ("qty", pa.int64())])))),
+        ("at", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+    ]
+)
+TEXTS = ("", "a", "Grüße", "日本語", "😀", "line\nline", '"quoted" \\', "\x00\x1f", "x" * 100, "Information")
+
+
+PLAIN_TIME = re.compile(r"(?!0000)\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d\.\d{6}\+\d\d:\d\d)?")
+
+
+class NotComparedError(Exception):
+    """A mutated time, of which Python and Arrow allow different forms."""
+
+
+def decode(type_: pa.DataType, texts: list[bytes | None]) -> tuple[list[Any], dict[int, str]]:
+    values, faults = json_decoder(JsonSchema(type_)).decode(pa.array(texts, pa.binary()))
+    values.validate(full=True)
+    assert values.type == type_
+    return values.to_pylist(), {fault.row: fault.cause for fault in faults}
+
+
+def random_order(chance: random.Random) -> dict[str, Any]:
+    order: dict[str, Any] = {
+        "id": chance.randint(-(2**63), 2**63 - 1),
+        "name": chance.choice(TEXTS),
+        "price": struct.unpack("<d", chance.randbytes(8))[0] if chance.random() < 0.5 else chance.randint(0, 10**20),
+        "ok": chance.random() < 0.5,
+        "tags": [chance.choice((*TEXTS, None)) for _ in range(chance.randint(0, 3))],
+        "lines": [{"sku": chance.choice(TEXTS), "qty": chance.randint(0, 99)} for _ in range(chance.randint(0, 3))],
+        "at": f"2024-02-29T23:59:{chance.randint(0, 59):02}.{chance.randint(0, 10**6 - 1):06}+01:00",
+        "day": f"{chance.randint(1, 9999):04}-01-31",
+        "unknown": [{"deep": [1, "a", None]}],
+    }
+    if order["price"] != order["price"] or abs(order["price"]) == float("inf"):
+        order["price"] = None
+    names = chance.sample(list(order), chance.randint(0, len(order)))
+    return {name: order[name] if chance.random() < 0.9 else None for name in names}
+
+
+def expected(order: Any) -> dict[str, Any] | None:
+    """Of `ORDER`; raises ValueError for a value of another type."""
+    if order is None:
+        return None
+    if not isinstance(order, dict):
+        raise ValueError
+    kinds: dict[str, Any] = {"name": str, "ok": bool}
+    row: dict[str, Any] = dict.fromkeys(field.name for field in ORDER)
+    for name in row:
+        value = order.get(name)
+        if value is not None:
+            row[name] = _expected_value(name, value) if name not in kinds else _checked(value, kinds[name])
+    return row
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError
+    if isinstance(value, str):
+        value.encode()
+    return value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is float and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise ValueError
+    return value
+
+
+def _expected_value(name: str, value: Any) -> Any:
+    if name == "id":
+        return _integer(value)
+    if name == "price":
+        number = float(value) if type(value) in (int, float) else float("nan")
+        if number - number != 0:
+            raise ValueError
+        return number
+    if name == "tags":
+        return [None if each is None else _checked(each, str) for each in _checked(value, list)]
+    if name == "lines":
+        return [_line(each) for each in _checked(value, list)]
+    text = _checked(value, str)
+    if not PLAIN_TIME.fullmatch(text):
+        raise NotComparedError
+    return datetime.fromisoformat(text).astimezone(UTC) if name == "at" else date.fromisoformat(text)
+
+
+def _line(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    sku, qty = _checked(value, dict).get("sku"), value.get("qty")
+    return {"sku": None if sku is None else _checked(sku, str), "qty": None if qty is None else _integer(qty)}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_records_have_the_values_of_json(indent: int | None) -> None:
+    chance = random.Random(1)
+    orders = [random_order(chance) for _ in range(1_000)]
+    texts: list[bytes | None] = [
+        json.dumps(order, ensure_ascii=i % 2 == 0, indent=indent).encode() for i, order in enumerate(orders)
+    ]
+    values, faults = decode(ORDER, texts)
+    assert faults == {}
+    assert values == [expected(order) for order in orders]
+
+
+def mutated_order(chance: random.Random) -> bytes:
+    data = bytearray(json.dumps(random_order(chance), ensure_ascii=chance.random() < 0.5).encode())
+    tokens = (b"{", b"}", b'"', b",", b"\n", b"[", b"1", b"null", b"\\ud800", b"}{", b"NaN")
+    for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(5):
+            case 0:
+                data[at : at + 1] = bytes([chance.randrange(256)])
+            case 1:
+                data[at:at] = chance.choice(tokens)
+            case 2:
+                del data[at:]
+            case 3:
+                del data[at : at + 2]
+            case 4:
+                data += chance.choice((b"{}", b" ", b"}", b"\n{}"))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_mutated_records_are_equal_or_faults(count: int) -> None:
+    chance = random.Random(2)
+    texts: list[bytes | None] = [mutated_order(chance) for _ in range(count)]
+    values, faults = decode(ORDER, texts)
+    compared = 0
+    for row, text in enumerate(texts):
+        assert text is not None
+        try:
+            want = expected(json.loads(text.decode()))
+        except NotComparedError:
+            continue
+        except (ValueError, RecursionError):
+            assert row in faults, (row, text)
+            assert values[row] is None
+            continue
+        assert row not in faults, (row, text, faults[row])
+        assert values[row] == want, (row, text)
+        compared += 1
+    assert compared > count // 3
+
+
+TRICKS = [
+    b'{"id":1}{"id":2}',
+    b'{"id":1} {"id":2}',
+    b'{"id":1',
+    b'{"id":1},"name":{}',
+    b"",
+    b" ",
+    b'{"id":1}}',
+    b'{"name":"a\nb"}',
+    b'{"name":"\xff"}',
+    b'{"unknown":"\xff"}',
+    b'{"price":NaN}',
+    b'{"price":1e999}',
+    b'{"id":9223372036854775808}',
+    b'{"id":1.5}',
+    b'{"id":true}',
+    b'{"name":1}',
+    b'{"at":"2024-01-01T00:00:00"}',
+    b'{"day":"2024-02-30"}',
+    b'{"name":"\\ud800"}',
+    b"[1]",
+    b'"a"',
+    b'\xef\xbb\xbf{"id":1}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("trick", TRICKS, ids=range(len(TRICKS)))
+def test_bad_record_is_its_rows_fault_alone(trick: bytes) -> None:
+    good = {field.name: None for field in ORDER} | {"id": 7}
+    texts: list[bytes | None] = [b'{"id":7}'] * 100
+    values, faults = decode(ORDER, [*texts, trick, None, *texts])
+    assert list(faults) == [100]
+    assert values == [good] * 100 + [None, None] + [good] * 100
+
+
+def test_two_wrong_records_that_are_right_together_are_both_faults() -> None:
+    texts: list[bytes | None] = [b'{"id":7}'] * FEW_RECORDS
+    _, faults = decode(ORDER, [*texts, b'{"id":1}{"name":', b'"a"}', *texts])
+    assert list(faults) == [FEW_RECORDS, FEW_RECORDS + 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        (b'{"id":1,"id":2}', "id", 2),
+        (b'{"id":1.0}', "id", 1),
+        (b'{"id":1e3}', "id", 1000),
+        (b'{\n"id": 3\n}', "id", 3),
+        (b'{"at":"2024-01-01T00:00:00.123456789Z"}', "at", datetime(2024, 1, 1, 0, 0, 0, 123456, UTC)),
+        (b'{"unknown":NaN}', "id", None),
+        (b'{"price":123456789012345678901234567890}', "price", 1.2345678901234568e29),
+    ],
+)
+def test_values_are_exact_among_others_that_arrow_reads(text: bytes, name: str, value: object) -> None:
+    values, faults = decode(ORDER, [*[b'{"id":7}'] * 100, text])
+    assert faults == {}
+    assert values[100][name] == value
+
+
+def test_types_that_arrows_reader_lacks_are_read_one_by_one() -> None:
+    type_ = pa.struct(
+        [("d", pa.decimal128(10, 2)), ("b", pa.binary()), ("m", pa.map_(pa.string(), pa.int64())), ("f", pa.float32())]
+    )
+    texts: list[bytes | None] = [
+        b'{"d":1.10,"b":"AAE=","m":{"x":1,"y":null},"f":0.1}',
+        b'{"d":1.123}',
+        b'{"b":"?"}',
+        b'{"m":[]}',
+    ]
+    values, faults = decode(type_, texts)
+    assert values[0]["d"] == Decimal("1.10")
+    assert (values[0]["b"], values[0]["m"]) == (b"\x00\x01", [("x", 1), ("y", None)])
+    assert list(faults) == [1, 2, 3]
+    assert faults[1] == "the value at $.d cannot be read as decimal128(10, 2)"
+
+
+def test_top_level_values_need_not_be_objects() -> None:
+    assert decode(pa.list_(pa.field("element", pa.int64())), [b"[1, null]", b"{}", None]) == (
+        [[1, None], None, None],
+        {1: "the value at $ is not of type array"},
+    )
+
+
+def test_rows_of_all_chunks_keep_their_place() -> None:
+    rows = CHUNK_ROWS * 2 + 5
+    texts: list[bytes | None] = [b"{" if row % 5000 == 7 else b'{"id":%d}' % row for row in range(rows)]
+    values, faults = decode(pa.struct([("id", pa.int64())]), texts)
+    assert set(faults) == {row for row in range(rows) if row % 5000 == 7}
+    assert values == [None if row % 5000 == 7 else {"id": row} for row in range(rows)]

@@ -1,0 +1,118 @@
+"""JSON Schemas and Spark's types become Arrow types, or one sentence says which part cannot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DecimalType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
+
+from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.json_schema import parse_json_schema
+
+
+def type_of(schema: Any) -> pa.DataType:
+    return parse_json_schema(json.dumps(schema)).type
+
+
+def list_of(type_: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", type_))
+
+
+@pytest.mark.parametrize(
+    ("schema", "type_"),
+    [
+        ({"type": "integer"}, pa.int64()),
+        ({"type": "number"}, pa.float64()),
+        ({"type": ["integer", "number"]}, pa.float64()),
+        ({"type": ["null", "string"]}, pa.string()),
+        ({"type": "string", "format": "date"}, pa.date32()),
+        ({"type": "string", "format": "date-time"}, pa.timestamp("us", "UTC")),
+        ({"type": "string", "format": "email"}, pa.string()),
+        ({"enum": ["a", "b", None]}, pa.string()),
+        ({"const": 5}, pa.int64()),
+        ({"oneOf": [{"type": "null"}, {"type": "boolean"}]}, pa.bool_()),
+        ({"type": "array", "items": {"type": "string"}}, list_of(pa.string())),
+        ({"type": "object", "additionalProperties": {"type": "number"}}, pa.map_(pa.string(), pa.float64())),
+        ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, pa.struct([("a", pa.int64())])),
+        ({"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"type": "boolean"}}}, pa.bool_()),
+        (
+            {
+                "allOf": [{"$ref": "#/definitions/base"}, {"properties": {"b": {"type": "string"}}}],
+                "definitions": {"base": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+            },
+            pa.struct([("a", pa.int64()), ("b", pa.string())]),
+        ),
+    ],
+)
+def test_json_schema_has_type(schema: Any, type_: pa.DataType) -> None:
+    assert type_of(schema) == type_
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({}, "at #: its types are unknown"),
+        (True, "at #: it allows any value"),
+        ({"properties": {"a": {"type": ["string", "integer"]}}}, "at #/properties/a: its types are integer, string"),
+        ({"properties": {"a": {"type": "null"}}}, "at #/properties/a"),
+        ({"type": "object"}, "at #: an object needs properties"),
+        ({"type": "object", "additionalProperties": True}, "at #: an object needs properties"),
+        ({"type": "array"}, "at #: an array needs one schema"),
+        ({"type": "array", "items": [{"type": "string"}]}, "at #: an array needs one schema"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "at #/anyOf: a union of several types"),
+        ({"$ref": "other.json"}, "only references within the document"),
+        ({"$ref": "#/$defs/none"}, "#/\\$defs/none does not exist"),
+        ({"properties": {"me": {"$ref": "#"}}}, "# is recursive"),
+        ({"type": "struct", "fields": [{"name": "a", "type": "interval"}]}, "the type of struct.a"),
+    ],
+)
+def test_what_has_no_column_is_refused_by_its_path(schema: Any, problem: str) -> None:
+    with pytest.raises(ValueSchemaError, match=problem):
+        type_of(schema)
+
+
+def test_text_that_is_not_json_is_refused() -> None:
+    for text in ("{", "", "[" * 100_000):
+        with pytest.raises(ValueSchemaError):
+            parse_json_schema(text)
+
+
+def test_references_that_double_are_refused_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_kafka_meta.formats.json_schema.MAX_COLUMNS", 1_000)
+    levels = {
+        f"l{level}": {"properties": {name: {"$ref": f"#/$defs/l{level + 1}"} for name in "ab"}} for level in range(50)
+    }
+    with pytest.raises(ValueSchemaError, match="over 1000 columns"):
+        type_of({"$ref": "#/$defs/l0", "$defs": {**levels, "l50": {"type": "string"}}})
+
+
+def test_sparks_type_is_a_schema_too() -> None:
+    given = StructType(
+        [
+            StructField("a", LongType()),
+            StructField("b", ArrayType(StructType([StructField("c", DateType())]))),
+            StructField("m", MapType(StringType(), DecimalType(10, 2))),
+            StructField("n", TimestampNTZType()),
+        ]
+    )
+    assert parse_json_schema(given.json()).type == pa.struct(
+        [
+            ("a", pa.int64()),
+            ("b", list_of(pa.struct([("c", pa.date32())]))),
+            ("m", pa.map_(pa.string(), pa.decimal128(10, 2))),
+            ("n", pa.timestamp("us")),
+        ]
+    )

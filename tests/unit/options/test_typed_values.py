@@ -1,0 +1,171 @@
+"""The options of typed keys and values, and of the schema registry."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import (
+    Framing,
+    OnMalformedRecord,
+    SourceOptions,
+    SubjectNameStrategy,
+    ValueFormat,
+)
+
+MINIMAL = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
+URL = {"schema.registry.url": "http://localhost:8081"}
+AVRO = {**URL, "valueFormat": "avro"}
+SECRET = "kept-secret"
+
+
+def problems(options: dict[str, str]) -> list[str]:
+    with pytest.raises(OptionError) as caught:
+        SourceOptions.parse({**MINIMAL, **options})
+    return str(caught.value).split("\n")
+
+
+def test_keys_and_values_are_bytes_by_default() -> None:
+    assert SourceOptions.parse(MINIMAL).typed.columns == ()
+
+
+def test_the_options_of_a_typed_value() -> None:
+    (value,) = SourceOptions.parse({**MINIMAL, **AVRO}).typed.columns
+
+    assert (value.column, value.format, value.framing) == ("value", ValueFormat.AVRO, Framing.CONFLUENT)
+    assert (value.schema, value.is_latest, value.subjects(("t", "u"))) == (None, True, ("t-value", "u-value"))
+
+
+def test_without_a_registry_values_have_no_frames() -> None:
+    (key,) = SourceOptions.parse({**MINIMAL, "keyFormat": "avro", "keySchema": '"int"'}).typed.columns
+
+    assert (key.column, key.framing, key.schema, key.is_latest) == ("key", Framing.NONE, '"int"', False)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "subjects"),
+    [("topic", ("t-value",)), ("record", ("a.B", "C")), ("topic-record", ("t-a.B", "t-C"))],
+)
+def test_subjects_are_named_as_the_strategy_says(strategy: str, subjects: tuple[str, ...]) -> None:
+    names = {} if strategy == "topic" else {"valueRecordName": " a.B, C,"}
+    typed = SourceOptions.parse({**MINIMAL, **AVRO, "valueSubjectNameStrategy": strategy, **names}).typed
+
+    assert typed.column("value").strategy == SubjectNameStrategy(strategy)
+    assert typed.column("value").subjects(("t",)) == subjects
+
+
+GOOD = [
+    ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
+    ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
+    ({"valueFraming": "apicurio"}, lambda typed: typed.column("value").framing is Framing.APICURIO),
+    ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
+    (
+        {"schema.registry.url": "http://a:1/x/, https://b,"},
+        lambda typed: typed.registry.urls == ("http://a:1/x", "https://b"),
+    ),
+    ({"schema.registry.timeout.ms": "500"}, lambda typed: typed.registry.timeout_ms == 500),
+]
+
+
+@pytest.mark.parametrize(("options", "holds"), GOOD, ids=lambda case: str(case) if isinstance(case, dict) else "")
+def test_a_value_is_read(options: dict[str, str], holds: object) -> None:
+    typed = SourceOptions.parse({**MINIMAL, **AVRO, **options}).typed
+
+    assert callable(holds) and holds(typed)
+    assert pickle.loads(pickle.dumps(typed)) == typed
+
+
+def test_tls_of_the_registry_is_that_of_a_broker_with_its_own_options() -> None:
+    ssl = {"schema.registry.url": "https://a", "schema.registry.ssl.truststore.location": "ca.pem"}
+    registry = SourceOptions.parse({**MINIMAL, **AVRO, **ssl}).typed.registry
+
+    assert registry is not None
+    assert (registry.security.uses_tls, registry.security.truststore_location) == (True, "ca.pem")
+
+
+BAD = [
+    (
+        {"valueFormat": "arvo"},
+        "Option 'valueFormat' must be bytes or avro or protobuf or json, got 'arvo' (did you mean 'avro'?)",
+    ),
+    ({"valueFormat": "avro"}, "'valueFormat' avro needs 'schema.registry.url' or 'valueSchema'"),
+    (
+        {"valueSchema": '"int"'},
+        "Option 'valueSchema' has no effect without 'valueFormat': set a format or remove the option",
+    ),
+    (
+        {"onMalformedRecord": "null"},
+        "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'",
+    ),
+    (
+        {"valueFormat": "avro", "valueSchema": '"int"', "valueFraming": "confluent"},
+        "'valueFraming' confluent needs 'schema.registry.url', as a frame has only a schema id",
+    ),
+    (
+        {**AVRO, "valueSchema": '"int"', "valueSchemaVersion": "1"},
+        "Set either 'valueSchema' or 'valueSchemaVersion', not both",
+    ),
+    (
+        {**AVRO, "valueSchemaVersion": "0"},
+        "Option 'valueSchemaVersion' must be latest or a version of the subject from",
+    ),
+    ({**AVRO, "valueSubjectNameStrategy": "record"}, "'valueSubjectNameStrategy' record needs 'valueRecordName'"),
+    (
+        {**AVRO, "valueRecordName": "a.B"},
+        "Option 'valueRecordName' needs 'valueSubjectNameStrategy' record or topic-rec",
+    ),
+    ({**AVRO, "valueRecordName": "a-b"}, "Option 'valueRecordName' must be the full name of a record, as shop.Order;"),
+    ({**AVRO, "schema.registry.url": "localhost:8081"}, "Option 'schema.registry.url' must be http://host:port or"),
+    ({**AVRO, "schema.registry.url": "http://a:99999"}, "Option 'schema.registry.url' must be http://host:port or"),
+    ({**AVRO, "schema.registry.url": "mock://a"}, "Option 'schema.registry.url' must be http://host:port or https:"),
+    (
+        {"schema.registry.bearer.auth.token": SECRET},
+        "Option 'schema.registry.bearer.auth.token' has no effect without 'schema.registry.url'",
+    ),
+    (
+        {**AVRO, "schema.registry.bearer.auth.token": SECRET, "schema.registry.basic.auth.user.info": f"a:{SECRET}"},
+        "Set either 'schema.registry.basic.auth.user.info' or 'schema.registry.bearer.auth.token', not both",
+    ),
+    (
+        {**AVRO, "schema.registry.basic.auth.user.info": SECRET},
+        "Option 'schema.registry.basic.auth.user.info' must be user:password",
+    ),
+    ({**AVRO, "schema.registry.url": f"http://me:{SECRET}@a"}, "Option 'schema.registry.url' must be http://host:port"),
+    (
+        {**AVRO, "schema.registry.ssl.keystore.location": "a.pem"},
+        "Option 'schema.registry.ssl.keystore.location' has no effect without TLS: begin 'schema.registry.url' with",
+    ),
+    (
+        {**AVRO, "schema.registry.url": "https://a", "schema.registry.ssl.keystore.key": SECRET},
+        "Options 'schema.registry.ssl.keystore.key' and 'schema.registry.ssl.keystore.certificate.chain' must be set",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "problem"), BAD)
+def test_a_contradiction_is_one_sentence_without_a_secret(options: dict[str, str], problem: str) -> None:
+    (line,) = problems(options)
+
+    assert line.startswith(problem)
+    assert SECRET not in line
+
+
+def test_a_pattern_of_topics_needs_a_schema_that_does_not_depend_on_them() -> None:
+    pattern = {"kafka.bootstrap.servers": "a:1", "subscribePattern": "t.*", **AVRO}
+    with pytest.raises(OptionError, match="With subscribePattern the subjects of schemas are unknown"):
+        SourceOptions.parse(pattern)
+
+    assert SourceOptions.parse({**pattern, "valueSchema": '"int"'}).typed.columns
+    record = {"valueSubjectNameStrategy": "record", "valueRecordName": "a.B"}
+    assert SourceOptions.parse({**pattern, **record}).typed.columns
+
+
+def test_a_login_over_http_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        SourceOptions.parse({**MINIMAL, **AVRO, "schema.registry.basic.auth.user.info": f"me:{SECRET}"})
+
+    assert "schema.registry.url is not https: the login is sent unencrypted" in caplog.text
+    assert SECRET not in caplog.text

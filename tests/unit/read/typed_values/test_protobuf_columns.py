@@ -1,0 +1,133 @@
+"""Protobuf and JSON values in Confluent's frames."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.formats.framing import without_message_indexes
+from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
+from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
+from pyspark_kafka_meta.formats.values import Fault
+from pyspark_kafka_meta.options import Framing, SourceOptions
+from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, query_schemas
+from pyspark_kafka_meta.read.typed_values.typed_columns import Malformed, TypedColumn
+from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+
+
+def sized(tag: int, content: bytes) -> bytes:
+    return bytes([tag, len(content)]) + content
+
+
+def message(name: str, field: str, *nested: bytes) -> bytes:
+    """A DescriptorProto with one int32 field, of number 1."""
+    of_field = sized(0x0A, field.encode()) + bytes([0x18, 1, 0x20, 1, 0x28, 5])
+    return sized(0x0A, name.encode()) + sized(0x12, of_field) + b"".join(sized(0x1A, each) for each in nested)
+
+
+FILE = (
+    sized(0x0A, b"shop.proto")
+    + sized(0x12, b"shop")
+    + sized(0x22, message("Order", "id"))
+    + sized(0x22, message("Refund", "amount", message("Part", "number")))
+    + sized(0x62, b"proto3")
+)
+"""message Order { int32 id = 1; } message Refund { int32 amount = 1; message Part { int32 number = 1; } }"""
+SET = SchemaText(base64.b64encode(descriptor_set([FILE])).decode())
+FRAME = b"\0\0\0\0\1"
+
+
+def options(registry: MockRegistry | None, **given: str) -> QuerySchemas:
+    url = {} if registry is None else {"schema.registry.url": registry.url}
+    kafka = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
+    parsed = SourceOptions.parse({**kafka, **url, **given})
+    return query_schemas(parsed.typed, parsed.topics)
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
+
+
+def test_message_indexes_are_taken_off() -> None:
+    payloads = [b"\0a", b"\2\2b", b"\4\2\0c", b"\0", b"", b"\2", b"\3x", b"\xff" * 6]
+
+    indexed = without_message_indexes(pa.array(payloads, pa.binary()))
+
+    assert [indexed.kinds[kind] if kind >= 0 else None for kind in indexed.kind.tolist()] == [
+        *[(0,), (1,), (1, 0), (0,)],
+        *[None] * 4,
+    ]
+    assert indexed.payloads.to_pylist() == [b"a", b"b", b"c", b"", b"", b"", b"", b""]
+    assert indexed.faults == [Fault(row, "no frame: its message indexes are malformed") for row in range(4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("reader", "expected"),
+    [
+        ((), [{"id": 5}, {"id": 7}, {"id": 9}, None]),
+        ("shop.Refund", [{"amount": 5}, {"amount": 7}, {"amount": 9}, None]),
+    ],
+)
+def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
+    reader: str | tuple[int, ...], expected: list[object]
+) -> None:
+    column = TypedColumn(FORMATS["protobuf"], Framing.CONFLUENT, SET._replace(message=reader), lambda _: SET)
+    values = [b"\0\x08\x05", b"\2\2\x08\x07", b"\4\2\0\x08\x09", b"\2\x10\x08\x01"]
+
+    decoded, malformed = column.decode(pa.array([FRAME + value for value in values], pa.binary()))
+
+    assert decoded.to_pylist() == expected
+    (unknown,) = malformed
+    assert (unknown.row, unknown.schema_id) == (3, 1)
+    assert "no such message type" in unknown.cause
+
+
+def test_a_registry_sends_descriptors(registry: MockRegistry) -> None:
+    registry.register("t-value", base64.b64encode(FILE).decode(), kind="PROTOBUF")
+    registry.register("t-key", FILE.decode(), kind="PROTOBUF")  # as Apicurio
+    key, value = options(registry, valueFormat="protobuf", keyFormat="protobuf").readers
+
+    assert value.schema == key.schema == SET
+    assert value.format.arrow_type(value.schema) == pa.struct([pa.field("id", pa.int32())])
+    (refund,) = options(registry, valueFormat="protobuf", valueRecordName="shop.Refund").readers
+    assert refund.format.arrow_type(refund.schema).names == ["amount"]
+    assert refund.pin.fingerprint != value.pin.fingerprint
+
+
+def test_a_descriptor_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "shop.desc").write_bytes(descriptor_set([FILE]))
+
+    (reader,) = options(None, valueFormat="protobuf", valueSchema=str(tmp_path / "shop.desc")).readers
+    assert reader.schema == SET
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"valueFraming": "apicurio"}, "'valueFraming' apicurio is not supported for protobuf"),
+        ({"valueRecordName": "a.A,a.B"}, "'valueRecordName' must be one name"),
+    ],
+)
+def test_what_protobuf_does_not_have_is_refused(registry: MockRegistry, given: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        options(registry, valueFormat="protobuf", **given)
+
+
+def test_json_is_read_as_its_schema_says(registry: MockRegistry) -> None:
+    schema = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+    registry.register("t-value", schema, kind="JSON")
+    (reader,) = options(registry, valueFormat="json").readers
+    column = TypedColumn(reader.format, Framing.CONFLUENT, reader.schema, lambda _: SchemaText("another"))
+
+    decoded, malformed = column.decode(pa.array([FRAME + b'{"id": 5}', None, FRAME + b"{", b"{"], pa.binary()))
+
+    assert decoded.to_pylist() == [{"id": 5}, None, None, None]
+    assert [(value.row, value.schema_id) for value in malformed] == [(2, 1), (3, None)]
+    assert isinstance(malformed[0], Malformed)

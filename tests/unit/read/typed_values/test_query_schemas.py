@@ -1,0 +1,220 @@
+"""The schemas of a query: where they come from, what is pinned, and what tasks carry."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, UnknownSchemaError
+from pyspark_kafka_meta.formats.value_formats import SchemaText
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.read.typed_values import query_schemas as query_schemas_module
+from pyspark_kafka_meta.read.typed_values.query_schemas import (
+    WATCH_BACKOFF_S,
+    WATCH_INTERVAL_S,
+    QuerySchemas,
+    WriterSchemas,
+    check_pins,
+    fingerprint,
+    query_schemas,
+)
+from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from tests.unit.read.typed_values.digits import DIGITS
+
+NARROW, WIDE = '"1"', '"wide"'
+
+
+@pytest.fixture(autouse=True)
+def _digits_for_avro(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_schemas_module, "FORMATS", {"avro": DIGITS})
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
+
+
+def of_query(registry: MockRegistry | None, topics: str = "t", **options: str) -> QuerySchemas:
+    url = {} if registry is None else {"schema.registry.url": registry.url}
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": topics, "valueFormat": "avro", **url, **options}
+    parsed = SourceOptions.parse(given)
+    return query_schemas(parsed.typed, parsed.topics)
+
+
+def register(registry: MockRegistry, subject: str, *schemas: str) -> None:
+    for schema in schemas:
+        registry.register(subject, schema, kind="DIGITS")
+
+
+def test_the_latest_version_of_the_topics_subject_is_read(registry: MockRegistry) -> None:
+    register(registry, "t-value", NARROW, WIDE)
+    (reader,) = of_query(registry).readers
+
+    assert reader.schema == SchemaText(WIDE)
+    assert reader.pin.source == "version 2 of t-value (id 2)"
+
+
+def test_a_version_is_read_if_it_is_named(registry: MockRegistry) -> None:
+    register(registry, "t-value", NARROW, WIDE)
+
+    assert of_query(registry, valueSchemaVersion="1").readers[0].schema == SchemaText(NARROW)
+
+
+def test_keys_have_a_subject_of_their_own(registry: MockRegistry) -> None:
+    register(registry, "t-value", WIDE)
+    register(registry, "t-key", NARROW)
+
+    assert [reader.schema.text for reader in of_query(registry, keyFormat="avro").readers] == [NARROW, WIDE]
+
+
+def test_topics_with_the_same_schema_are_read_together(registry: MockRegistry) -> None:
+    register(registry, "t-value", NARROW)
+    register(registry, "u-value", NARROW)
+
+    (reader,) = of_query(registry, "t,u").readers
+    assert reader.subjects == ("t-value", "u-value")
+
+
+def test_topics_with_different_schemas_are_refused(registry: MockRegistry) -> None:
+    register(registry, "t-value", NARROW)
+    register(registry, "u-value", WIDE)
+
+    with pytest.raises(OptionError, match=r"version 1 of t-value \(id 1\), version 1 of u-value \(id 2\)"):
+        of_query(registry, "t,u")
+
+
+@pytest.mark.parametrize(("strategy", "subjects"), [("record", ("a.A", "b.B")), ("topic-record", ("t-a.A", "t-b.B"))])
+def test_records_of_several_types_are_a_union(registry: MockRegistry, strategy: str, subjects: tuple[str, str]) -> None:
+    register(registry, subjects[0], NARROW)
+    register(registry, subjects[1], WIDE)
+
+    (reader,) = of_query(registry, valueSubjectNameStrategy=strategy, valueRecordName="a.A, b.B").readers
+
+    assert reader.schema.text == f"{NARROW}|{WIDE}"
+    assert reader.subjects == subjects
+
+
+def test_another_format_in_the_registry_is_refused(registry: MockRegistry) -> None:
+    registry.register("t-value", NARROW, kind="JSON")
+
+    with pytest.raises(OptionError, match=r"version 1 of t-value \(id 1\) is JSON, not Digits: correct 'valueFormat'"):
+        of_query(registry)
+
+
+def test_a_missing_subject_is_named(registry: MockRegistry) -> None:
+    with pytest.raises(UnknownSchemaError, match="version latest of subject t-value"):
+        of_query(registry)
+
+
+def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "schema.avsc"
+    file.write_text(WIDE)
+
+    assert of_query(None, valueSchema=WIDE).readers[0].schema == SchemaText(WIDE)
+    assert of_query(None, valueSchema=str(file)).readers[0].schema == SchemaText(WIDE)
+    with pytest.raises(OptionError, match=r"'valueSchema' must be the text of a schema, or the path .* \(No such file"):
+        of_query(None, valueSchema=str(tmp_path / "other"))
+
+
+def test_a_fingerprint_ignores_the_layout_of_json() -> None:
+    assert fingerprint(SchemaText('{"a": 1, "b": 2}')) == fingerprint(SchemaText('{"b":2,"a":1}'))
+    assert fingerprint(SchemaText('{"a": 1}')) != fingerprint(SchemaText('{"a": 2}'))
+    assert fingerprint(SchemaText('"a"', ('"b"',))) != fingerprint(SchemaText('"a"'))
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_with_the_same_schema_says_nothing(registry: MockRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    register(registry, "t-value", NARROW)
+    check_pins(of_query(registry).pins, of_query(registry))
+
+    assert caplog.records == []
+
+
+def test_a_later_version_with_the_same_columns_is_a_warning(
+    registry: MockRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(registry, "t-value", NARROW)
+    pins = of_query(registry).pins
+    register(registry, "t-value", '"2"')
+    with caplog.at_level(logging.WARNING):
+        check_pins(pins, of_query(registry))
+
+    assert "was version 1 of t-value (id 1) in the last micro-batch, and is version 2 of t-value (id 2)" in caplog.text
+
+
+def test_a_later_version_with_other_columns_is_refused_unless_the_user_names_it(
+    registry: MockRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(registry, "t-value", NARROW)
+    pins = of_query(registry).pins
+    register(registry, "t-value", WIDE)
+
+    with pytest.raises(SchemaChangedError, match="Set 'valueSchemaVersion' to a number"):
+        check_pins(pins, of_query(registry))
+    check_pins(pins, of_query(registry, valueSchemaVersion="1"))
+    assert caplog.records == []
+    check_pins(pins, of_query(registry, valueSchemaVersion="2"))
+    assert "was version 1" in caplog.text
+
+
+def test_bytes_may_become_typed_at_a_restart(registry: MockRegistry) -> None:
+    register(registry, "t-value", NARROW)
+
+    check_pins({}, of_query(registry))
+
+
+# --- schemas of tasks -------------------------------------------------------------------------------------------------
+
+
+def test_tasks_carry_the_schemas_of_all_versions_and_new_ones_soon(registry: MockRegistry) -> None:
+    now = 0.0
+    register(registry, "t-value", NARROW)
+    writers = WriterSchemas(of_query(registry), lambda lookup: None, lambda: now)
+    assert [schema.schema_id for schema in writers.current()] == [1]
+
+    register(registry, "t-value", WIDE)
+    asked = len(registry.requests)
+    assert len(writers.current()) == 1
+    assert len(registry.requests) == asked
+    now += WATCH_INTERVAL_S
+    assert [schema.schema_id for schema in writers.current()] == [1, 2]
+    assert registry.requests[asked:] == ["GET /subjects/t-value/versions", "GET /subjects/t-value/versions/2"]
+
+
+def test_a_registry_that_is_away_does_not_stop_a_plan(registry: MockRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    register(registry, "t-value", NARROW)
+    writers = WriterSchemas(of_query(registry), lambda lookup: None, lambda: now)
+    writers.current()
+    registry.stop()
+
+    now += WATCH_INTERVAL_S
+    assert [schema.schema_id for schema in writers.current()] == [1]
+    assert "workers ask for schemas themselves" in caplog.text
+
+    registry.start()
+    register(registry, "t-value", WIDE)
+    now += WATCH_BACKOFF_S
+    assert len(writers.current()) == 2
+
+
+def test_a_subject_without_schemas_is_no_failure(registry: MockRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    schemas = of_query(registry, valueSchema=NARROW)
+
+    assert WriterSchemas(schemas, lambda lookup: None).current() == ()
+    assert caplog.records == []
+
+
+def test_values_without_frames_need_no_writers(registry: MockRegistry) -> None:
+    register(registry, "t-value", NARROW)
+    schemas = of_query(registry, valueFraming="none")
+    asked = len(registry.requests)
+
+    assert WriterSchemas(schemas, lambda lookup: None).current() == ()
+    assert len(registry.requests) == asked

@@ -1,0 +1,158 @@
+"""Records with typed columns, and what becomes of malformed values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka_meta.errors import MalformedRecordError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.formats.value_formats import SchemaText
+from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.options import Framing, OnMalformedRecord
+from pyspark_kafka_meta.read.typed_values.typed_columns import MalformedCount, TypedColumn, TypedRows
+from tests.unit.read.typed_values.digits import DIGITS
+
+READER = SchemaText("0")
+WRITERS = {1: READER, 2: SchemaText("100"), 3: SchemaText("unresolvable")}
+
+
+def writer(schema_id: int) -> SchemaText:
+    if schema_id == 500:
+        raise SchemaRegistryError("the schema registry failed", 500)
+    if schema_id not in WRITERS:
+        raise UnknownSchemaError("the registry does not have it", 40403)
+    return WRITERS[schema_id]
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + payload
+
+
+def typed_rows(
+    columns: list[str], on_malformed: OnMalformedRecord = OnMalformedRecord.RECORD, framing: Framing = Framing.CONFLUENT
+) -> TypedRows:
+    typed = {"value": TypedColumn(DIGITS, framing, READER, writer)}
+    return TypedRows(columns, typed, on_malformed)
+
+
+def records(rows: TypedRows, values: Sequence[bytes | None]) -> pa.RecordBatch:
+    """A batch as the decoder of records yields it."""
+    count = len(values)
+    columns: dict[str, Sequence[Any]] = {
+        "key": [b"k"] * count,
+        "value": values,
+        "topic": ["t"] * count,
+        "partition": [3] * count,
+        "offset": list(range(40, 40 + count)),
+    }
+    schema = records_arrow_schema(rows.raw_columns)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[name], schema.field(name).type) for name in rows.raw_columns], schema=schema
+    )
+
+
+def test_values_are_decoded_by_the_schemas_of_their_writers_and_keep_their_order() -> None:
+    rows = typed_rows(["offset", "value"])
+
+    batch = rows.convert(records(rows, [framed(2, b"5"), framed(1, b"6"), None, framed(2, b"7"), framed(1, b"8")]))
+
+    assert batch.to_pydict() == {"offset": [40, 41, 42, 43, 44], "value": [105, 6, None, 107, 8]}
+    assert rows.malformed == {}
+
+
+def test_one_writer_is_decoded_at_once() -> None:
+    rows = typed_rows(["value", "value_error"])
+
+    batch = rows.convert(records(rows, [framed(2, b"5"), None, framed(2, b"6")]))
+
+    assert batch.to_pydict() == {"value": [105, None, 106], "value_error": [None, None, None]}
+
+
+BAD = [
+    (b"12", None, "no frame: 2 bytes are shorter than a frame of 5 bytes"),
+    (b"{}{}{}", None, "no frame: its first byte is not 0"),
+    (framed(1, b"x"), 1, "not digits"),
+    (framed(3, b"1"), 3, "the writer's schema cannot be read as the reader's"),
+    (framed(99, b"1"), 99, "the registry does not have it"),
+]
+
+
+def test_a_malformed_value_is_null_with_its_cause_schema_and_bytes_beside_it() -> None:
+    rows = typed_rows(["value", "value_error"])
+    values = [value for raw, _, _ in BAD for value in (framed(1, b"5"), raw)]
+
+    batch = rows.convert(records(rows, values))
+
+    assert batch.column("value").to_pylist() == [5, None] * len(BAD)
+    assert batch.column("value_error").to_pylist() == [
+        error for raw, schema_id, cause in BAD for error in (None, {"cause": cause, "schema_id": schema_id, "raw": raw})
+    ]
+    assert rows.malformed == {("value", TopicPartition("t", 3)): MalformedCount(5, 41, BAD[0][2], None)}
+
+
+@pytest.mark.parametrize(("raw", "schema_id", "cause"), BAD)
+def test_a_malformed_value_fails_with_its_place(raw: bytes, schema_id: int | None, cause: str) -> None:
+    rows = typed_rows(["value"], OnMalformedRecord.FAIL)
+
+    with pytest.raises(MalformedRecordError) as caught:
+        rows.convert(records(rows, [framed(1, b"5"), raw]))
+
+    error = caught.value
+    assert (error.topic, error.partition, error.offset, error.schema_id) == ("t", 3, 41, schema_id)
+    assert str(error).startswith("t-3 at offset 41: the value")
+    assert cause in str(error)
+
+
+def test_malformed_values_can_be_null_alone() -> None:
+    rows = typed_rows(["value"], OnMalformedRecord.NULL)
+
+    assert rows.convert(records(rows, [b"x", framed(1, b"5")])).to_pydict() == {"value": [None, 5]}
+
+
+def test_a_registry_that_fails_is_no_malformed_value() -> None:
+    rows = typed_rows(["value"], OnMalformedRecord.NULL)
+
+    with pytest.raises(SchemaRegistryError):
+        rows.convert(records(rows, [framed(500, b"5")]))
+
+
+def test_values_without_frames_have_the_readers_schema() -> None:
+    rows = typed_rows(["value", "value_error"], framing=Framing.NONE)
+
+    batch = rows.convert(records(rows, [b"5", b"x"]))
+
+    assert batch.to_pydict() == {
+        "value": [5, None],
+        "value_error": [None, {"cause": "not digits", "schema_id": None, "raw": b"x"}],
+    }
+
+
+def test_only_requested_columns_are_decoded() -> None:
+    rows = typed_rows(["key", "offset"], OnMalformedRecord.FAIL)
+
+    assert rows.raw_columns == ["key", "offset"]
+    assert rows.convert(records(rows, [b"x"])).to_pydict() == {"key": [b"k"], "offset": [40]}
+
+
+def test_the_error_alone_can_be_requested() -> None:
+    rows = typed_rows(["value_error"])
+
+    assert rows.convert(records(rows, [framed(1, b"5"), b""])).to_pydict()["value_error"][0] is None
+
+
+def test_many_different_unknown_ids_take_little_time() -> None:
+    rows = typed_rows(["value", "value_error"])
+    values = [framed(1_000 + number, b"5") for number in range(20_000)]
+
+    started = time.process_time()
+    batch = rows.convert(records(rows, [framed(1, b"5"), *values]))
+
+    assert time.process_time() - started < 10
+    assert batch.column("value").null_count == 20_000
+    assert batch.column("value")[0].as_py() == 5
+    assert batch.column("value_error")[20_000].as_py()["schema_id"] == 20_999

@@ -1,0 +1,277 @@
+"""`RegistryClient` against a registry in this process, which fails as scripted."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.formats.value_formats import SchemaText
+from pyspark_kafka_meta.options import RegistryOptions, Secret
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
+from pyspark_kafka_meta.schema_registry.known_schemas import MAX_UNKNOWN_IDS, UNKNOWN_FOR_S, KnownSchemas
+from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+
+PASSWORD = "kept-secret"
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
+
+
+def options(*urls: str, **others: object) -> RegistryOptions:
+    given = {**dict.fromkeys(RegistryOptions.__slots__), "timeout_ms": 20_000, **others}
+    return RegistryOptions(**{**given, "urls": urls})  # type: ignore[arg-type]
+
+
+def client(registry: MockRegistry, **others: object) -> RegistryClient:
+    return RegistryClient(options(registry.url, **others))
+
+
+def test_a_schema_comes_with_the_schemas_that_it_refers_to_in_order(registry: MockRegistry) -> None:
+    registry.register("a", '"a"')
+    registry.register("b", '"b"', references=[{"name": "a", "subject": "a", "version": 1}])
+    to_both = [{"name": name, "subject": name, "version": 1} for name in ("b", "a")]
+    schema_id = registry.register("t-value", '"c"', references=to_both)
+
+    expected = RegisteredSchema(schema_id, "AVRO", SchemaText('"c"', ('"a"', '"b"')))
+    assert client(registry).schema(schema_id) == expected
+    assert client(registry).version("t-value", "latest").registered == expected
+
+
+def test_references_that_go_round_in_circles_end(registry: MockRegistry) -> None:
+    registry.register("a", '"a"', references=[{"name": "b", "subject": "b", "version": 1}])
+    registry.register("b", '"b"', references=[{"name": "a", "subject": "a", "version": 1}])
+
+    assert set(client(registry).schema(1).schema.references) == {'"a"', '"b"'}
+
+
+def test_versions_of_a_subject(registry: MockRegistry) -> None:
+    registry.register("t/1-value", '"int"')
+    registry.register("t/1-value", '"long"')
+
+    assert client(registry).versions("t/1-value") == [1, 2]
+    assert client(registry).version("t/1-value", "latest").version == 2
+    assert client(registry).version("t/1-value", 1).registered.schema.text == '"int"'
+    assert client(registry).subjects() == ["t/1-value"]
+
+
+def test_protobuf_comes_as_descriptors(registry: MockRegistry) -> None:
+    registry.register("t-value", "CgA=", kind="PROTOBUF")
+
+    assert client(registry).schema(1).kind == "PROTOBUF"
+    assert registry.requests[-1] == "GET /schemas/ids/1?format=serialized"
+
+
+def test_registering_a_schema(registry: MockRegistry) -> None:
+    asks = client(registry)
+
+    assert asks.register("t-value", "AVRO", '"int"') == 1
+    assert asks.registered_id("t-value", "AVRO", '"int"') == 1
+    assert asks.incompatibilities("t-value", "AVRO", '"string"') is None
+    registry.incompatible = "reader type: STRING not compatible with writer type: INT"
+    assert asks.incompatibilities("t-value", "AVRO", '"string"') == [registry.incompatible]
+    with pytest.raises(SchemaRegistryError, match=r"to register a schema in subject t-value \(409: .*not compatible"):
+        asks.register("t-value", "AVRO", '"string"')
+    with pytest.raises(UnknownSchemaError):
+        asks.registered_id("t-value", "AVRO", '"string"')
+
+
+SCRIPTS: list[tuple[str, Callable[[MockRegistry], None], str]] = [
+    ("refused login", lambda registry: registry.respond(401), r"refused the login \(401\): set or correct"),
+    (
+        "forbidden",
+        lambda registry: registry.respond(403),
+        r"did not allow this user \(403\) when asked for schema id 7",
+    ),
+    ("not a registry", lambda registry: registry.respond(404), r"is not the URL of a schema registry"),
+    ("garbage", lambda registry: registry.respond(200, "<html>"), r"something else than the JSON"),
+    ("other JSON", lambda registry: registry.respond(200, "[1]"), r"JSON of another form"),
+    ("no schema", lambda registry: registry.respond(200, "{}"), r"without a valid 'schema'"),
+    ("failing", lambda registry: registry.respond(500, "{}", 100), r"failed when asked for schema id 7 \(500: "),
+    ("overloaded", lambda registry: registry.respond(429, "{}", 100), r"refused the request .*\(429: "),
+    ("moved", lambda registry: registry.respond(302), r"refused the request .*\(302: Found\)"),
+    ("closing", lambda registry: registry.close_connections(100), r"cannot reach|did not respond with HTTP"),
+    ("slow", lambda registry: setattr(registry, "delay_s", 3.0), r"did not respond in time when asked for schema id"),
+    ("away", lambda registry: registry.stop(), r"cannot reach the schema registry at .*: Connection refused"),
+]
+
+
+@pytest.mark.parametrize(("script", "sentence"), [case[1:] for case in SCRIPTS], ids=[case[0] for case in SCRIPTS])
+def test_each_fault_is_one_sentence_that_names_the_url(
+    registry: MockRegistry, script: Callable[[MockRegistry], None], sentence: str
+) -> None:
+    script(registry)
+
+    started = time.monotonic()
+    with pytest.raises(SchemaRegistryError, match=sentence) as caught:
+        client(registry, timeout_ms=1_000, user_info=Secret(f"me:{PASSWORD}")).schema(7)
+
+    assert time.monotonic() - started < 20
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, UnknownSchemaError)
+
+
+@pytest.mark.parametrize(("code", "status"), [(40401, 404), (40402, 404), (40403, 404)])
+def test_what_the_registry_does_not_have_is_an_error_of_its_own(registry: MockRegistry, code: int, status: int) -> None:
+    registry.respond(status, f'{{"error_code": {code}, "message": "not found"}}')
+
+    with pytest.raises(UnknownSchemaError) as caught:
+        client(registry).schema(7)
+
+    assert caught.value.code == code
+
+
+def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    registry.respond(503, times=2)
+    registry.close_connections(1)
+
+    assert client(registry, timeout_ms=20_000).schema(1).schema.text == '"int"'
+    assert len(registry.requests) == 4
+
+
+def test_an_error_says_more_than_the_timeout_of_the_last_attempt(registry: MockRegistry) -> None:
+    registry.respond(500)
+    registry.respond(500)
+
+    def slow_later() -> None:
+        while not registry.requests:
+            time.sleep(0.01)
+        registry.delay_s = 30.0
+
+    threading.Thread(target=slow_later, daemon=True).start()
+    with pytest.raises(SchemaRegistryError, match=r"failed when asked for schema id 7 \(500"):
+        client(registry, timeout_ms=3_000).schema(7)
+
+
+def test_another_url_is_asked_if_one_fails(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    with MockRegistry() as away:
+        away.stop()
+        asks = RegistryClient(options(away.url, registry.url, timeout_ms=20_000))
+
+        started = time.monotonic()
+        assert asks.schema(1).schema.text == '"int"'
+        assert time.monotonic() - started < 5
+
+
+def test_a_response_that_trickles_ends_at_the_deadline() -> None:
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as peer:
+            try:
+                peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                for _ in range(100):
+                    peer.sendall(b" ")
+                    time.sleep(0.05)
+            except OSError:
+                return
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        started = time.monotonic()
+        with pytest.raises(SchemaRegistryError, match="did not respond in time"):
+            RegistryClient(options(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_ms=500)).subjects()
+        assert time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize(
+    ("login", "header"),
+    [
+        ({"user_info": Secret(f"me:{PASSWORD}")}, "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()),
+        ({"bearer_token": Secret(PASSWORD)}, f"Bearer {PASSWORD}"),
+    ],
+)
+def test_a_login_is_sent_and_no_error_shows_it(registry: MockRegistry, login: dict[str, Secret], header: str) -> None:
+    registry.login = header
+    assert client(registry, **login).subjects() == []
+
+    registry.respond(422, f'{{"error_code": 42201, "message": "bad {header} and {PASSWORD}"}}')
+    with pytest.raises(SchemaRegistryError, match="42201") as caught:
+        client(registry, **login).subjects()
+
+    assert PASSWORD not in str(caught.value)
+    assert header not in str(caught.value)
+
+
+def test_a_wrong_truststore_is_named_by_the_option_of_the_registry(tmp_path: object) -> None:
+    with pytest.raises(OptionError, match=r"schema\.registry\.ssl\.truststore\.location"):
+        RegistryClient(options("https://127.0.0.1:1", truststore_location=f"{tmp_path}/none.pem")).subjects()
+
+
+def test_each_request_is_reported(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    lookups: list[RegistryLookup] = []
+    asks = RegistryClient(options(registry.url), lookups.append)
+
+    asks.schema(1)
+    with pytest.raises(UnknownSchemaError):
+        asks.versions("u-value")
+
+    (first, second) = lookups
+    assert (first.schema_id, first.subject, first.error) == (1, None, None)
+    assert (second.schema_id, second.subject) == (None, "u-value")
+    assert second.error is not None and "40401" in second.error
+    assert first.latency_ms > 0
+
+
+# --- known schemas ----------------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_fetched_once(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    known, asks = KnownSchemas(), client(registry)
+
+    assert known.schema(("u",), 1, asks) == known.schema(("u",), 1, asks)
+    assert len(registry.requests) == 1
+    known.schema(("v",), 1, asks)
+    assert len(registry.requests) == 2
+
+
+def test_given_schemas_are_not_fetched(registry: MockRegistry) -> None:
+    known, given = KnownSchemas(), RegisteredSchema(5, "AVRO", SchemaText('"int"'))
+    known.add(("u",), [given])
+
+    assert known.schema(("u",), 5, client(registry)) == given
+    assert registry.requests == []
+
+
+def test_an_unknown_id_is_asked_for_again_after_a_while(registry: MockRegistry) -> None:
+    now = 0.0
+    known, asks = KnownSchemas(lambda: now), client(registry)
+    for _ in range(2):
+        with pytest.raises(UnknownSchemaError):
+            known.schema(("u",), 1, asks)
+    assert len(registry.requests) == 1
+
+    registry.register("t-value", '"int"')
+    now = UNKNOWN_FOR_S
+
+    assert known.schema(("u",), 1, asks).schema.text == '"int"'
+
+
+def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids(registry: MockRegistry) -> None:
+    now = 0.0
+    known, asks = KnownSchemas(lambda: now), client(registry)
+    registry.register("t-value", '"int"')
+    for schema_id in range(1_000, 1_000 + 5 * MAX_UNKNOWN_IDS):
+        with pytest.raises(UnknownSchemaError):
+            known.schema(("u",), schema_id, asks)
+
+    assert len(registry.requests) == MAX_UNKNOWN_IDS
+    with pytest.raises(
+        UnknownSchemaError, match="was not asked for schema id 1, because it did not have 100 other ids"
+    ):
+        known.schema(("u",), 1, asks)
+    known.schema(("another registry",), 1, asks)
+    now = UNKNOWN_FOR_S
+    assert known.schema(("u",), 1, asks).schema.text == '"int"'

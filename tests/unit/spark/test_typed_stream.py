@@ -1,0 +1,86 @@
+"""The offsets of a stream with typed values carry its schemas, and a restart compares them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.errors import SchemaChangedError
+from pyspark_kafka_meta.model import Position
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset
+from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, query_schemas
+from pyspark_kafka_meta.spark.stream_api import ReadAllAvailable
+from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
+from tests.partitions import T0
+
+
+class Planner:
+    """Plans up to `end`."""
+
+    def __init__(self, end: SourceOffset) -> None:
+        self.end = end
+        self.recent = RecentOffsets()
+
+    def next_offset(self, start: SourceOffset, target: object, limited: bool) -> SourceOffset:
+        return start if start.positions == self.end.positions else self.end
+
+    def flush_events(self) -> None:
+        """There are none."""
+
+
+END = SourceOffset({T0: Position(5, 0)}, {"t": None})
+OPTIONS = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "valueFormat": "avro"}
+
+
+def schemas(text: str) -> QuerySchemas:
+    return query_schemas(SourceOptions.parse({**OPTIONS, "valueSchema": text}).typed, ("t",))
+
+
+def as_latest(found: QuerySchemas) -> QuerySchemas:
+    """As if the schema were the latest version of a subject."""
+    readers = [replace(reader, column=replace(reader.column, schema=None)) for reader in found.readers]
+    return replace(found, readers=tuple(readers))
+
+
+def reader(found: QuerySchemas | None, end: SourceOffset = END) -> KafkaMetaStreamReader:
+    options = SourceOptions.parse({**OPTIONS, "valueSchema": '"int"'}).for_stream()
+    stream = KafkaMetaStreamReader(options, {"value": "value"}, found)
+    stream._opened = Planner(end)  # type: ignore[assignment]
+    return stream
+
+
+def latest(stream: KafkaMetaStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_planned_offset_names_the_schemas_and_stays_the_same_text_without_new_records() -> None:
+    found = schemas('"int"')
+    end = latest(reader(found), BEGINNING.as_dict())
+
+    assert end["schemas"] == {"value": found.pins["value"]._asdict()}
+    assert latest(reader(found), end) == end
+    assert latest(reader(as_latest(schemas('{"type": "int"}'))), end) == end, "no empty micro-batch for new pins alone"
+
+
+def test_bytes_have_no_schemas_in_their_offsets() -> None:
+    assert "schemas" not in latest(reader(None), BEGINNING.as_dict())
+
+
+def test_a_restart_with_other_columns_of_a_later_version_is_refused_at_its_first_call() -> None:
+    end = latest(reader(schemas('"int"')), BEGINNING.as_dict())
+    changed = as_latest(schemas('"long"'))
+
+    with pytest.raises(SchemaChangedError, match="with other columns"):
+        latest(reader(changed), end)
+    with pytest.raises(SchemaChangedError, match="with other columns"):
+        reader(changed).partitions(BEGINNING.as_dict(), end)
+
+
+def test_a_schema_that_the_user_chose_is_pinned_from_the_next_offset_on() -> None:
+    end = latest(reader(schemas('"int"')), BEGINNING.as_dict())
+    chosen, later = schemas('"long"'), replace(END, positions={T0: Position(9, 0)})
+
+    assert latest(reader(chosen, later), end)["schemas"] == {"value": chosen.pins["value"]._asdict()}

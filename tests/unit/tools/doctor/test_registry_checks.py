@@ -1,0 +1,73 @@
+"""What `kafkameta doctor` says about the schema registry and the schemas of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from pyspark_kafka_meta.tools.doctor import Finding, Verdict
+from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
+
+SERVERS = {"kafka.bootstrap.servers": "broker-1:9092"}
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
+
+
+def findings(registry: MockRegistry | None, *topics: str, **options: str) -> list[Finding]:
+    url = {} if registry is None else {"schema.registry.url": registry.url}
+    rest, typed = split_typed_options({**SERVERS, **url, **options}, topics)
+    assert rest == SERVERS
+    return list(registry_findings(typed, topics, timeout_ms=1_000))
+
+
+def test_a_registry_and_the_schema_of_each_column_are_fine(registry: MockRegistry) -> None:
+    registry.register("t-value", '{"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}')
+    responds, value = findings(registry, "t", valueFormat="avro")
+
+    assert (responds.verdict, value.verdict) == (Verdict.OK, Verdict.OK)
+    assert "with 1 subjects" in responds.what
+    assert value.what == "version 1 of t-value (id 1) is read as struct<x: int32 not null>"
+
+
+def test_a_registry_alone_is_checked_too(registry: MockRegistry) -> None:
+    assert [finding.check for finding in findings(registry)] == ["registry"]
+
+
+def test_a_login_that_is_refused_is_the_only_finding(registry: MockRegistry) -> None:
+    registry.login = "Basic bWU6b3RoZXI="
+    (refused,) = findings(registry, "t", valueFormat="avro")
+
+    assert refused.verdict is Verdict.FAIL
+    assert "refused the login (401)" in refused.what
+    assert refused.fix
+
+
+def test_a_subject_or_a_schema_that_cannot_be_read_is_named(registry: MockRegistry) -> None:
+    registry.register("t-key", "{}")
+    _, key, value = findings(registry, "t", valueFormat="avro", keyFormat="avro")
+
+    assert (key.check, key.verdict, value.check, value.verdict) == ("key", Verdict.FAIL, "value", Verdict.FAIL)
+    assert "version latest of subject t-value" in value.what
+    assert value.fix.startswith("register the schema")
+
+
+def test_a_schema_of_an_option_needs_no_registry() -> None:
+    (value,) = findings(None, "t", valueFormat="avro", valueSchema='"int"')
+
+    assert (value.verdict, value.what) == (Verdict.OK, "option valueSchema is read as int32")
+
+
+def test_without_topics_their_subjects_are_unknown(registry: MockRegistry) -> None:
+    assert findings(registry, valueFormat="avro")[1].verdict is Verdict.WARN
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"needs 'schema\.registry\.url'"):
+        split_typed_options({**SERVERS, "valueFormat": "avro"}, ["t"])

@@ -1,0 +1,137 @@
+"""The schemas that a batch is written with: which one, its id in the frames, and what is refused before any task."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka_meta.errors import (
+    InvalidRowError,
+    OptionError,
+    SchemaRegistryError,
+    UnknownSchemaError,
+    ValueSchemaError,
+)
+from pyspark_kafka_meta.formats.avro_encoder import derived_schema
+from pyspark_kafka_meta.options import RegistryOptions, SinkOptions, default_options
+from pyspark_kafka_meta.schema_registry.client import RegistryClient
+from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from pyspark_kafka_meta.write.typed_columns import TypedColumn
+from pyspark_kafka_meta.write.value_schemas import typed_columns
+
+GIVEN = pa.struct([pa.field("id", pa.int64(), nullable=False)])
+V1 = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]})
+V2 = V1.replace("]}", ', {"name": "page", "type": "string", "default": "/"}]}')
+VALUES = pa.array([{"id": 3}, None], GIVEN)
+REGISTERS = {"auto.register.schemas": "true"}
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
+
+
+def column(registry: MockRegistry | None, given: pa.DataType = GIVEN, **options: str) -> TypedColumn:
+    """The typed value of a batch for topic t."""
+    url = {} if registry is None else {"schema.registry.url": registry.url}
+    parsed = SinkOptions.parse(
+        {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", **url, **options}
+    )
+    return pickle.loads(pickle.dumps(typed_columns(parsed.typed, parsed.topic, {"value": given})["value"]))  # type: ignore[no-any-return]
+
+
+def encoded(column: TypedColumn, values: pa.Array = VALUES) -> list[bytes | None]:
+    data: list[bytes | None] = column.encode(values, 0).to_pylist()
+    return data
+
+
+def registered(registry: MockRegistry, subject: str) -> list[str]:
+    """The texts of the subject's versions."""
+    client = RegistryClient(replace(default_options(RegistryOptions), urls=(registry.url,)))
+    return [client.version(subject, number).registered.schema.text for number in client.versions(subject)]
+
+
+def test_values_have_the_subjects_latest_schema(registry: MockRegistry) -> None:
+    for schema in ('"int"', V1, V2):
+        registry.register("t-value", schema)
+    assert encoded(column(registry)) == [b"\0\0\0\0\3\x06\x02/", None]
+    assert encoded(column(registry, valueSchemaVersion="2")) == [b"\0\0\0\0\2\x06", None]
+    assert encoded(column(registry, valueFraming="apicurio")) == [b"\0\0\0\0\0\0\0\0\3\x06\x02/", None]
+    assert encoded(column(registry, valueFraming="none")) == [b"\x06\x02/", None]
+
+
+def test_chosen_schema_must_be_registered(registry: MockRegistry, tmp_path: Path) -> None:
+    file = tmp_path / "click.avsc"
+    file.write_text(V1)
+    registry.register("t-value", V2)
+    with pytest.raises(UnknownSchemaError, match=r"subject t-value .* register the schema, or set 'auto.register"):
+        column(registry, valueSchema=V1)
+    registry.register("t-value", V1)
+    assert encoded(column(registry, valueSchema=str(file))) == [b"\0\0\0\0\2\x06", None]
+
+
+def test_schema_without_frames_needs_no_registry(registry: MockRegistry) -> None:
+    assert encoded(column(None, valueSchema=V1)) == [b"\x06", None]
+    assert encoded(column(registry, valueSchema=V1, valueFraming="none")) == [b"\x06", None]
+    assert registry.requests == []
+
+
+def test_schemas_are_registered_if_the_user_wishes(registry: MockRegistry) -> None:
+    registry.register("other-value", '"int"')
+    assert encoded(column(registry, **REGISTERS)) == [b"\0\0\0\0\2\x06", None]
+    assert encoded(column(registry, **REGISTERS, valueSchema=V2)) == [b"\0\0\0\0\3\x06\x02/", None]
+    assert registered(registry, "t-value") == [derived_schema(GIVEN), V2]
+
+
+def test_record_of_a_derived_schema_has_the_name_of_its_subject(registry: MockRegistry) -> None:
+    named = {"valueSubjectNameStrategy": "record", "valueRecordName": "shop.Click"}
+    column(registry, **REGISTERS, **named)
+    (schema,) = map(json.loads, registered(registry, "shop.Click"))
+    assert (schema["name"], schema["namespace"]) == ("Click", "shop")
+
+
+def test_refusal_of_a_schema_has_the_registrys_reason(registry: MockRegistry) -> None:
+    registry.register("t-value", V2)
+    registry.incompatible = "READER_FIELD_MISSING_DEFAULT_VALUE at /fields/1"
+    with pytest.raises(SchemaRegistryError, match=r"subject t-value .*READER_FIELD_MISSING_DEFAULT_VALUE at /fields/1"):
+        column(registry, **REGISTERS)
+
+
+def test_columns_that_do_not_fit_are_refused_before_they_are_registered(registry: MockRegistry) -> None:
+    narrow = V1.replace("long", "int")
+    with pytest.raises(ValueSchemaError, match="column value cannot be written: field id has type int64, which cannot"):
+        column(registry, **REGISTERS, valueSchema=narrow)
+    assert registry.requests == []
+    registry.register("t-value", narrow)
+    with pytest.raises(ValueSchemaError, match="column value cannot be written: field id has type int64, which cannot"):
+        column(registry)
+
+
+def test_subject_that_is_missing_or_of_another_format_is_refused(registry: MockRegistry) -> None:
+    with pytest.raises(
+        UnknownSchemaError, match=r"subject t-value .*register the schema, or set 'auto.register.schemas'"
+    ):
+        column(registry)
+    registry.register("t-value", "{}", kind="JSON")
+    with pytest.raises(OptionError, match="is JSON, not Avro"):
+        column(registry)
+
+
+@pytest.mark.parametrize("name", ["json", "protobuf"])
+def test_format_that_is_only_read_is_refused(registry: MockRegistry, name: str) -> None:
+    with pytest.raises(OptionError, match=f"^'valueFormat' {name} is only for reading: write bytes or avro$"):
+        column(registry, valueFormat=name)
+    assert registry.requests == []
+
+
+def test_value_that_does_not_fit_is_named_by_its_row_in_the_task() -> None:
+    typed = column(None, valueSchema=V1)
+    with pytest.raises(InvalidRowError, match=r"^row 101 cannot be written with the schema of value: field id is null"):
+        typed.encode(pa.array([{"id": 1}, {"id": None}], pa.struct([("id", pa.int64())])), 100)

@@ -1,0 +1,68 @@
+"""`RegistryClient` over TLS: its own authority, a client certificate, and what is wrong with either in one sentence."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.errors import SchemaRegistryError
+from pyspark_kafka_meta.options import RegistryOptions, Secret
+from pyspark_kafka_meta.options.option_table import default_options
+from pyspark_kafka_meta.schema_registry.client import RegistryClient
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
+from tests.wire.scripted_broker import scripted_broker
+from tests.wire.secured_broker import over_tls
+
+AUTHORITY, STRANGER = CertificateAuthority(), CertificateAuthority("a stranger")
+REGISTRY, CLIENT = AUTHORITY.issue("registry", ["127.0.0.1"]), AUTHORITY.issue("client")
+
+
+def respond(peer: socket.socket) -> None:
+    """Has one subject."""
+    peer.recv(4096)
+    peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\n["a-b"]')
+
+
+def ask(port: int, scheme: str = "https", **options: object) -> list[str]:
+    given = replace(default_options(RegistryOptions), urls=(f"{scheme}://127.0.0.1:{port}",), timeout_ms=2_000)
+    return RegistryClient(replace(given, **options)).subjects()  # type: ignore[arg-type]
+
+
+def test_the_certificate_of_a_private_authority_is_accepted_if_it_is_trusted(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text(AUTHORITY.certificate)
+    with scripted_broker(over_tls(REGISTRY, respond)) as address:
+        assert ask(address.port, truststore_location=str(tmp_path / "ca.pem")) == ["a-b"]
+        with pytest.raises(
+            SchemaRegistryError, match=r"certificate .* was refused .*schema\.registry\.ssl\.truststore"
+        ):
+            ask(address.port, truststore_certificates=STRANGER.certificate)
+        with pytest.raises(SchemaRegistryError, match="was refused"):
+            ask(address.port)
+
+
+def test_a_certificate_of_another_host_is_refused() -> None:
+    with (
+        scripted_broker(over_tls(AUTHORITY.issue("other", ["10.0.0.1"]), respond)) as address,
+        pytest.raises(SchemaRegistryError, match=r"was refused \(IP address mismatch"),
+    ):
+        ask(address.port, truststore_certificates=AUTHORITY.certificate)
+
+
+def test_a_client_certificate_is_shown() -> None:
+    own: dict[str, Any] = {"keystore_key": Secret(CLIENT.key), "keystore_certificate_chain": CLIENT.certificate}
+    with scripted_broker(over_tls(REGISTRY, respond, AUTHORITY.certificate)) as address:
+        assert ask(address.port, truststore_certificates=AUTHORITY.certificate, **own) == ["a-b"]
+        with pytest.raises(SchemaRegistryError, match=r"no TLS connection|cannot reach"):
+            ask(address.port, truststore_certificates=AUTHORITY.certificate)
+
+
+def test_a_registry_without_tls_is_told_from_one_with_it() -> None:
+    with (
+        scripted_broker(respond) as address,
+        pytest.raises(SchemaRegistryError, match=r"no TLS connection .*\(wrong version number|\(record layer"),
+    ):
+        ask(address.port)
