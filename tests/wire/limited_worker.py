@@ -12,7 +12,6 @@ import pyspark.worker  # noqa: F401  # a worker has it before it limits itself
 from pyspark import TaskContext
 
 RECORDS, PARTITIONS = 100, 2
-OTHERS = ("key", "headers", "topic", "partition", "timestamp")
 
 
 def main(limit_mib: int, servers: str, topic: str, copy: str) -> None:
@@ -28,7 +27,8 @@ def main(limit_mib: int, servers: str, topic: str, copy: str) -> None:
     source = SourceOptions.parse(cluster | {"subscribe": topic})
     ranges = [OffsetRange(TopicPartition(topic, partition), None, 0, RECORDS) for partition in range(PARTITIONS)]
     rows = read_partition(source, Task(ranges, b"", "driver"), {"value": "value"})
-    sink, columns = SinkOptions.parse(cluster | {"topic": copy}), SinkColumns(value=0, **dict.fromkeys(OTHERS))
+    sink = SinkOptions.parse(cluster | {"topic": copy})
+    columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
     print(write_task(sink, columns, rows).records)  # noqa: T201
 
 
