@@ -207,6 +207,10 @@ class Symbol(_Varint):
 class Slices(Column):
     """Bytes after their length, or a fixed number of bytes: see `fixed_bytes`."""
 
+    @property
+    def min_bytes(self) -> int:  # type: ignore[override]
+        return 1 if self.fixed_bytes is None else self.fixed_bytes
+
     def skip(self, cursor: Cursor) -> None:
         if self.fixed_bytes is None:
             cursor.slices(None, self.field)
@@ -229,10 +233,6 @@ class Binary(Slices):
     type: pa.DataType
     field: str
     fixed_bytes: int | None = None
-
-    @property
-    def min_bytes(self) -> int:  # type: ignore[override]
-        return 1 if self.fixed_bytes is None else self.fixed_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
         at, length = cursor.slices(self.fixed_bytes, self.field)

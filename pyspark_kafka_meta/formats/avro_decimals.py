@@ -23,10 +23,6 @@ class Decimal(Slices):
     field: str
     fixed_bytes: int | None = None
 
-    @property
-    def min_bytes(self) -> int:  # type: ignore[override]
-        return 1 if self.fixed_bytes is None else self.fixed_bytes
-
     def read(self, cursor: Cursor) -> pa.Array:
         at, length = cursor.slices(self.fixed_bytes, self.field)
         memory, bad = cursor.memory, length == 0
