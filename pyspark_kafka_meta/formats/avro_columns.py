@@ -142,7 +142,8 @@ class Real(_Fixed):
 
     def read(self, cursor: Cursor) -> pa.Array:
         numbers = cursor.memory.numbers(f"<f{self.fixed_bytes}", cursor.move(self.fixed_bytes))
-        return number_array(numbers.astype(self.type.to_pandas_dtype(), copy=False))
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            return number_array(numbers.astype(self.type.to_pandas_dtype(), copy=False))
 
 
 class _Varint(Column):
