@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor, Flags, Longs, number_array
@@ -19,12 +18,9 @@ from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNC
 BAD_INT = "an int has more than 32 bits"
 BAD_BOOLEAN = "a boolean is neither 0 nor 1"
 BAD_TEXT = "a string is not UTF-8"
-BAD_DECIMAL = "a decimal has no bytes, or more digits than its type"
 BAD_UNIT = "a time does not fit 64 bits in the reader's unit"
 NO_BRANCH = "a union has a branch that is not in the schema"
 NO_SYMBOL = "an enum has a symbol that is not in the schema"
-
-_DECIMAL_BYTES = 16
 
 
 class BadValue(Exception):  # noqa: N818 - never leaves this package
@@ -146,7 +142,8 @@ class Real(_Fixed):
 
     def read(self, cursor: Cursor) -> pa.Array:
         numbers = cursor.memory.numbers(f"<f{self.fixed_bytes}", cursor.move(self.fixed_bytes))
-        return number_array(numbers.astype(self.type.to_pandas_dtype(), copy=False))
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            return number_array(numbers.astype(self.type.to_pandas_dtype(), copy=False))
 
 
 class _Varint(Column):
@@ -175,10 +172,10 @@ class Integer(_Varint):
     def read(self, cursor: Cursor) -> pa.Array:
         number = cursor.longs(self.field)
         if self.bits == 32:
-            _check(cursor, number != number.astype(np.int32), BAD_INT, self.field)
+            check(cursor, number != number.astype(np.int32), BAD_INT, self.field)
         if self.multiplier > 1:
             most = (2**63 - 1) // self.multiplier
-            _check(cursor, (number > most) | (number < -most), BAD_UNIT, self.field)
+            check(cursor, (number > most) | (number < -most), BAD_UNIT, self.field)
             number *= self.multiplier
         if self.divisor > 1:
             number //= self.divisor
@@ -208,8 +205,12 @@ class Symbol(_Varint):
         return values
 
 
-class _Slices(Column):
+class Slices(Column):
     """Bytes after their length, or a fixed number of bytes: see `fixed_bytes`."""
+
+    @property
+    def min_bytes(self) -> int:  # type: ignore[override]
+        return 1 if self.fixed_bytes is None else self.fixed_bytes
 
     def skip(self, cursor: Cursor) -> None:
         if self.fixed_bytes is None:
@@ -227,16 +228,12 @@ class _Slices(Column):
 
 
 @dataclass(frozen=True)
-class Binary(_Slices):
+class Binary(Slices):
     """Bytes, a string or a fixed, as bytes or string."""
 
     type: pa.DataType
     field: str
     fixed_bytes: int | None = None
-
-    @property
-    def min_bytes(self) -> int:  # type: ignore[override]
-        return 1 if self.fixed_bytes is None else self.fixed_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
         at, length = cursor.slices(self.fixed_bytes, self.field)
@@ -260,31 +257,6 @@ class Binary(_Slices):
         except pa.ArrowInvalid:
             cursor.fail(_not_text(values), BAD_TEXT, self.field)
             return values.view(self.type)
-
-
-@dataclass(frozen=True)
-class Decimal(_Slices):
-    """An unscaled number in bytes, big-endian, with sign."""
-
-    type: pa.DataType
-    field: str
-    fixed_bytes: int | None = None
-
-    @property
-    def min_bytes(self) -> int:  # type: ignore[override]
-        return 1 if self.fixed_bytes is None else self.fixed_bytes
-
-    def read(self, cursor: Cursor) -> pa.Array:
-        at, length = cursor.slices(self.fixed_bytes, self.field)
-        memory, bad = cursor.memory, length == 0
-        low = memory.numbers(">i8", at).astype(np.int64) >> (64 - 8 * np.clip(length, 1, 8))
-        words = np.stack([low, low >> 63], axis=1)
-        long = np.flatnonzero((length > 8) | (at > len(memory.data) - 8))
-        if long.size:
-            words[long], has_more = _words(memory.data, at[long], length[long])
-            bad[long] |= has_more
-        _check(cursor, bad | ~_has_digits(words, self.type.precision), BAD_DECIMAL, self.field)
-        return pa.Array.from_buffers(self.type, len(at), [None, pa.py_buffer(words)])
 
 
 class Record(Column):
@@ -386,7 +358,7 @@ class Member(Column):
         return self._column.skip_one(data, at, end)
 
 
-def _check(cursor: Cursor, bad: Flags, cause: str, field: str) -> None:
+def check(cursor: Cursor, bad: Flags, cause: str, field: str) -> None:
     if bad.any():
         cursor.fail(bad, cause, field)
 
@@ -423,28 +395,3 @@ def _not_text(values: pa.BinaryArray) -> Flags:
         except UnicodeDecodeError:
             bad[index] = True
     return bad
-
-
-def _words(data: npt.NDArray[np.uint8], at: Longs, length: Longs) -> tuple[Longs, Flags]:
-    """Big-endian numbers of any length as low and high word, and whether they have more than 128 bits."""
-    place = np.arange(_DECIMAL_BYTES)
-    numbers = data.take((at + length)[:, None] - 1 - place, mode="clip")
-    sign = (data.take(at, mode="clip").view(np.int8) >> 7).view(np.uint8)
-    numbers = np.where(place < length[:, None], numbers, sign[:, None])
-    has_more = np.zeros(len(at), np.bool_)
-    for row in np.flatnonzero(length > _DECIMAL_BYTES).tolist():
-        lead = data[at[row] : at[row] + length[row] - _DECIMAL_BYTES]
-        has_more[row] = (lead != sign[row]).any() or (numbers[row, -1] ^ sign[row]) > 0x7F
-    return numbers.view("<i8"), has_more
-
-
-def _has_digits(words: Longs, precision: int) -> Flags:
-    """Whether numbers, as low and high word, have at most so many digits."""
-    low, high = words[:, 0].view(np.uint64), words[:, 1]
-
-    def less(limit: int) -> Flags:
-        limit_low, limit_high = np.uint64(limit & 2**64 - 1), np.int64(limit >> 64)
-        is_less: Flags = (high < limit_high) | ((high == limit_high) & (low < limit_low))
-        return is_less
-
-    return less(10**precision) & ~less(1 - 10**precision)

@@ -20,7 +20,6 @@ from pyspark_kafka_meta.formats.avro_columns import (
     Binary,
     Boolean,
     Column,
-    Decimal,
     Integer,
     Member,
     Null,
@@ -31,6 +30,7 @@ from pyspark_kafka_meta.formats.avro_columns import (
 from pyspark_kafka_meta.formats.avro_columns import Record as RecordColumn
 from pyspark_kafka_meta.formats.avro_columns import Union as UnionColumn
 from pyspark_kafka_meta.formats.avro_cursor import Cursor, Memory
+from pyspark_kafka_meta.formats.avro_decimals import Decimal
 from pyspark_kafka_meta.formats.avro_defaults import encode_default
 from pyspark_kafka_meta.formats.avro_items import Items
 from pyspark_kafka_meta.formats.avro_schema import (

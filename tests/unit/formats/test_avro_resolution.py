@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from decimal import Decimal
 from typing import Any
@@ -213,6 +214,12 @@ def test_a_value_that_the_reader_cannot_have_is_a_fault(
 
     assert [(fault.row, cause in fault.cause) for fault in result.faults] == [(1, True)]
     assert result.values.is_valid().to_pylist() == [True, False, True]
+
+
+def test_any_nan_of_a_float_is_a_double() -> None:
+    result = decoded("float", "double", bytes.fromhex("0100807f"))
+
+    assert math.isnan(result.values[0].as_py())
 
 
 def test_a_branch_by_full_name_comes_before_one_of_the_same_short_name() -> None:
