@@ -133,16 +133,17 @@ class _Scan:
                 if not tag.repeated:
                     break
                 rows = self._rows_with(tag)
-                if rows is not None and 0 < len(rows) < FEW_MESSAGES:
-                    self.read_one_by_one(rows.tolist())
+                few = range(len(self.messages)) if rows is None else rows.tolist()
+                if len(few) < FEW_MESSAGES:
+                    self.read_one_by_one(few)
                     break
         self._drop_complete()
 
     def skip_unknown_fields(self) -> None:
-        """Skips unknown fields, except groups."""
+        """Skips unknown fields, except groups, while many messages have more."""
         known = np.array([tag.value for tag in self._tags], np.uint64)
         rows = np.arange(len(self.messages))
-        while len(rows):
+        while len(rows) >= FEW_MESSAGES:
             tag, at = self._payload.varints(self._at[rows])
             is_tag = (at - self._at[rows] <= MAX_LENGTH_BYTES) & (tag <= MAX_TAG) & (tag > 7) & ~np.isin(tag, known)
             progress = np.zeros(len(rows), np.bool_)

@@ -14,6 +14,7 @@ pytest.importorskip("google.protobuf")
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.protobuf_decoder import CHUNK_ROWS, ProtobufDecoder, protobuf_decoder
 from pyspark_kafka_meta.formats.protobuf_schema import arrow_type, descriptor_set, parse_protobuf
+from pyspark_kafka_meta.formats.protobuf_wire import Payload
 from tests.unit.formats.protobuf_cases import FieldProto, RandomSchema, file_of, mutated, parsed, plain
 
 QUICK_SCHEMAS, SLOW_SCHEMAS = 60, 2_000
@@ -72,9 +73,9 @@ def test_messages_have_the_values_of_protobufs_library(seeds: range) -> None:
 @pytest.mark.parametrize("count", [QUICK_MUTATIONS, pytest.param(SLOW_MUTATIONS, marks=pytest.mark.slow)])
 def test_mutated_messages_are_equal_or_faults(count: int) -> None:
     """Exceptions, where Protobuf's library (upb) reads a message and this package reports a fault: a proto2 string that
-    is not UTF-8 and is followed by another value of its field, a field number 0 in an unknown group, a required field
-    that is missing in a map's entry that upb takes for an unknown field."""
-    exceptions = ("UTF-8", "number 0", "required", "groups are nested")
+    is not UTF-8, or a Timestamp out of range, that another value replaces; a field number 0 in an unknown group; a
+    required field that is missing in a map's entry that upb takes for an unknown field."""
+    exceptions = ("UTF-8", "do not fit", "number 0", "required", "groups are nested")
     compared = 0
     for seed in range(count // 100):
         schema, chance = RandomSchema(10_000 + seed), random.Random(seed)
@@ -163,13 +164,34 @@ def test_slices_and_empty_columns_are_decoded() -> None:
     assert decoder.decode(column[:0]).values.to_pylist() == []
 
 
-def test_fields_in_any_order_of_long_messages_are_read_in_linear_time() -> None:
-    """Each pass over the tags finds one field of such a message: passes are limited."""
-    one = b"".join(bytes([number << 3, 1]) for number in range(15, 0, -1))
-    decoder = simple_decoder(*((f"f{number}", number, INT32) for number in range(1, 16)))
-    values, faults = decode(decoder, [one * 2_000] * 3)
+@pytest.mark.parametrize("others", [0, 50])
+@pytest.mark.parametrize(
+    ("piece", "row"),
+    [
+        (b"\x10\x01\x08\x01", {"a": 1, "b": 1}),
+        (b"\xa0\x06\x01", {}),
+        (b"\x9b\x06\x9c\x06", {}),
+        (b"\x18\x01", {"r": [1] * 100_000}),
+        (b"\x22\x01x", {"s": "x"}),
+    ],
+)
+def test_long_messages_among_others_take_linear_time(
+    piece: bytes, row: dict[str, object], others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading one field of few messages with numpy takes as long as many fields without: it is limited."""
+    schema = parse_protobuf(
+        descriptor_set(
+            [file_of("proto3", [("a", 1, INT32), ("b", 2, INT32), ("r", 3, INT32), ("s", 4, STRING)], ["r"])]
+        )
+    )
+    calls = []
+    varints = Payload.varints
+    monkeypatch.setattr(Payload, "varints", lambda *args: calls.append(1) or varints(*args))
+    absent: dict[str, object] = {"a": 0, "b": 0, "r": [], "s": ""}
+    values, faults = decode(protobuf_decoder(schema, schema), [*[b"\x08\x00"] * others, piece * 100_000])
     assert faults == {}
-    assert values == [{f"f{number}": 1 for number in range(1, 16)}] * 3
+    assert values == [absent] * others + [{**absent, **row}]
+    assert len(calls) < 100
 
 
 def test_decoders_can_be_pickled() -> None:
