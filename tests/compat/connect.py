@@ -8,42 +8,95 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyspark
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 import pyspark_kafka_meta as kafkameta
-from pyspark_kafka_meta.testing import MockCluster
-from tests.compat.smoke import fill, read_batch, read_stream, write_batch, write_stream
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from tests.compat.smoke import VALUES, fill, read_batch, read_stream, write_batch, write_stream
+from tests.consumer import consume
 
 
 def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
     try:
-        with MockCluster() as cluster, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            fill(cluster)
-            where = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
-            events: dict[str, Any] = {"metricsPath": str(Path(folder) / "events")}
-            options = where | events | {"subscribe": "t"}
-            read_batch(spark, options)
-            read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
-            write_batch(spark, cluster.bootstrap_servers)
-            write_stream(spark, cluster.bootstrap_servers, Path(folder))
-            look_at_tables(spark, where, events)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            with MockCluster() as cluster:
+                try_mock_brokers(spark, cluster, Path(folder))
+            with LocalKafka(brokers=1) as kafka:
+                copy_exactly_once(spark, kafka.bootstrap_servers, Path(folder) / "copy")
     finally:
         spark.stop()
     print(f"pyspark {pyspark.__version__}: batches, streams and tables work through Spark Connect, also written")  # noqa: T201
 
 
+def try_mock_brokers(spark: SparkSession, cluster: MockCluster, folder: Path) -> None:
+    fill(cluster)
+    where = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    events: dict[str, Any] = {"metricsPath": str(folder / "events")}
+    options = where | events | {"subscribe": "t", "startingOffsets": "earliest"}
+    read_batch(spark, options)
+    read_stream(spark, options, folder)
+    read_stream_to_memory(spark, options)
+    write_batch(spark, cluster.bootstrap_servers)
+    write_stream(spark, cluster.bootstrap_servers, folder)
+    look_at_tables(spark, where, events)
+
+
+def read_stream_to_memory(spark: SparkSession, options: dict[str, str]) -> None:
+    rows = spark.readStream.format("kafkameta").options(**options).load().selectExpr("CAST(value AS STRING) AS value")
+    query = rows.writeStream.format("memory").queryName("in_memory").start()
+    query.processAllAvailable()
+    query.stop()
+    assert sorted(row.value for row in spark.table("in_memory").collect()) == sorted(VALUES)
+
+
 def look_at_tables(spark: SparkSession, where: dict[str, str], events: dict[str, Any]) -> None:
-    roles = {row.role for row in kafkameta.refresh_events(spark, **events).select("role").distinct().collect()}
-    assert roles == {"planner", "reader"}, roles
+    assert roles(spark, events) == {"planner", "reader"}
     assert kafkameta.caches(spark, **events).count() > 0
     assert kafkameta.brokers(spark, **where).count() == 3
     assert kafkameta.partitions(spark, **where, subscribe="t").count() == 2
+
+
+def roles(spark: SparkSession, events: dict[str, Any]) -> set[str]:
+    return {row.role for row in kafkameta.refresh_events(spark, **events).select("role").distinct().collect()}
+
+
+def copy_exactly_once(spark: SparkSession, servers: str, folder: Path) -> None:
+    """A stream from topic to topic, stopped, continued, and restarted without the commit of its last micro-batch."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    for created in admin.create_topics([NewTopic(topic, 2, 1) for topic in ("source", "copy")]).values():
+        created.result(30)
+    where, events = {"kafka.bootstrap.servers": servers}, {"metricsPath": str(folder / "events")}
+    source = where | events | {"subscribe": "source", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}
+    rows = spark.readStream.format("kafkameta").options(**source).load().select("key", "value")
+    once = {"topic": "copy", "kafka.transactional.id": "copy", "checkpointLocation": str(folder / "checkpoint")}
+    sink = rows.writeStream.format("kafkameta").options(**where, **events, **once)
+    for values in (VALUES[:50], VALUES[50:], []):
+        produce(servers, "source", values)
+        query = sink.start()
+        query.processAllAvailable()
+        query.stop()
+        last = max((folder / "checkpoint" / "commits").glob("[0-9]*"), key=lambda commit: int(commit.name))
+        for file in (last, last.with_name(f".{last.name}.crc")):
+            file.unlink(missing_ok=True)
+    copies = sorted((message.value() or b"").decode() for message in consume(servers, "copy", "read_committed"))
+    assert copies == sorted(VALUES), copies
+    assert roles(spark, events) == {"planner", "reader", "writer", "committer"}
+
+
+def produce(servers: str, topic: str, values: Sequence[str]) -> None:
+    producer = Producer({"bootstrap.servers": servers})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
 
 
 if __name__ == "__main__":

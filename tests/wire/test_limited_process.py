@@ -21,7 +21,7 @@ from pyspark_kafka_meta.testing import MockCluster
 from tests.wire.limited_worker import PARTITIONS, RECORDS
 
 LEAST_MIB = 512
-"""As docs/deployment.md promises."""
+"""Of a worker without Spark's own needs: docs/deployment.md asks for more."""
 
 
 def test_open_connections_are_waited_for_though_no_file_is_left() -> None:
