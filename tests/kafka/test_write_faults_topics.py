@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import ElectionType
@@ -41,10 +42,11 @@ def test_deleted_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the_n
     worker = open_worker()
     with worker.attempt() as attempt:
         attempt.write_on()
+        deleted = worker.client.cache.snapshot.topic_id(worker.topic)
         delete_topic(breakable_kafka, worker.topic)
         text = attempt.wait_for_error(UnknownTopicError, FAILURE_S)
     assert worker.topic in text
-    recreate(breakable_kafka, worker)
+    recreate(breakable_kafka, worker, deleted)
     worker.retry()
     assert_new_topic_has_all_rows(worker)
 
@@ -56,8 +58,9 @@ def test_recreated_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the
     with worker.attempt() as attempt:
         attempt.write_on()
         attempt.hold()
+        deleted = worker.client.cache.snapshot.topic_id(worker.topic)
         delete_topic(breakable_kafka, worker.topic)
-        recreate(breakable_kafka, worker)
+        recreate(breakable_kafka, worker, deleted)
         attempt.release()
         text = attempt.wait_for_error(DataLossError, FAILURE_S)
     assert "was deleted and created again" in text
@@ -65,11 +68,11 @@ def test_recreated_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the
     assert_new_topic_has_all_rows(worker)
 
 
-def recreate(kafka: LocalKafka, worker: Worker) -> None:
-    """Create the deleted topic again, and wait until each broker has forgotten its old id."""
-    old = worker.client.cache.snapshot.topic_id(worker.topic)
+def recreate(kafka: LocalKafka, worker: Worker, deleted: UUID | None) -> None:
+    """Create the topic again whose id is `deleted`, and wait until each broker has forgotten this id. A worker that has
+    seen the deletion no longer knows it."""
     create_topic(kafka, worker.topic, [kafka.broker_ids] * PARTITIONS)
-    poll_until(lambda: all_brokers_know(kafka.admin_servers, worker.topic, PARTITIONS, old_id=old))
+    poll_until(lambda: all_brokers_know(kafka.admin_servers, worker.topic, PARTITIONS, old_id=deleted))
 
 
 def assert_new_topic_has_all_rows(worker: Worker) -> None:
