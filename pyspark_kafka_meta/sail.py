@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
-from pyspark_kafka_meta.options import Table, choose_table
 from pyspark_kafka_meta.source import KafkaMetaDataSource
-from pyspark_kafka_meta.tables.rows import ROWS, arrow_schema
+from pyspark_kafka_meta.spark.records_table import arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,9 +39,9 @@ class SailDataSource(DataSource):
         return KafkaMetaDataSource.name()
 
     def schema(self) -> pa.Schema:
-        names = self._source.schema().names
-        table, _ = choose_table(self.options)
-        return records_arrow_schema(names) if table is Table.RECORDS else arrow_schema(ROWS[table], names)
+        import pyarrow as pa
+
+        return pa.schema(list(arrow_type(self._source.schema())))
 
     def reader(self, schema: pa.Schema) -> SailReader:
         return SailReader(self._source.reader(_spark_schema(schema)), schema)
@@ -68,8 +66,14 @@ class SailReader(DataSourceReader):
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         batches: Iterator[Any] = iter(self._reader.read(partition))
-        return (batch.cast(self._schema) for batch in batches)
+        for batch in batches:
+            pairs = zip(batch.columns, self._schema.types, strict=True)
+            # Arrow casts no column of null structs to its own type, if the structs have required fields.
+            columns = [column if column.type == wanted else column.cast(wanted) for column, wanted in pairs]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:

@@ -150,6 +150,7 @@ def test_installation_requires_only_what_a_query_needs() -> None:
     assert set(EXTRAS.values()) <= set(in_extras)
     for package, extra in EXTRAS.items():
         assert re.split("[_-]", package)[0] in in_extras[extra], f"{extra} does not install {package}"
+    assert "pytest" not in in_extras["testing"], "pytest alone loads the fixtures, and the page needs the test clusters"
 
 
 MISSING: dict[str, tuple[str, str, str]] = {

@@ -1,12 +1,13 @@
-"""The records table in Spark: its schema, and the columns that a query requests.
+"""The records table in Spark: its schema, the columns that a query requests, and Arrow types as Spark has them.
 
 The schema must equal the Arrow schema of `records_arrow_schema`, which a test checks. pyspark is imported on first use.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, RECORD_COLUMNS
 
@@ -42,6 +43,19 @@ def records_struct_type(include_headers: bool, typed: Mapping[str, DataType] | N
         fields.append(StructField(HEADERS_COLUMN, ArrayType(header)))
     columns = {field.name: field.dataType for field in fields} | dict(typed or {})
     return StructType([StructField(name, data_type) for name, data_type in columns.items()])
+
+
+def arrow_type(data_type: DataType) -> pa.DataType:
+    """The Arrow type in which Spark exchanges columns of this type, with timestamps in UTC.
+
+    Raises:
+        TypeError: there is none.
+    """
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    # The time zone is a parameter from PySpark 4.2 on.
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+    return to_arrow_type(data_type, **zone)
 
 
 def rename_columns(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.spark.records_table import arrow_type
 from pyspark_kafka_meta.write.input_columns import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
@@ -36,12 +36,8 @@ def typed_sink_columns(schema: StructType, options: SinkOptions, *, encodes: boo
 
 
 def _arrow_type(schema: StructType, name: str) -> pa.DataType:
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    # The time zone is a parameter from PySpark 4.2 on.
-    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
     try:
-        return to_arrow_type(schema[name].dataType, **zone)
+        return arrow_type(schema[name].dataType)
     except TypeError:
         found = schema[name].dataType.simpleString()
         raise ValueSchemaError(f"column {name} has type {found}, which has no Arrow type: cast it") from None

@@ -33,7 +33,7 @@ def worker_memory(smaller: str) -> Iterator[None]:
 def _save_addresses() -> None:
     """Have all threads allocate in one arena. glibc reserves 64 MiB of addresses for the arena of each thread that
     Arrow or a new connection starts: with these, workers of 512 MiB ran out of addresses."""
-    import ctypes
+    with suppress(ImportError, AttributeError):  # a Python without ctypes, or another C library
+        import ctypes
 
-    with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

@@ -22,7 +22,9 @@ from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:1"}
 TOPIC = {**SERVERS, "subscribe": "t"}
-READS = [TOPIC, {**TOPIC, "includeheaders": "true"}]
+CLICK = '{"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]}'
+AVRO = {**TOPIC, "valueformat": "avro", "valueschema": CLICK, "valueframing": "none", "onmalformedrecord": "record"}
+READS = [TOPIC, {**TOPIC, "includeheaders": "true"}, AVRO]
 READS += [{"table": table, **SERVERS} for table in ("brokers", "partitions", "transactions")]
 READS += [{"table": table, "metricspath": "/events"} for table in ("refresh_events", "caches")]
 ROW = pa.schema([("value", pa.string()), ("topic", pa.string())])
@@ -39,19 +41,22 @@ def test_sail_finds_the_data_source_under_its_name() -> None:
 
 @pytest.mark.parametrize("options", READS, ids=lambda options: options.get("table", "records"))
 def test_columns_are_those_in_spark(options: dict[str, str]) -> None:
-    assert from_arrow_schema(SailDataSource(options).schema()) == KafkaMetaDataSource(options).schema()
+    source = SailDataSource(options)
+    assert from_arrow_schema(source.schema()) == KafkaMetaDataSource(options).schema()
+    assert isinstance(source.reader(source.schema()), SailReader)
 
 
 def test_rows_have_the_schema_that_sail_expects(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = records_arrow_schema(["timestamp", "offset"])
-    rows = pa.RecordBatch.from_pylist([{"timestamp": 1_000_000, "offset": 7}], ours)
+    typed = pa.struct([pa.field("id", pa.int64(), nullable=False)])
+    ours = records_arrow_schema(["timestamp", "offset"]).append(pa.field("value", typed))
+    rows = pa.RecordBatch.from_arrays([pa.array([1_000_000], ours.types[0]), [7], pa.nulls(1, typed)], schema=ours)
 
     def read(_: KafkaMetaReader, __: InputPartition) -> Iterator[pa.RecordBatch]:
         yield rows
 
     monkeypatch.setattr(KafkaMetaReader, "read", read)
-    in_session = pa.schema([("timestamp", pa.timestamp("us", tz="Europe/Berlin")), ("offset", pa.int64())])
-    reader = pickle.loads(pickle.dumps(SailDataSource(TOPIC).reader(in_session)))
+    in_session = ours.set(0, pa.field("timestamp", pa.timestamp("us", tz="Europe/Berlin")))
+    reader = pickle.loads(pickle.dumps(SailDataSource(AVRO).reader(in_session)))
     assert isinstance(reader, SailReader)
     (batch,) = reader.read(InputPartition(None))
 

@@ -99,5 +99,5 @@ def _error(problem: str, code: int) -> BrokerError:
             "the brokers says"
         )
     else:
-        advice = "Check that the group may be read and written and has no members, and that its topics exist"
+        advice = "Check that the group may be read and written and has no members, and that its topics may be read"
     return BrokerError(f"{problem}: {describe(code)}. {advice}", code)

@@ -162,7 +162,7 @@ def decode(api: Api, version: int, correlation_id: int, frame: memoryview) -> tu
         spans = check_lengths(response, frame, position)
         rest = _without(frame, spans)
         message, size = read_message(rest, position)
-    except ProtocolError:
+    except (ProtocolError, MemoryError):  # the lengths are checked: memory is missing for a sound response
         raise
     except Exception as error:  # the parser's errors, and KeyError, ValueError ... of damaged bytes
         raise ProtocolError(

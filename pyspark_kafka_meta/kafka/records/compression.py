@@ -98,6 +98,8 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
     try:
         match codec:
             case Codec.NONE:
+                if len(data) > len(target):
+                    raise TargetFullError
                 target[: len(data)] = data
                 return len(data)
             case Codec.GZIP:

@@ -174,8 +174,8 @@ class _Chunk:
         data = memoryview(part.records)[header.position + HEADER_BYTES : header.end]
         codec, start = header.codec, self.used
         room = len(self.buffer) - PADDING_BYTES - start
+        size = min(room, len(data) if codec is Codec.NONE else max_decompressed_bytes)
         try:
-            size = len(data) if codec is Codec.NONE else min(room, max_decompressed_bytes)
             self.used += decompress_into(codec, data, self.buffer[start : start + size])
         except TargetFullError:
             return False
@@ -229,16 +229,17 @@ def _expected_bytes(header: BatchHeader) -> int:
 def _larger_chunk(
     part: FetchedRecords, header: BatchHeader, room: int, max_decompressed_bytes: int, memory: ReusableBuffer
 ) -> _Chunk:
-    """A chunk of one compressed batch that did not fit into `room`, in the reused memory, which grows. A batch of
-    more than `USUAL_BYTES` gets memory of its own, which the system takes back."""
+    """A chunk of one batch that did not fit into `room`, maybe behind others, in the reused memory, which grows. A
+    batch of more than `USUAL_BYTES` gets memory of its own, which the system takes back."""
+    largest = max(max_decompressed_bytes, header.length)  # a batch without a codec may be larger
     while True:
-        room = min(2 * room, max_decompressed_bytes)
+        room = min(2 * room, largest)
         size = room + PADDING_BYTES
         chunk = _Chunk(memory.whole(size) if room <= USUAL_BYTES else np.empty(size, np.uint8).data)
         if chunk.add(part, header, max_decompressed_bytes):
             return chunk
         del chunk  # before it is allocated anew
-        if room == max_decompressed_bytes:
+        if room == largest:
             break
     offset = max(part.from_offset, header.base_offset)
     raise BatchTooLargeError(

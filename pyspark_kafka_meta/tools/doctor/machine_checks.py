@@ -54,10 +54,13 @@ class Installed(NamedTuple):
 
 
 def machine_findings() -> Iterator[Finding]:
-    """All findings on this machine. The check of Java needs the packages."""
+    """All findings on this machine. The check of Java needs the packages, and only queries need Java and a Python of
+    Spark's."""
     yield ok("python", f"{sys.version.split()[0]} at {sys.executable}")
     packages = list(package_findings())
     yield from packages
+    if _installed(SPARK).is_missing:
+        return
     yield from driver_python_findings(os.environ)
     yield _worker_python()
     if not any(finding.verdict is Verdict.FAIL for finding in packages):

@@ -10,6 +10,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError, OptionError, SchemaRegistr
 from pyspark_kafka_meta.options import (
     ColumnFormat,
     RegistryOptions,
+    SinkOptions,
     SourceOptions,
     SubjectNameStrategy,
     TypedValuesOptions,
@@ -28,8 +29,10 @@ _FIXES: dict[type[KafkaMetaError], str] = {
 }
 
 
-def split_typed_options(cluster: Mapping[str, str], topics: Sequence[str]) -> tuple[dict[str, str], TypedValuesOptions]:
-    """The other options, and the options of typed values of a query that reads the topics.
+def split_typed_options(
+    cluster: Mapping[str, str], topics: Sequence[str], *, writes: bool = False
+) -> tuple[dict[str, str], TypedValuesOptions]:
+    """The other options, and the options of typed values of a query that reads, or writes, the topics.
 
     Raises:
         OptionError: an option of typed values is invalid.
@@ -37,8 +40,10 @@ def split_typed_options(cluster: Mapping[str, str], topics: Sequence[str]) -> tu
     names = option_names(TypedValuesOptions, RegistryOptions)
     given = CaseInsensitiveMap(cluster)
     typed = {name: text for name, text in given.items() if name in CaseInsensitiveMap(dict.fromkeys(names, ""))}
-    query = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": ",".join(topics) or "any"}
-    return given.without(*names), SourceOptions.parse({**query, **typed}).typed
+    query, rest = {"kafka.bootstrap.servers": "localhost:9092", **typed}, given.without(*names)
+    if writes:
+        return rest, SinkOptions.parse({"topic": next(iter(topics), "any"), **query}).typed
+    return rest, SourceOptions.parse({"subscribe": ",".join(topics) or "any", **query}).typed
 
 
 def registry_findings(typed: TypedValuesOptions, topics: Sequence[str], timeout_ms: int) -> Iterator[Finding]:
@@ -55,7 +60,10 @@ def registry_findings(typed: TypedValuesOptions, topics: Sequence[str], timeout_
         latency_ms = (time.monotonic() - started) * 1000
         yield ok("registry", f"responds in {latency_ms:.0f} ms with {len(subjects)} subjects that this user may see")
     for column in typed.columns:
-        yield _column_finding(column, topics, client)
+        if typed.auto_register and column.schema is None:
+            yield ok(column.column, "its schema is registered by the write")
+        else:
+            yield _column_finding(column, topics, client)
 
 
 def _column_finding(column: ColumnFormat, topics: Sequence[str], client: RegistryClient | None) -> Finding:

@@ -52,7 +52,7 @@ def run_checks(
     from pyspark_kafka_meta.tools.doctor.topic_checks import split_options, topic_findings, write_findings
 
     addresses: Sequence[Address] = ()
-    cluster, typed = split_typed_options(cluster, topics)
+    cluster, typed = split_typed_options(cluster, topics, writes=checks_writes)
     cluster, writing = split_options(cluster) if checks_writes else (cluster, None)
     if cluster:
         options, fetch = ClientOptions.parse(cluster), FetchOptions.parse(cluster)

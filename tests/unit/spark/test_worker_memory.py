@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -43,6 +45,14 @@ def test_missing_memory_is_one_sentence_with_the_setting(error: MemoryError) -> 
         worker_memory("a and b"),
     ):
         raise error
+
+
+@pytest.mark.parametrize("loaded", [None, SimpleNamespace(CDLL=lambda _: object())], ids=["no ctypes", "no mallopt"])
+def test_limited_worker_runs_where_arenas_cannot_be_limited(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", loaded)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
+    with worker_memory("a and b"):
+        pass
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, RLIMIT_AS and glibc")

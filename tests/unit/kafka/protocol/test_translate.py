@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.kafka.protocol import fetch, list_offsets, metadata, produce
+from pyspark_kafka_meta.kafka.protocol import fetch, frame_codec, list_offsets, metadata, produce
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
@@ -381,6 +381,15 @@ SPOKEN = {api: api.max_version for api in RESPONSES} | {METADATA: 12, LIST_OFFSE
 def test_response_to_another_request_is_not_read(api: Api) -> None:
     with pytest.raises(ProtocolError, match=rf"answered request 77 instead of 78 \({api.title}\)"):
         decode(api, SPOKEN[api], CORRELATION_ID + 1, memoryview(RESPONSES[api]))
+
+
+def test_missing_memory_is_no_fault_of_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(frame_codec, "check_lengths", no_memory)
+    with pytest.raises(MemoryError):
+        decode(FETCH, SPOKEN[FETCH], CORRELATION_ID, memoryview(RESPONSES[FETCH]))
 
 
 @pytest.mark.parametrize("api", RESPONSES)

@@ -314,6 +314,14 @@ def test_larger_batches_than_usual_are_read_between_others(codec: Codec, monkeyp
     assert rows_of(part) == rows
 
 
+@pytest.mark.parametrize("limit", [decoder.MAX_DECOMPRESSED_BYTES, 200_000])
+def test_batches_without_a_codec_follow_one_that_was_compressed_more_than_usual(limit: int) -> None:
+    rows = [Row(0, value=bytes(190_000)), *(Row(offset, value=bytes(300_000)) for offset in range(1, 5))]
+    part = fetched(b"".join(batch([row], Codec.NONE if row.offset else Codec.ZSTD) for row in rows))
+
+    assert [len(found) for found in decode([part], ["offset"], limit)] == [4, 1]
+
+
 @pytest.mark.parametrize("codec", Codec)
 def test_memory_is_reserved_for_what_was_fetched(codec: Codec) -> None:
     memory = ReusableBuffer()

@@ -105,6 +105,20 @@ def test_missing_pyspark_is_a_warning_and_a_broken_one_a_failure() -> None:
     assert [found and found.verdict for found in (missing, broken)] == [WARN, FAIL]
 
 
+def test_machine_without_pyspark_needs_neither_java_nor_a_python_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_but_pyspark(name: str) -> object:
+        if name == "pyspark":
+            raise ModuleNotFoundError(name, name=name)
+        return object()
+
+    monkeypatch.setattr(machine_checks, "import_module", all_but_pyspark)
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+
+    found = {finding.check: finding.verdict for finding in machine_checks.machine_findings()}
+    assert found == {"python": OK, "package pyspark": WARN}
+
+
 @pytest.mark.parametrize(
     ("told", "text"),
     [

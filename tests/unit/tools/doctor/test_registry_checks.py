@@ -20,9 +20,9 @@ def registry() -> Iterator[MockRegistry]:
         yield registry
 
 
-def findings(registry: MockRegistry | None, *topics: str, **options: str) -> list[Finding]:
+def findings(registry: MockRegistry | None, *topics: str, writes: bool = False, **options: str) -> list[Finding]:
     url = {} if registry is None else {"schema.registry.url": registry.url}
-    rest, typed = split_typed_options({**SERVERS, **url, **options}, topics)
+    rest, typed = split_typed_options({**SERVERS, **url, **options}, topics, writes=writes)
     assert rest == SERVERS
     return list(registry_findings(typed, topics, timeout_ms=1_000))
 
@@ -66,6 +66,20 @@ def test_a_schema_of_an_option_needs_no_registry() -> None:
 
 def test_without_topics_their_subjects_are_unknown(registry: MockRegistry) -> None:
     assert findings(registry, valueFormat="avro")[1].verdict is Verdict.WARN
+
+
+def test_schema_that_a_write_registers_need_not_be_there(registry: MockRegistry) -> None:
+    _, value = findings(registry, "t", writes=True, valueFormat="avro", **{"auto.register.schemas": "true"})
+
+    assert (value.check, value.verdict) == ("value", Verdict.OK)
+    assert registry.requests == ["GET /subjects"]
+
+
+def test_schema_of_a_write_may_have_a_subject_of_its_own(registry: MockRegistry) -> None:
+    subject = {"valueSubjectNameStrategy": "record", "valueRecordName": "A"}
+    _, value = findings(registry, "t", writes=True, valueFormat="avro", valueSchema='"int"', **subject)
+
+    assert value.verdict is Verdict.OK
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
