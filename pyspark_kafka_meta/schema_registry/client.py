@@ -265,7 +265,7 @@ class RegistryClient:
                 f"no TLS connection to the schema registry at {url} ({reason}): check the URL, and the client "
                 "certificate in schema.registry.ssl.keystore options"
             ) from None
-        except (OSError, ConnectError) as error:
+        except (OSError, UnicodeError, ConnectError) as error:  # UnicodeError: not a host name
             raise _TryAgain(
                 SchemaRegistryError(f"cannot reach the schema registry at {url}: {_cause(error)}")
             ) from None

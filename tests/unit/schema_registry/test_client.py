@@ -130,6 +130,11 @@ def test_what_the_registry_does_not_have_is_an_error_of_its_own(registry: MockRe
     assert caught.value.code == code
 
 
+def test_a_name_that_no_host_can_have_is_one_sentence() -> None:
+    with pytest.raises(SchemaRegistryError, match="cannot reach the schema registry at http://a..b"):
+        RegistryClient(options("http://a..b", timeout_ms=1)).subjects()
+
+
 def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     registry.respond(503, times=2)
