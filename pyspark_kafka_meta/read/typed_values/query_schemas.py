@@ -155,14 +155,15 @@ def _described(version: SubjectVersion) -> str:
 
 
 def fingerprint(schema: SchemaText) -> str:
-    """Equal for equal schemas, whatever their ids and the layout of their JSON."""
+    """Equal for equal schemas, whatever their ids and the blanks in their JSON. The order of names counts: JSON Schema
+    has that of its columns."""
     message = [str(schema.message)] if schema.message else []
-    return _digest("\n".join([*map(_canonical, (schema.text, *schema.references)), *message]))
+    return _digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message]))
 
 
-def _canonical(text: str) -> str:
+def _compact(text: str) -> str:
     try:
-        return json.dumps(json.loads(text), sort_keys=True)
+        return json.dumps(json.loads(text))
     except ValueError:
         return text
 

@@ -120,8 +120,9 @@ def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
         of_query(None, valueSchema=str(tmp_path / "other"))
 
 
-def test_a_fingerprint_ignores_the_layout_of_json() -> None:
-    assert fingerprint(SchemaText('{"a": 1, "b": 2}')) == fingerprint(SchemaText('{"b":2,"a":1}'))
+def test_a_fingerprint_ignores_the_blanks_of_json_and_sees_the_order_of_columns() -> None:
+    assert fingerprint(SchemaText('{"a": 1, "b": 2}')) == fingerprint(SchemaText('{"a":1,"b":2}'))
+    assert fingerprint(SchemaText('{"a": 1, "b": 2}')) != fingerprint(SchemaText('{"b": 2, "a": 1}'))
     assert fingerprint(SchemaText('{"a": 1}')) != fingerprint(SchemaText('{"a": 2}'))
     assert fingerprint(SchemaText('"a"', ('"b"',))) != fingerprint(SchemaText('"a"'))
 
