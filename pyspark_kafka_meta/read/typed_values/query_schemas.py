@@ -194,7 +194,8 @@ def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
             continue
         raise SchemaChangedError(
             f"{change}, with other columns. Set '{column.column}SchemaVersion' to a number: the new version to go on "
-            "with the new columns, or the old one to keep the columns"
+            f"with the new columns, or the old one to keep the columns; or set '{column.column}Schema', if no number "
+            "is right for all subjects"
         )
 
 

@@ -158,7 +158,7 @@ def test_a_later_version_with_other_columns_is_refused_unless_the_user_names_it(
     pins = of_query(registry).pins
     register(registry, "t-value", WIDE)
 
-    with pytest.raises(SchemaChangedError, match="Set 'valueSchemaVersion' to a number"):
+    with pytest.raises(SchemaChangedError, match=r"Set 'valueSchemaVersion' to a number: .*; or set 'valueSchema'"):
         check_pins(pins, of_query(registry))
     check_pins(pins, of_query(registry, valueSchemaVersion="1"))
     assert caplog.records == []
