@@ -1,7 +1,7 @@
 """Frames before encoded values, in which serializers name the writer's schema.
 
-Confluent's serializers write the byte 0 and the id as 4 bytes, Apicurio's with `apicurio.registry.use-id` 8 bytes. All
-frames of a column are read together.
+Confluent's serializers write the byte 0 and the id as 4 bytes, Apicurio's `DefaultIdHandler` as 8 bytes. All frames of
+a column are read together.
 """
 
 from __future__ import annotations
