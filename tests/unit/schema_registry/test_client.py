@@ -169,6 +169,14 @@ def test_another_url_is_asked_if_one_fails(registry: MockRegistry) -> None:
         assert time.monotonic() - started < 5
 
 
+def test_a_registry_that_hangs_leaves_time_for_the_next_url(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asks = RegistryClient(options(f"http://127.0.0.1:{silent.getsockname()[1]}", registry.url, timeout_ms=2_000))
+
+        assert asks.schema(1).schema.text == '"int"'
+
+
 def test_a_response_that_trickles_ends_at_the_deadline() -> None:
     def serve(listener: socket.socket) -> None:
         with listener.accept()[0] as peer:
