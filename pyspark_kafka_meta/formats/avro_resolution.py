@@ -4,8 +4,8 @@ Source: "Schema Resolution" in the specification of Apache Avro 1.12, and `org.a
 choice: names of records need not match outside unions, and a type prefers the branch of a reader's union that is the
 same type, then one that it can be promoted to.
 
-Unlike in Java, a time has the same meaning before and after: milliseconds that a reader wants as microseconds are
-converted, a decimal must keep its scale, and a date cannot be read as a timestamp.
+Unlike in Java, a time or number has the same meaning before and after: milliseconds that a reader wants as microseconds
+are converted, a decimal must keep its scale and is no string, and a date cannot be read as a timestamp.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def _primitive(writer: Primitive, reader: Primitive, field: str) -> Column:
             return Real(kind, field, 4 if writer.type == "float" else 8)
         case "int" | "long":
             return Integer(kind, field, 32 if writer.type == "int" else 64, *_units(writer, reader, field))
+        case _ if "string" in (writer.type, reader.type) and _is_decimal(writer) != _is_decimal(reader):
+            raise ValueSchemaError(f"{_where(field)}the writer's {_kind(writer)} cannot be read as {_kind(reader)}")
         case _:
             return _bytes(writer, reader, field)
 
@@ -132,12 +134,16 @@ def _bytes(writer: Primitive | Fixed, reader: Primitive | Fixed, field: str) -> 
     kind = arrow_type(reader)
     if not pa.types.is_decimal(kind):
         return Binary(kind, field, size)
-    if writer.logical and writer.logical.name == "decimal" and writer.logical.scale != kind.scale:
+    if writer.logical and _is_decimal(writer) and writer.logical.scale != kind.scale:
         raise ValueSchemaError(
             f"{_where(field)}the writer's decimal has {writer.logical.scale} digits after the point, the reader's "
             f"{kind.scale}"
         )
     return Decimal(kind, field, size)
+
+
+def _is_decimal(schema: Primitive | Fixed) -> bool:
+    return schema.logical is not None and schema.logical.name == "decimal"
 
 
 def _enumeration(writer: Enumeration, reader: Enumeration, field: str) -> Column:

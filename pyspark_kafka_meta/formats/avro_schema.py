@@ -126,7 +126,8 @@ AvroSchema: TypeAlias = Primitive | Array | Map | Union | Named
 
 
 def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
-    """The type of a schema text. `references` are texts that define types it names, each after those that it needs.
+    """The type of a schema text. `references` are texts that define types it names, each after those that it needs. A
+    type may be defined again in the same way, as in the schemas of several records, which are registered one by one.
 
     Raises:
         ValueSchemaError: a text is no Avro schema, a type is recursive, or it has too many parts for columns.
@@ -238,7 +239,8 @@ class _Parser:
 
     def _define(self, schema: dict[str, Any], namespace: str) -> Named:
         name = _full_name(_text(schema, "name"), schema.get("namespace", namespace) or "")
-        if name in self._named or name in PRIMITIVES:
+        before = self._named.get(name)
+        if name in PRIMITIVES or (name in self._named and before is None):
             raise ValueSchemaError(f"an Avro schema defines the type {name!r} twice")
         self._named[name] = None
         namespace = name.rpartition(".")[0]
@@ -250,8 +252,10 @@ class _Parser:
             defined = _enumeration(schema, name, aliases)
         else:
             defined = Record(name, self._fields(schema, name, namespace), aliases)
-        self._named[name] = defined
-        return defined
+        if before is not None and before != defined:
+            raise ValueSchemaError(f"an Avro schema defines the type {name!r} twice, with a difference")
+        self._named[name] = before or defined  # the same object, so that comparisons of types with it end at once
+        return before or defined
 
     def _fields(self, schema: dict[str, Any], record: str, namespace: str) -> tuple[Field, ...]:
         given = schema.get("fields")

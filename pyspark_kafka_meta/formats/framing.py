@@ -1,7 +1,7 @@
 """Frames before encoded values, in which serializers name the writer's schema.
 
-Confluent's serializers write the byte 0 and the id as 4 bytes, Apicurio's with `apicurio.registry.use-id` 8 bytes. All
-frames of a column are read together.
+Confluent's serializers write the byte 0 and the id as 4 bytes, Apicurio's `DefaultIdHandler` as 8 bytes. All frames of
+a column are read together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unframed(NamedTuple):
         rows: indexes of the rows with a frame; a null has none.
         schema_ids: in the frames of these rows.
         payloads: what follows their frames, of type binary.
-        faults: of rows that are not null and have no frame.
+        faults: of rows that are not null and have no frame; no id is negative.
     """
 
     rows: npt.NDArray[np.intp]
@@ -52,11 +52,13 @@ def unframe(values: pa.Array, id_bytes: int) -> Unframed:
     starts, lengths = offsets[:-1], np.diff(offsets)
     is_valid = np.asarray(values.is_valid())
     is_framed = is_valid & (lengths > id_bytes)
-    is_framed[is_framed] = data[starts[is_framed]] == MAGIC
+    first = starts[is_framed]
+    is_framed[is_framed] = (data[first] == MAGIC) & (data[first + 1] < 0x80)
     rows = np.flatnonzero(is_framed)
     frames = data[starts[rows][:, np.newaxis] + np.arange(1, 1 + id_bytes)]
     schema_ids = frames.view(f">i{id_bytes}").ravel().astype(np.int64)
-    faults = [Fault(row, _fault(int(lengths[row]), id_bytes)) for row in np.flatnonzero(is_valid & ~is_framed).tolist()]
+    unframed = np.flatnonzero(is_valid & ~is_framed).tolist()
+    faults = [Fault(row, _fault(data[starts[row] : offsets[row + 1]], id_bytes)) for row in unframed]
     return Unframed(rows, schema_ids, _segments(data, starts[rows] + 1 + id_bytes, offsets[rows + 1]), faults)
 
 
@@ -137,10 +139,10 @@ def _zigzag(data: npt.NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     raise IndexError
 
 
-def _fault(length: int, id_bytes: int) -> str:
-    if length <= id_bytes:
-        return f"no frame: {length} bytes are shorter than a frame of {1 + id_bytes} bytes"
-    return "no frame: its first byte is not 0"
+def _fault(value: npt.NDArray[np.uint8], id_bytes: int) -> str:
+    if len(value) <= id_bytes:
+        return f"no frame: {len(value)} bytes are shorter than a frame of {1 + id_bytes} bytes"
+    return "no frame: its first byte is not 0" if value[0] != MAGIC else "no frame: its schema id is negative"
 
 
 def _buffers(values: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.formats.values import ValueDecoder, ValueEncoder
 
 COMPILED_SCHEMAS = 1_000
-"""A process keeps as many compiled pairs of schemas."""
+"""A process keeps as many compiled pairs of schemas, and types of schemas: each batch of records needs both."""
 
 
 class SchemaText(NamedTuple):
@@ -64,6 +64,7 @@ class Format:
     has_message_indexes: bool = False
 
 
+@lru_cache(COMPILED_SCHEMAS)
 def _avro_type(schema: SchemaText) -> pa.DataType:
     from pyspark_kafka_meta.formats.avro_schema import arrow_type, parse_avro
 
@@ -108,6 +109,7 @@ def _protobuf(schema: SchemaText) -> ProtobufSchema:
         raise ValueSchemaError(f"its schema has no such message type: {error}") from None
 
 
+@lru_cache(COMPILED_SCHEMAS)
 def _protobuf_type(schema: SchemaText) -> pa.DataType:
     from pyspark_kafka_meta.formats.protobuf_schema import arrow_type
 
@@ -121,6 +123,7 @@ def _protobuf_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     return protobuf_decoder(_protobuf(writer), _protobuf(reader))
 
 
+@lru_cache(COMPILED_SCHEMAS)
 def _json_type(schema: SchemaText) -> pa.DataType:
     from pyspark_kafka_meta.formats.json_schema import parse_json_schema
 

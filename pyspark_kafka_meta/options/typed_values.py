@@ -99,6 +99,14 @@ def _parse_user_info(text: str) -> Secret:
     return Secret(text)
 
 
+def _parse_token(text: str) -> Secret:
+    """Without the line break at the end of a token's file. Python's HTTP client repeats a header that it refuses."""
+    token = text.strip()
+    if not re.fullmatch(r"[!-~]+", token):
+        raise ValueError
+    return Secret(token)
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryOptions:
     """Where the schema registry is, and how requests to it are authenticated and encrypted.
@@ -122,7 +130,13 @@ class RegistryOptions:
         "Option 'schema.registry.basic.auth.user.info' must be user:password",
         "Login at the registry as user:password, or API key and secret.",
     )
-    bearer_token: Secret | None = _secret("schema.registry.bearer.auth.token", "Token for the registry, instead.")
+    bearer_token: Secret | None = _rows.option(
+        "schema.registry.bearer.auth.token",
+        None,
+        _parse_token,
+        "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
+        "Token for the registry, instead.",
+    )
     timeout_ms: int = _rows.number(
         "schema.registry.timeout.ms", "60000", "Maximum duration of a request to the registry with its retries.", low=1
     )

@@ -25,7 +25,8 @@ from pyspark_kafka_meta.model import shortened
 from pyspark_kafka_meta.options import HIDDEN, RegistryOptions
 
 ATTEMPT_TIMEOUT_S = 10.0
-"""A registry that takes longer for one attempt is asked again, or the next URL."""
+"""A registry that takes longer for one attempt, or than its share of the time left for all URLs, is asked again, or the
+next URL."""
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 5.0
 """The wait before a retry doubles each time, with jitter of a half."""
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
@@ -228,8 +229,10 @@ class RegistryClient:
         failures = 0
         error: SchemaRegistryError | None = None
         while True:
+            untried, now = len(self._urls) - failures % len(self._urls), time.monotonic()
             try:
-                return self._attempt(method, path, asked, body, min(deadline, time.monotonic() + ATTEMPT_TIMEOUT_S))
+                share_s = min((deadline - now) / untried, ATTEMPT_TIMEOUT_S)
+                return self._attempt(method, path, asked, body, now + share_s)
             except _TryAgain as failed:
                 error = error if error is not None and failed.is_timeout else failed.error
                 self._current = (self._current + 1) % len(self._urls)
@@ -265,7 +268,7 @@ class RegistryClient:
                 f"no TLS connection to the schema registry at {url} ({reason}): check the URL, and the client "
                 "certificate in schema.registry.ssl.keystore options"
             ) from None
-        except (OSError, ConnectError) as error:
+        except (OSError, UnicodeError, ConnectError) as error:  # UnicodeError: not a host name
             raise _TryAgain(
                 SchemaRegistryError(f"cannot reach the schema registry at {url}: {_cause(error)}")
             ) from None

@@ -1,6 +1,7 @@
 """`KnownSchemas`: the schemas that a process knows of its registries, each fetched once.
 
-Spark gives a Python worker tasks of any query, so the schemas are kept by the registry's URLs.
+Spark gives a Python worker tasks of any query, so the schemas are kept by the registry. A login belongs to it: one URL
+of Confluent Cloud leads to the registries of many environments, each with the ids of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyspark_kafka_meta.errors import UnknownSchemaError
+from pyspark_kafka_meta.options import RegistryOptions
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient
 
 UNKNOWN_FOR_S = 60.0
@@ -17,8 +19,6 @@ UNKNOWN_FOR_S = 60.0
 MAX_UNKNOWN_IDS = 100
 """Of a registry in this time. With more, values have other frames or none, and each may name another id: then the
 registry is not asked for every record. Tasks carry the ids of the query's own subjects."""
-
-Urls = tuple[str, ...]
 
 
 class KnownSchemas:
@@ -31,27 +31,28 @@ class KnownSchemas:
         """
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[tuple[Urls, int], RegisteredSchema] = {}
-        self._unknown: dict[tuple[Urls, int], tuple[UnknownSchemaError, float]] = {}
+        self._known: dict[tuple[RegistryOptions, int], RegisteredSchema] = {}
+        self._unknown: dict[RegistryOptions, dict[int, tuple[UnknownSchemaError, float]]] = {}
 
-    def add(self, urls: Urls, schemas: Iterable[RegisteredSchema]) -> None:
+    def add(self, registry: RegistryOptions, schemas: Iterable[RegisteredSchema]) -> None:
         with self._lock:
-            self._known |= {(urls, schema.schema_id): schema for schema in schemas}
+            self._known |= {(registry, schema.schema_id): schema for schema in schemas}
 
-    def schema(self, urls: Urls, schema_id: int, client: RegistryClient) -> RegisteredSchema:
+    def schema(self, registry: RegistryOptions, schema_id: int, client: RegistryClient) -> RegisteredSchema:
         """The schema of an id, which `client` fetches if it is not known.
 
         Raises:
             UnknownSchemaError: the registry does not have the id, or did not a short time ago, or so many others.
             SchemaRegistryError: as `RegistryClient.schema`.
         """
-        key = urls, schema_id
+        key = registry, schema_id
         with self._lock:
             if key in self._known:
                 return self._known[key]
-            unknown = self._unknown_of(urls)
+            unknown = self._unknown_of(registry)
             if schema_id in unknown:
-                raise UnknownSchemaError(str(unknown[schema_id]), unknown[schema_id].code)
+                error, _ = unknown[schema_id]
+                raise UnknownSchemaError(str(error), error.code)
             if len(unknown) >= MAX_UNKNOWN_IDS:
                 raise UnknownSchemaError(
                     f"the schema registry was not asked for schema id {schema_id}, because it did not have "
@@ -59,16 +60,17 @@ class KnownSchemas:
                 )
             try:
                 self._known[key] = client.schema(schema_id)
-            except UnknownSchemaError as error:
-                self._unknown[key] = error, self._clock() + UNKNOWN_FOR_S
+            except UnknownSchemaError as missing:
+                unknown[schema_id] = missing, self._clock() + UNKNOWN_FOR_S
                 raise
             return self._known[key]
 
-    def _unknown_of(self, urls: Urls) -> dict[int, UnknownSchemaError]:
-        """The errors by id; forgets older errors."""
+    def _unknown_of(self, registry: RegistryOptions) -> dict[int, tuple[UnknownSchemaError, float]]:
+        """The errors by id, with the time until which they hold; forgets older errors."""
         now = self._clock()
-        self._unknown = {key: (error, until) for key, (error, until) in self._unknown.items() if now < until}
-        return {schema_id: error for (known_urls, schema_id), (error, _) in self._unknown.items() if known_urls == urls}
+        held = {schema_id: each for schema_id, each in self._unknown.get(registry, {}).items() if now < each[1]}
+        self._unknown[registry] = held
+        return held
 
 
 worker_schemas = KnownSchemas()

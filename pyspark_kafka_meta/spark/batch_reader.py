@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 TOPIC_NAMES_BYTES = 4 * 1024 * 1024
 """Of a batch: what its tasks together carry of the names of all topics. With 5,000 topics, each of 500 tasks carried
 190 kB uncompressed."""
+SCHEMAS_BYTES = 4 * 1024 * 1024
+"""Of a batch: what its tasks together carry of writers' schemas, which may have megabytes in each task."""
 
 
 class Task(InputPartition):
@@ -112,8 +114,8 @@ def new_tasks(
 ) -> list[InputPartition]:
     """A task for each sequence of ranges. Call it in a planner's process, which knows its driver.
 
-    As many tasks carry the names of all topics as `TOPIC_NAMES_BYTES` allows: the first ones, which Spark starts first
-    and in different workers.
+    As many tasks carry the names of all topics as `TOPIC_NAMES_BYTES` allows, and the schemas as `SCHEMAS_BYTES`: the
+    first ones, which Spark starts first and in different workers. Workers keep both, and ask for what they lack.
 
     Args:
         schemas: that writers of the records may have used.
@@ -121,9 +123,12 @@ def new_tasks(
     from pyspark_kafka_meta.events.origin import driver_name
 
     driver, names = driver_name(), _compressed(topics)
-    with_names = TOPIC_NAMES_BYTES // len(names)
     known = zlib.compress(pickle.dumps(tuple(schemas))) if schemas else b""
-    return [Task(ranges, names if index < with_names else b"", driver, known) for index, ranges in enumerate(planned)]
+    with_names, with_schemas = TOPIC_NAMES_BYTES // len(names), SCHEMAS_BYTES // max(1, len(known))
+    return [
+        Task(ranges, names if index < with_names else b"", driver, known if index < with_schemas else b"")
+        for index, ranges in enumerate(planned)
+    ]
 
 
 def _compressed(topics: Collection[str]) -> bytes:

@@ -48,7 +48,7 @@ def typed_rows(
     client = None
     if registry is not None:
         client = RegistryClient(registry, partial(record_lookup, events, RefreshReason.UNKNOWN_SCHEMA))
-        worker_schemas.add(_urls(registry), known)
+        worker_schemas.add(registry, known)
     typed = {
         reader.column.column: TypedColumn(
             reader.format, reader.column.framing, reader.schema, partial(_writer, reader.format, registry, client)
@@ -74,15 +74,10 @@ def _writer(
 ) -> SchemaText:
     """The schema of an id in a frame."""
     assert registry is not None and client is not None, "the options refuse frames without a registry"
-    registered = worker_schemas.schema(_urls(registry), schema_id, client)
+    registered = worker_schemas.schema(registry, schema_id, client)
     if registered.kind != wanted.registry_type:
         raise ValueSchemaError(f"its schema is {registered.kind}, not {wanted.title}")
     return registered.schema
-
-
-def _urls(registry: RegistryOptions) -> tuple[str, ...]:
-    assert registry.urls is not None
-    return registry.urls
 
 
 def record_lookup(events: EventRecorder, reason: RefreshReason, lookup: RegistryLookup) -> None:

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 WATCH_INTERVAL_S, WATCH_BACKOFF_S = 5.0, 30.0
 """How often the planner of a stream looks for new versions, at most, and after a failure."""
 WATCH_TIMEOUT_MS = 2_000
+"""Of a request, and of all before one micro-batch."""
 MAX_WRITERS = 20
 """The newest versions of a subject that tasks carry."""
 
@@ -155,14 +157,15 @@ def _described(version: SubjectVersion) -> str:
 
 
 def fingerprint(schema: SchemaText) -> str:
-    """Equal for equal schemas, whatever their ids and the layout of their JSON."""
+    """Equal for equal schemas, whatever their ids and the blanks in their JSON. The order of names counts: JSON Schema
+    has that of its columns."""
     message = [str(schema.message)] if schema.message else []
-    return _digest("\n".join([*map(_canonical, (schema.text, *schema.references)), *message]))
+    return _digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message]))
 
 
-def _canonical(text: str) -> str:
+def _compact(text: str) -> str:
     try:
-        return json.dumps(json.loads(text), sort_keys=True)
+        return json.dumps(json.loads(text))
     except ValueError:
         return text
 
@@ -191,14 +194,15 @@ def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
             continue
         raise SchemaChangedError(
             f"{change}, with other columns. Set '{column.column}SchemaVersion' to a number: the new version to go on "
-            "with the new columns, or the old one to keep the columns"
+            f"with the new columns, or the old one to keep the columns; or set '{column.column}Schema', if no number "
+            "is right for all subjects"
         )
 
 
 class WriterSchemas:
     """The schemas of the versions of the subjects that a query reads, for its tasks.
 
-    A registry that fails does not delay a plan: workers ask for what they lack.
+    A registry that fails or is slow does not delay a plan: workers ask for what they lack.
     """
 
     def __init__(
@@ -212,29 +216,40 @@ class WriterSchemas:
             clock: seconds that never go back.
         """
         framed = [reader for reader in schemas.readers if reader.column.framing is not Framing.NONE]
-        self._subjects = tuple(dict.fromkeys(subject for reader in framed for subject in reader.subjects))
+        self._subjects = deque(dict.fromkeys(subject for reader in framed for subject in reader.subjects))
         self._client = _quick_client(schemas.typed.registry, report)
         self._clock = clock
         self._due = -math.inf
-        self._by_version: dict[tuple[str, int], RegisteredSchema] = {}
+        self._by_subject: dict[str, dict[int, RegisteredSchema]] = {}
 
     def current(self) -> tuple[RegisteredSchema, ...]:
         """The schemas by now, asked for again if that is due."""
         if self._client is not None and self._clock() >= self._due:
             try:
-                for subject in self._subjects:
-                    self._update(self._client, subject)
+                self._update(self._client, self._clock() + WATCH_TIMEOUT_MS / 1000)
                 self._due = self._clock() + WATCH_INTERVAL_S
             except SchemaRegistryError as error:
                 logger.warning("%s; workers ask for schemas themselves", error)
                 self._due = self._clock() + WATCH_BACKOFF_S
-        return tuple({schema.schema_id: schema for schema in self._by_version.values()}.values())
+        known = (schema for versions in self._by_subject.values() for schema in versions.values())
+        return tuple({schema.schema_id: schema for schema in known}.values())
 
-    def _update(self, client: RegistryClient, subject: str) -> None:
-        with suppress(UnknownSchemaError):  # no schema yet, or not under this subject
-            for version in client.versions(subject)[-MAX_WRITERS:]:
-                if (subject, version) not in self._by_version:
-                    self._by_version[subject, version] = client.version(subject, version).registered
+    def _update(self, client: RegistryClient, until: float) -> None:
+        """Ask for each subject, or for as many as there is time for: those first that were not asked for longest."""
+        for _ in range(len(self._subjects)):
+            if self._clock() >= until:
+                return
+            subject = self._subjects[0]
+            self._subjects.rotate(-1)
+            with suppress(UnknownSchemaError):  # no schema yet, or not under this subject
+                self._update_subject(client, subject, until)
+
+    def _update_subject(self, client: RegistryClient, subject: str, until: float) -> None:
+        newest, before = client.versions(subject)[-MAX_WRITERS:], self._by_subject.get(subject, {})
+        kept = self._by_subject[subject] = {version: before[version] for version in newest if version in before}
+        for version in reversed(newest):
+            if version not in kept and self._clock() < until:
+                kept[version] = client.version(subject, version).registered
 
 
 def _quick_client(registry: RegistryOptions | None, report: Callable[[RegistryLookup], None]) -> RegistryClient | None:

@@ -173,7 +173,7 @@ def _error(column: str, value: Malformed, place: TopicPartition, offset: int) ->
     named = "" if value.schema_id is None else f" of schema id {value.schema_id}"
     return MalformedRecordError(
         f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. Set 'onMalformedRecord' to "
-        "null, or to record to read the cause and the bytes as a row",
+        "record to read the cause and the bytes as a row, or to null to read a null without its bytes",
         place.topic,
         place.partition,
         offset,

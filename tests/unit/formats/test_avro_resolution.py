@@ -175,6 +175,8 @@ def test_a_field_that_the_reader_lacks_is_skipped(kind: Any, value: bytes) -> No
         (enum("A"), enum("A", name="X"), "the writer's enumeration E cannot be read as enumeration X"),
         (logical("int", "date"), logical("long", "timestamp-millis"), "date cannot be read as timestamp-millis"),
         (decimal(4, 2), decimal(4, 1), "the writer's decimal has 2 digits after the point, the reader's 1"),
+        ("string", decimal(4, 2), "the writer's string cannot be read as decimal"),
+        (decimal(4, 2), "string", "the writer's decimal cannot be read as string"),
         (record(), record(field("a", "int")), "field 'a': the writer lacks the field, and the reader has no default"),
         (record(), record(field("a", "int", default="x")), "field 'a': the default does not have the field's type"),
         (record(), record(field("a", decimal(1, 0), default="\u00ff\u0000")), "field 'a': the default is wrong"),

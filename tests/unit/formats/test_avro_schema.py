@@ -226,11 +226,22 @@ def test_a_recursive_type_is_refused_by_name(schema: Any) -> None:
         parsed(schema)
 
 
+def test_schemas_of_several_records_may_define_the_same_type() -> None:
+    address = record("Address", "string")
+    union = [record("Order", address), record("Customer", address, "Address")]
+
+    assert parsed(union) == parsed([record("Order", "Address"), record("Customer", "Address", "Address")], address)
+    with pytest.raises(ValueSchemaError, match="defines the type 'Address' twice, with a difference"):
+        parsed([record("Order", address), record("Customer", record("Address", "int"))])
+
+
 def test_types_that_use_others_twice_do_not_grow_without_bound() -> None:
     doubled = [record("R0", "int"), *(record(f"R{index}", f"R{index - 1}", f"R{index - 1}") for index in range(1, 40))]
 
     with pytest.raises(ValueSchemaError, match="more than 100000 types"):
         parsed("R39", *doubled)
+    with pytest.raises(ValueSchemaError, match="more than 100000 types"):
+        parsed("R39", *doubled, *({**each, "doc": "again"} for each in doubled))
 
 
 def test_types_are_not_nested_too_deep() -> None:

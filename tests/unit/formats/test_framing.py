@@ -24,7 +24,7 @@ def test_ids_and_payloads_of_a_column(id_bytes: int) -> None:
 
 
 def test_a_value_without_a_frame_is_a_fault() -> None:
-    values = pa.array([b"\0\0\0\0\7a", b'{"json": true}', b"\0\0\0\0", b"", None], pa.binary())
+    values = pa.array([b"\0\0\0\0\7a", b'{"json": true}', b"\0\0\0\0", b"", None, b"\0\xff\xff\xff\xfe"], pa.binary())
 
     unframed = unframe(values, 4)
 
@@ -32,6 +32,7 @@ def test_a_value_without_a_frame_is_a_fault() -> None:
         Fault(1, "no frame: its first byte is not 0"),
         Fault(2, "no frame: 4 bytes are shorter than a frame of 5 bytes"),
         Fault(3, "no frame: 0 bytes are shorter than a frame of 5 bytes"),
+        Fault(5, "no frame: its schema id is negative"),
     ]
     assert unframed.rows.tolist() == [0]
 

@@ -133,6 +133,10 @@ BAD = [
         {**AVRO, "schema.registry.basic.auth.user.info": SECRET},
         "Option 'schema.registry.basic.auth.user.info' must be user:password",
     ),
+    (
+        {**AVRO, "schema.registry.bearer.auth.token": f"{SECRET}\nx: y"},
+        "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
+    ),
     ({**AVRO, "schema.registry.url": f"http://me:{SECRET}@a"}, "Option 'schema.registry.url' must be http://host:port"),
     (
         {**AVRO, "schema.registry.ssl.keystore.location": "a.pem"},
@@ -161,6 +165,16 @@ def test_a_pattern_of_topics_needs_a_schema_that_does_not_depend_on_them() -> No
     assert SourceOptions.parse({**pattern, "valueSchema": '"int"'}).typed.columns
     record = {"valueSubjectNameStrategy": "record", "valueRecordName": "a.B"}
     assert SourceOptions.parse({**pattern, **record}).typed.columns
+
+
+def test_a_token_has_no_line_break_of_its_file() -> None:
+    """Python's HTTP client would refuse the header, with its text in the error."""
+    registry = SourceOptions.parse(
+        {**MINIMAL, **AVRO, "schema.registry.bearer.auth.token": f"{SECRET}\n"}
+    ).typed.registry
+
+    assert registry is not None and registry.bearer_token is not None
+    assert registry.bearer_token.reveal() == SECRET
 
 
 def test_a_login_over_http_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

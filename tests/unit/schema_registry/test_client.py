@@ -130,6 +130,11 @@ def test_what_the_registry_does_not_have_is_an_error_of_its_own(registry: MockRe
     assert caught.value.code == code
 
 
+def test_a_name_that_no_host_can_have_is_one_sentence() -> None:
+    with pytest.raises(SchemaRegistryError, match=r"cannot reach the schema registry at http://a\.\.b"):
+        RegistryClient(options("http://a..b", timeout_ms=1)).subjects()
+
+
 def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     registry.respond(503, times=2)
@@ -162,6 +167,14 @@ def test_another_url_is_asked_if_one_fails(registry: MockRegistry) -> None:
         started = time.monotonic()
         assert asks.schema(1).schema.text == '"int"'
         assert time.monotonic() - started < 5
+
+
+def test_a_registry_that_hangs_leaves_time_for_the_next_url(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asks = RegistryClient(options(f"http://127.0.0.1:{silent.getsockname()[1]}", registry.url, timeout_ms=2_000))
+
+        assert asks.schema(1).schema.text == '"int"'
 
 
 def test_a_response_that_trickles_ends_at_the_deadline() -> None:
@@ -227,21 +240,32 @@ def test_each_request_is_reported(registry: MockRegistry) -> None:
 # --- known schemas ----------------------------------------------------------------------------------------------------
 
 
+REGISTRY = options("u")
+
+
 def test_an_id_is_fetched_once(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     known, asks = KnownSchemas(), client(registry)
 
-    assert known.schema(("u",), 1, asks) == known.schema(("u",), 1, asks)
+    assert known.schema(REGISTRY, 1, asks) == known.schema(REGISTRY, 1, asks)
     assert len(registry.requests) == 1
-    known.schema(("v",), 1, asks)
+    known.schema(options("v"), 1, asks)
     assert len(registry.requests) == 2
+
+
+def test_another_login_may_lead_to_another_registry_at_the_same_url(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    known, given = KnownSchemas(), RegisteredSchema(1, "AVRO", SchemaText('"string"'))
+    known.add(options("u", user_info=Secret("production:1")), [given])
+
+    assert known.schema(options("u", user_info=Secret("staging:1")), 1, client(registry)).schema.text == '"int"'
 
 
 def test_given_schemas_are_not_fetched(registry: MockRegistry) -> None:
     known, given = KnownSchemas(), RegisteredSchema(5, "AVRO", SchemaText('"int"'))
-    known.add(("u",), [given])
+    known.add(REGISTRY, [given])
 
-    assert known.schema(("u",), 5, client(registry)) == given
+    assert known.schema(REGISTRY, 5, client(registry)) == given
     assert registry.requests == []
 
 
@@ -250,13 +274,13 @@ def test_an_unknown_id_is_asked_for_again_after_a_while(registry: MockRegistry) 
     known, asks = KnownSchemas(lambda: now), client(registry)
     for _ in range(2):
         with pytest.raises(UnknownSchemaError):
-            known.schema(("u",), 1, asks)
+            known.schema(REGISTRY, 1, asks)
     assert len(registry.requests) == 1
 
     registry.register("t-value", '"int"')
     now = UNKNOWN_FOR_S
 
-    assert known.schema(("u",), 1, asks).schema.text == '"int"'
+    assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'
 
 
 def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids(registry: MockRegistry) -> None:
@@ -265,13 +289,13 @@ def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids
     registry.register("t-value", '"int"')
     for schema_id in range(1_000, 1_000 + 5 * MAX_UNKNOWN_IDS):
         with pytest.raises(UnknownSchemaError):
-            known.schema(("u",), schema_id, asks)
+            known.schema(REGISTRY, schema_id, asks)
 
     assert len(registry.requests) == MAX_UNKNOWN_IDS
     with pytest.raises(
         UnknownSchemaError, match="was not asked for schema id 1, because it did not have 100 other ids"
     ):
-        known.schema(("u",), 1, asks)
-    known.schema(("another registry",), 1, asks)
+        known.schema(REGISTRY, 1, asks)
+    known.schema(options("another registry"), 1, asks)
     now = UNKNOWN_FOR_S
-    assert known.schema(("u",), 1, asks).schema.text == '"int"'
+    assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'

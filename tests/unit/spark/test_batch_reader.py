@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import Random
 
 import pytest
 
@@ -17,7 +18,7 @@ from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
-from pyspark_kafka_meta.spark.batch_reader import TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
+from pyspark_kafka_meta.spark.batch_reader import SCHEMAS_BYTES, TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
 from pyspark_kafka_meta.spark.client_pool import worker_clients
 from tests.unit.scene import COLUMNS, Scene
 
@@ -57,6 +58,16 @@ def test_each_task_has_the_schemas_of_writers_and_versions_of_one_take_little_ro
 
     assert [task.schemas for task in tasks] == [tuple(schemas)] * 2
     assert len(pickle.dumps(tasks[0])) < sum(len(schema.schema.text) for schema in schemas) / 10
+
+
+def test_large_schemas_are_bounded_and_in_the_first_tasks() -> None:
+    schemas = [RegisteredSchema(1, "AVRO", SchemaText(Random(1).randbytes(500_000).hex()))]  # half of it compressed
+    tasks = new_tasks([()] * 100, ["t"], schemas)
+    carried = [bool(task.schemas) for task in tasks if isinstance(task, Task)]
+
+    assert carried[0] and not carried[-1]
+    assert carried == sorted(carried, reverse=True)
+    assert sum(len(pickle.dumps(task)) for task in tasks) < 1.1 * SCHEMAS_BYTES
 
 
 def test_each_task_of_hundreds_of_topics_names_them_all() -> None:

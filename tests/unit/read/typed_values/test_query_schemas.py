@@ -13,6 +13,7 @@ from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.typed_values import query_schemas as query_schemas_module
 from pyspark_kafka_meta.read.typed_values.query_schemas import (
+    MAX_WRITERS,
     WATCH_BACKOFF_S,
     WATCH_INTERVAL_S,
     QuerySchemas,
@@ -21,6 +22,7 @@ from pyspark_kafka_meta.read.typed_values.query_schemas import (
     fingerprint,
     query_schemas,
 )
+from pyspark_kafka_meta.schema_registry.client import RegistryLookup
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from tests.unit.read.typed_values.digits import DIGITS
 
@@ -120,8 +122,9 @@ def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
         of_query(None, valueSchema=str(tmp_path / "other"))
 
 
-def test_a_fingerprint_ignores_the_layout_of_json() -> None:
-    assert fingerprint(SchemaText('{"a": 1, "b": 2}')) == fingerprint(SchemaText('{"b":2,"a":1}'))
+def test_a_fingerprint_ignores_the_blanks_of_json_and_sees_the_order_of_columns() -> None:
+    assert fingerprint(SchemaText('{"a": 1, "b": 2}')) == fingerprint(SchemaText('{"a":1,"b":2}'))
+    assert fingerprint(SchemaText('{"a": 1, "b": 2}')) != fingerprint(SchemaText('{"b": 2, "a": 1}'))
     assert fingerprint(SchemaText('{"a": 1}')) != fingerprint(SchemaText('{"a": 2}'))
     assert fingerprint(SchemaText('"a"', ('"b"',))) != fingerprint(SchemaText('"a"'))
 
@@ -155,7 +158,7 @@ def test_a_later_version_with_other_columns_is_refused_unless_the_user_names_it(
     pins = of_query(registry).pins
     register(registry, "t-value", WIDE)
 
-    with pytest.raises(SchemaChangedError, match="Set 'valueSchemaVersion' to a number"):
+    with pytest.raises(SchemaChangedError, match=r"Set 'valueSchemaVersion' to a number: .*; or set 'valueSchema'"):
         check_pins(pins, of_query(registry))
     check_pins(pins, of_query(registry, valueSchemaVersion="1"))
     assert caplog.records == []
@@ -202,6 +205,42 @@ def test_a_registry_that_is_away_does_not_stop_a_plan(registry: MockRegistry, ca
     register(registry, "t-value", WIDE)
     now += WATCH_BACKOFF_S
     assert len(writers.current()) == 2
+
+
+def test_tasks_carry_the_newest_versions_alone_however_long_a_stream_runs(registry: MockRegistry) -> None:
+    now = 0.0
+    register(registry, "t-value", NARROW)
+    writers = WriterSchemas(of_query(registry), lambda lookup: None, lambda: now)
+    for number in range(2 * MAX_WRITERS):
+        register(registry, "t-value", f'"{number + 2}"')
+        now += WATCH_INTERVAL_S
+        writers.current()
+
+    assert [schema.schema_id for schema in writers.current()] == [*range(MAX_WRITERS + 2, 2 * MAX_WRITERS + 2)]
+
+
+def test_a_slow_registry_with_many_subjects_delays_no_plan_and_is_asked_for_the_others_later(
+    registry: MockRegistry,
+) -> None:
+    now = 0.0
+    topics = [f"t{number}" for number in range(7)]
+    for topic in topics:
+        register(registry, f"{topic}-value", NARROW)
+
+    def report(_: RegistryLookup) -> None:
+        nonlocal now
+        now += 0.5  # of each request
+
+    writers = WriterSchemas(of_query(registry, ",".join(topics)), report, lambda: now)
+    asked, plans = len(registry.requests), list[float]()
+    for _ in range(4):
+        now += WATCH_INTERVAL_S
+        began = now
+        writers.current()
+        plans.append(now - began)
+
+    assert max(plans) <= 2.5
+    assert {request.split("/")[2] for request in registry.requests[asked:]} == {f"{topic}-value" for topic in topics}
 
 
 def test_a_subject_without_schemas_is_no_failure(registry: MockRegistry, caplog: pytest.LogCaptureFixture) -> None:

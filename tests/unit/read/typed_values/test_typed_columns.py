@@ -106,6 +106,7 @@ def test_a_malformed_value_fails_with_its_place(raw: bytes, schema_id: int | Non
     assert (error.topic, error.partition, error.offset, error.schema_id) == ("t", 3, 41, schema_id)
     assert str(error).startswith("t-3 at offset 41: the value")
     assert cause in str(error)
+    assert "to record to read the cause and the bytes as a row, or to null to read a null without" in str(error)
 
 
 def test_malformed_values_can_be_null_alone() -> None:
