@@ -6,6 +6,7 @@ import pickle
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,6 +14,7 @@ pytest.importorskip("google.protobuf")
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.protobuf_decoder import CHUNK_ROWS, ProtobufDecoder, protobuf_decoder
+from pyspark_kafka_meta.formats.protobuf_scan import FEW_MESSAGES, Tag, find_fields
 from pyspark_kafka_meta.formats.protobuf_schema import arrow_type, descriptor_set, parse_protobuf
 from pyspark_kafka_meta.formats.protobuf_wire import Payload
 from tests.unit.formats.protobuf_cases import FieldProto, RandomSchema, file_of, mutated, parsed, plain
@@ -192,6 +194,24 @@ def test_long_messages_among_others_take_linear_time(
     assert faults == {}
     assert values == [absent] * others + [{**absent, **row}]
     assert len(calls) < 100
+
+
+def test_fields_of_a_few_long_messages_do_not_cost_a_look_at_all_messages() -> None:
+    looked_at = []
+
+    class Watched(np.ndarray):  # type: ignore[type-arg, unused-ignore]
+        def take(self, indexes: np.typing.NDArray[np.int64]) -> object:  # type: ignore[override]
+            looked_at.append(len(indexes))
+            return self.view(np.ndarray).take(indexes)
+
+    messages = [b"\x18\x01" * 200] * FEW_MESSAGES + [b"\x08\x01"] * 10_000
+    end = np.cumsum([len(message) for message in messages])
+    payload = Payload(np.frombuffer(b"".join(messages), np.uint8))
+    payload.bytes = payload.bytes.view(Watched)
+    tags = [Tag(1, 0), Tag(3, 0, repeated=True)]
+    found = find_fields(payload, tags, np.append(0, end[:-1]), end, lambda rows, cause: pytest.fail(cause))
+    assert (len(found[1].at), len(found[3].at)) == (10_000, 200 * FEW_MESSAGES)
+    assert sum(looked_at) < 10 * len(messages)
 
 
 def test_decoders_can_be_pickled() -> None:
