@@ -17,6 +17,7 @@ import base64
 import json
 import math
 import re
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -256,6 +257,8 @@ def _from_number(value: Any, type_: pa.DataType) -> Any:
         number = float(value)
         if not math.isfinite(number):
             raise ValueError
+        if pa.types.is_float32(type_):
+            struct.pack("<f", number)  # OverflowError, where Arrow makes infinity of it
         return number
     if pa.types.is_decimal(type_):
         # Arrow rescales by up to 38 digits; with more, as of 1e-77, it returns other numbers.
