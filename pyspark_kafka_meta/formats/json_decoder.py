@@ -17,9 +17,10 @@ import base64
 import json
 import math
 import re
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,6 +37,7 @@ PIECES = 16
 FEW_RECORDS = 64
 """Reading so many one by one takes as long as a call of Arrow's reader."""
 MAX_EXACT_FLOAT = 2**53
+EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
 
 Converter: TypeAlias = Callable[[Any], Any]
 
@@ -201,7 +203,7 @@ def _converter(type_: pa.DataType, path: str) -> Converter:
     def converted(value: Any) -> Any:
         try:
             return convert_scalar(value, type_)
-        except (ValueError, OverflowError, InvalidOperation):  # pa.ArrowInvalid is a ValueError
+        except (ValueError, ArithmeticError):  # pa.ArrowInvalid is a ValueError
             raise ValueError(f"the value at {path} cannot be read as {type_}") from None
 
     return converted
@@ -247,19 +249,24 @@ def _from_text(value: Any, type_: pa.DataType) -> Any:
 
 
 def _from_number(value: Any, type_: pa.DataType) -> Any:
-    """Raises ValueError, OverflowError or InvalidOperation for what the type cannot hold."""
+    """Raises ValueError or ArithmeticError for what the type cannot hold. No exponent is written out: 1e999999999 would
+    fill the memory."""
     if type(value) not in (int, float, Decimal):
         raise ValueError
     if pa.types.is_floating(type_):
         number = float(value)
         if not math.isfinite(number):
             raise ValueError
+        if pa.types.is_float32(type_):
+            struct.pack("<f", number)  # OverflowError, where Arrow makes infinity of it
         return number
     if pa.types.is_decimal(type_):
-        return pa.scalar(Decimal(value), type_).as_py()
-    number = int(value)
+        # Arrow rescales by up to 38 digits; with more, as of 1e-77, it returns other numbers.
+        return pa.scalar(Decimal(value).quantize(Decimal(1).scaleb(-type_.scale), context=EXACT), type_).as_py()
     limit = 1 << (type_.bit_width - 1)
-    is_exact = type(value) is int or (number == value and abs(number) <= MAX_EXACT_FLOAT)
-    if not is_exact or not -limit <= number < limit:
+    if not -limit <= value < limit:
+        raise ValueError
+    number = int(value or 0)
+    if type(value) is not int and (number != value or abs(number) > MAX_EXACT_FLOAT):
         raise ValueError
     return number

@@ -51,11 +51,11 @@ def parse_json_schema(text: str) -> JsonSchema:
     """
     try:
         document = json.loads(text)
+        if isinstance(document, dict) and document.get("type") == "struct":
+            return JsonSchema(_SparkTypes().type(document, "struct"))
+        return JsonSchema(_JsonSchemaTypes(document).type(document, "#", ()))
     except (ValueError, RecursionError):
-        raise ValueSchemaError("The JSON schema is not valid JSON.") from None
-    if isinstance(document, dict) and document.get("type") == "struct":
-        return JsonSchema(_SparkTypes().type(document, "struct"))
-    return JsonSchema(_JsonSchemaTypes(document).type(document, "#", ()))
+        raise ValueSchemaError("The JSON schema is not valid JSON, or is nested too deeply.") from None
 
 
 class _Columns:
@@ -113,11 +113,11 @@ class _JsonSchemaTypes:
     def _type_name(self, schema: Mapping[str, Any], path: str) -> str:
         """The only type of JSON Schema beside null."""
         names = schema.get("type", self._implied(schema))
-        types = {names} if isinstance(names, str) else {name for name in names if isinstance(name, str)}
-        types -= {"null"}
+        names = names if isinstance(names, list) else [names]
+        types = {name for name in names if isinstance(name, str)} - {"null"}
         if types == {"integer", "number"}:
             return "number"
-        if len(types) != 1 or not types < {"object", "array", "string", "integer", "number", "boolean", ""}:
+        if len(types) != 1 or not types < {"object", "array", "string", "integer", "number", "boolean"}:
             raise _refused(path, f"its types are {', '.join(sorted(types)) or 'unknown'}; one beside null is needed")
         return types.pop()
 
@@ -137,7 +137,8 @@ class _JsonSchemaTypes:
         if not isinstance(schema, dict):
             raise _refused(path, "it allows any value, or none")
         own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *_ANY_OF)}
-        parts = list(schema.get("allOf", ()))
+        all_of = schema.get("allOf")
+        parts = list(all_of) if isinstance(all_of, list) else []
         parts += [self._beside_null(schema[key], f"{path}/{key}") for key in _ANY_OF if key in schema]
         if "$ref" in schema:
             reference = schema["$ref"]

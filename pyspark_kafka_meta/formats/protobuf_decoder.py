@@ -173,9 +173,10 @@ class _Chunk:
         for index, column in enumerate(members):
             each = found[column.field.number]
             last[index, each.message] = each.at
-        for index, column in enumerate(members):
+        second_last, very_last = np.partition(last, -2, axis=0)[-2:]
+        for column, own_last in zip(members, last, strict=True):
             each = found[column.field.number]
-            kept = each.at > np.delete(last, index, axis=0).max(axis=0)[each.message]
+            kept = each.at > np.where(own_last == very_last, second_last, very_last)[each.message]
             if not kept.all():
                 self._values(column, each.select(~kept), rows)  # only to find faults
                 found[column.field.number] = each.select(kept)

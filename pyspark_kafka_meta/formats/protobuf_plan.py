@@ -109,7 +109,7 @@ class _Compiler:
         map_ = is_map(self.reader, read)
         enum = self.reader.enums[read.type_name] if read.kind == "enum" else None
         message = self._nested(written, read, type_, path, map_) if read.kind == "message" else None
-        return ColumnPlan(path, read, type_, _default(read, enum, type_), enum, message, map_)
+        return ColumnPlan(path, read, type_, _default(read, enum, type_, path), enum, message, map_)
 
     def _nested(
         self, written: Field | None, read: Field, type_: pa.DataType | None, path: str, map_: bool
@@ -156,11 +156,14 @@ def _tags(field: Field, kept: bool) -> Iterator[Tag]:
         yield Tag(field.number, LENGTH, field.repeated, kept)
 
 
-def _default(field: Field, enum: Enum | None, type_: pa.DataType | None) -> pa.Scalar:
+def _default(field: Field, enum: Enum | None, type_: pa.DataType | None, path: str) -> pa.Scalar:
     if type_ is None or field.repeated or field.kind == "message":
         return pa.scalar(None)
     if field.default is not None:
-        return pa.scalar(_default_value(field.kind, field.default), type_)
+        try:
+            return pa.scalar(_default_value(field.kind, field.default), type_)
+        except ValueError:  # also of pyarrow
+            raise ValueSchemaError(f"The Protobuf field {path} has a default value that is no {field.kind}.") from None
     if field.presence:
         return pa.scalar(None, type_)
     if enum is not None:

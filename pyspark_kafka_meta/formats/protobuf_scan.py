@@ -127,12 +127,12 @@ class _Scan:
 
     def read_known_fields(self) -> None:
         for tag in self._tags:
-            rows = self._rows_with(tag)
+            rows = self._rows_with(tag, None)
             while rows is None or len(rows):
                 self._read(tag, rows)
                 if not tag.repeated:
                     break
-                rows = self._rows_with(tag)
+                rows = self._rows_with(tag, rows)
                 few = range(len(self.messages)) if rows is None else rows.tolist()
                 if len(few) < FEW_MESSAGES:
                     self.read_one_by_one(few)
@@ -152,7 +152,7 @@ class _Scan:
                 if len(which):
                     self._read_values(wire_type, rows[which], at[which])
                     progress[which] = True
-            rows = rows[progress & (self._at < self._end)[rows]]
+            rows = rows[progress & (self._at[rows] < self._end[rows])]
         self._drop_complete()
 
     def read_one_by_one(self, rows: Iterable[int]) -> None:
@@ -173,14 +173,17 @@ class _Scan:
             message, at, after = np.array([each[:3] for each in fields], np.int64).T
             self._add(number, Found(message, at, after, np.array([each[3] for each in fields], np.uint64)))
 
-    def _rows_with(self, tag: Tag) -> Longs | None:
-        """Which of the messages have the tag at their position; None for all."""
+    def _rows_with(self, tag: Tag, among: Longs | None) -> Longs | None:
+        """Which of these messages have the tag at their position. None is all messages."""
+        at, end = (self._at, self._end) if among is None else (self._at[among], self._end[among])
         first, *rest = tag.encoded()
-        matches = self._payload.bytes.take(self._at) == first
+        matches = self._payload.bytes.take(at) == first
         for distance, byte in enumerate(rest, 1):
-            matches &= self._payload.bytes.take(self._at + distance) == byte
-        matches &= self._at < self._end
-        return None if matches.all() else np.flatnonzero(matches)
+            matches &= self._payload.bytes.take(at + distance) == byte
+        matches &= at < end
+        if matches.all():
+            return among
+        return np.flatnonzero(matches) if among is None else among[matches]
 
     def _read(self, tag: Tag, rows: Longs | None) -> None:
         which: Longs | slice = slice(None) if rows is None else rows

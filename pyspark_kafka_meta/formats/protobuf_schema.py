@@ -187,7 +187,9 @@ def columns_of(schema: ProtobufSchema, message: str) -> list[Field]:
 
 
 def is_map(schema: ProtobufSchema, field: Field) -> bool:
-    return field.kind == "message" and field.repeated and schema.messages[field.type_name].map_entry
+    """False if the schema lacks the type, as a writer's may: registries know files that only others import."""
+    message = schema.messages.get(field.type_name)
+    return field.kind == "message" and field.repeated and message is not None and message.map_entry
 
 
 def _empty_messages(messages: Mapping[str, Message]) -> frozenset[str]:
@@ -303,9 +305,16 @@ class _Types:
         self._add_types(f"{full_name}.", node.all(3), node.all(4), features)
         fields = tuple(_parse_field(_Node(field), features) for field in node.all(2))
         map_entry = bool(node.child(7).number(7))
-        if map_entry and [(field.number, field.repeated) for field in fields] != [(1, False), (2, False)]:
+        if map_entry and not _is_entry(fields):
             raise ValueError(f"{full_name} is no map entry")
+        if any(len({getattr(field, name) for field in fields}) < len(fields) for name in ("name", "number")):
+            raise ValueError(f"{full_name} has two fields of one name or number")
         self.messages[full_name] = Message(full_name, fields, map_entry)
+
+
+def _is_entry(fields: Sequence[Field]) -> bool:
+    places = [(field.number, field.repeated) for field in fields]
+    return places == [(1, False), (2, False)] and fields[0].kind not in ("message", "group", "enum")
 
 
 def _parse_field(node: _Node, features: Mapping[int, int]) -> Field:

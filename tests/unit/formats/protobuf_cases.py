@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,9 @@ from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]
     unknown_fields,
     wrappers_pb2,
 )
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+
+from pyspark_kafka_meta.formats.protobuf_wire import GROUP
 
 FieldProto = descriptor_pb2.FieldDescriptorProto
 SCALARS = {
@@ -87,6 +90,10 @@ class RandomSchema:
             pool.Add(file)
         self.descriptor = pool.FindMessageTypeByName(f"{self.prefix}M0".removeprefix("."))
         self.message_class = message_factory.GetMessageClass(self.descriptor)
+        pool = descriptor_pool.DescriptorPool()
+        for file in (*files, keeping_all_values(self.file)):
+            pool.Add(file)
+        self.all_values_class = message_factory.GetMessageClass(pool.FindMessageTypeByName(self.descriptor.full_name))
         known_files = files if self.random.random() < 0.5 else []
         self.files = [file.SerializeToString() for file in (*known_files, self.file)]
 
@@ -228,6 +235,62 @@ class RandomSchema:
             return self.random.choice((0, 1, 5, -3) if self.is_proto2 else (0, 1, 5, -3, 77))
         text = self.random.choice(TEXTS)
         return text if kind == "string" else text.encode() + b"\xff"
+
+
+def keeping_all_values(file: Any) -> Any:
+    """The file with types of which the library checks all values, and keeps those that others would replace: maps are
+    lists of entries, fields of a oneof are lists, and strings must be UTF-8 in proto2 too. Entries must have a value if
+    it is a message, because an absent one lacks the fields that its type requires."""
+    changed = descriptor_pb2.FileDescriptorProto()
+    changed.CopyFrom(file)
+    if file.syntax == "proto2":
+        changed.syntax, changed.edition = "editions", descriptor_pb2.EDITION_2023
+        changed.options.features.enum_type = descriptor_pb2.FeatureSet.CLOSED
+    for message in changed.message_type:
+        del message.oneof_decl[:]
+        for entry in message.nested_type:
+            entry.ClearField("options")
+            if entry.field[1].type == FieldProto.TYPE_MESSAGE and file.syntax == "proto2":
+                entry.field[1].options.features.field_presence = descriptor_pb2.FeatureSet.LEGACY_REQUIRED
+        for field in message.field:
+            if field.HasField("oneof_index") and not field.proto3_optional:
+                field.label = FieldProto.LABEL_REPEATED
+            field.ClearField("oneof_index")
+            field.ClearField("proto3_optional")
+            field.ClearField("options")
+            if field.label == FieldProto.LABEL_REQUIRED:
+                field.label = FieldProto.LABEL_OPTIONAL
+                field.options.features.field_presence = descriptor_pb2.FeatureSet.LEGACY_REQUIRED
+    return changed
+
+
+def overlooked_faults(schema: RandomSchema, payload: bytes) -> set[str]:
+    """Words of the causes for which this package refuses a payload that the library reads: faults of values that others
+    replace, or that are unknown to the library."""
+    message = schema.all_values_class()
+    try:
+        message.ParseFromString(payload)
+    except DecodeError:
+        return {"UTF-8"}
+    missing = set() if message.IsInitialized() else {"required"}
+    return missing | set(_faults_of_parts(message))
+
+
+def _faults_of_parts(message: Any) -> Iterator[str]:
+    is_time = message.DESCRIPTOR.full_name in ("google.protobuf.Timestamp", "google.protobuf.Duration")
+    if is_time and not -(2**63) < message.seconds * 1_000_000 < 2**63:
+        yield "do not fit"
+    if _has_number_0(unknown_fields.UnknownFieldSet(message)):
+        yield "number 0"
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if field.is_repeated else [value]:
+                yield from _faults_of_parts(part)
+
+
+def _has_number_0(unknown: Any) -> bool:
+    """In a group: the library refuses it in a message."""
+    return any(field.field_number == 0 or (field.wire_type == GROUP and _has_number_0(field.data)) for field in unknown)
 
 
 def parsed(schema: RandomSchema, payload: bytes) -> Any:

@@ -249,6 +249,32 @@ def test_types_that_arrows_reader_lacks_are_read_one_by_one() -> None:
     assert faults[1] == "the value at $.d cannot be read as decimal128(10, 2)"
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{"d":1e-77}', None),
+        (b'{"d":1.2345678901234567890123456789012345678e-38}', None),
+        (b'{"d":1e999999999}', None),
+        (b'{"d":-1e-999999999}', None),
+        (b'{"d":1234567890}', None),
+        (b'{"d":NaN}', None),
+        (b'{"d":Infinity}', None),
+        (b'{"f":1e39}', None),
+        (b'{"f":-3.4028235e38}', {"f": -3.4028234663852886e38}),
+        (b'{"i":1e999999999}', None),
+        (b'{"i":1e-999999999}', None),
+        (b'{"d":0e-999999999,"i":0e-999999999}', {"d": Decimal("0.00"), "i": 0}),
+        (b'{"d":1e3,"i":1e3}', {"d": Decimal("1000.00"), "i": 1000}),
+        (b'{"d":-1.5000,"i":-1.000}', {"d": Decimal("-1.50"), "i": -1}),
+    ],
+)
+def test_numbers_of_any_exponent_are_exact_or_faults(text: bytes, value: dict[str, object] | None) -> None:
+    type_ = pa.struct([("d", pa.decimal128(10, 2)), ("i", pa.int64()), ("f", pa.float32())])
+    values, faults = decode(type_, [text])
+    assert values == [None if value is None else {"d": None, "i": None, "f": None} | value]
+    assert list(faults) == ([0] if value is None else [])
+
+
 def test_top_level_values_need_not_be_objects() -> None:
     assert decode(pa.list_(pa.field("element", pa.int64())), [b"[1, null]", b"{}", None]) == (
         [[1, None], None, None],

@@ -65,6 +65,9 @@ def test_json_schema_has_type(schema: Any, type_: pa.DataType) -> None:
     ("schema", "problem"),
     [
         ({}, "at #: its types are unknown"),
+        ({"type": 5}, "at #: its types are unknown"),
+        ({"enum": [{"a": 1}]}, "at #: its types are unknown"),
+        ({"allOf": 5}, "at #: its types are unknown"),
         (True, "at #: it allows any value"),
         ({"properties": {"a": {"type": ["string", "integer"]}}}, "at #/properties/a: its types are integer, string"),
         ({"properties": {"a": {"type": "null"}}}, "at #/properties/a"),

@@ -126,4 +126,50 @@ def test_mutated_descriptors_are_read_or_refused() -> None:
         for _ in range(chance.randint(1, 4)):
             descriptor[chance.randrange(len(descriptor))] = chance.randrange(256)
         with suppress(ValueSchemaError):
-            arrow_type(parse_protobuf(bytes(descriptor)))
+            schema = parse_protobuf(bytes(descriptor))
+            protobuf_decoder(schema, schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [(FieldProto.TYPE_INT32, "x"), (FieldProto.TYPE_INT32, "3000000000"), (FieldProto.TYPE_BYTES, "é")],
+)
+def test_default_of_another_type_is_refused(kind: int, default: str) -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="d.proto", syntax="proto2")
+    file.message_type.add(name="M").field.add(name="x", number=1, type=kind, label=1, default_value=default)
+    schema = parse_protobuf(descriptor_set([file.SerializeToString()]))
+    with pytest.raises(ValueSchemaError, match=r"field x has a default value that is no (int32|bytes)\."):
+        protobuf_decoder(schema, schema)
+
+
+@pytest.mark.parametrize(("name", "number"), [("x", 2), ("y", 1)])
+def test_fields_of_one_name_or_number_are_refused(name: str, number: int) -> None:
+    file = file_of("proto3", [("x", 1, FieldProto.TYPE_INT32), (name, number, FieldProto.TYPE_INT32)])
+    with pytest.raises(ValueSchemaError, match="M has two fields of one name or number"):
+        parse_protobuf(descriptor_set([file]))
+
+
+def test_keys_of_maps_are_scalars() -> None:
+    file = descriptor_pb2.FileDescriptorProto.FromString(file_of("proto3", []))
+    entry = file.message_type[0].nested_type.add(name="E")
+    entry.options.map_entry = True
+    for name, number in (("key", 1), ("value", 2)):
+        entry.field.add(name=name, number=number, type=FieldProto.TYPE_MESSAGE, type_name=".M", label=1)
+    with pytest.raises(ValueSchemaError, match=r"M\.E is no map entry"):
+        parse_protobuf(descriptor_set([file.SerializeToString()]))
+
+
+@pytest.mark.parametrize("label", [FieldProto.LABEL_OPTIONAL, FieldProto.LABEL_REPEATED])
+def test_writers_schema_may_lack_an_imported_type(label: int) -> None:
+    """Confluent's registry keeps no files of google.type."""
+    file = nested_file()
+    other = descriptor_pb2.FileDescriptorProto(name="o.proto", package="other", syntax="proto3")
+    other.message_type.add(name="Type").field.add(name="x", number=1, type=FieldProto.TYPE_INT32, label=1)
+    file.message_type[0].field.add(
+        name="s", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".other.Type", label=label
+    )
+    files = [other.SerializeToString(), file.SerializeToString()]
+    writer, reader = parse_protobuf(descriptor_set(files[1:])), parse_protobuf(descriptor_set(files))
+    value = {"x": 5}
+    expected = {"s": [value] if label == FieldProto.LABEL_REPEATED else value}
+    assert protobuf_decoder(writer, reader).decode(pa.array([b"\x0a\x02\x08\x05"])).values.to_pylist() == [expected]

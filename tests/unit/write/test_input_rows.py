@@ -76,6 +76,15 @@ def test_typed_columns_are_encoded_and_errors_count_the_rows_of_the_task() -> No
         read(colors, replace(VALUE, key=0, typed={"key": enum}))
 
 
+def test_typed_rows_that_do_not_fit_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As rows of many defaults, which have no bytes in Spark's batch."""
+    monkeypatch.setattr("pyspark_kafka_meta.formats.encoded_rows.MAX_BYTES", 1)
+    typed = replace(VALUE, typed={"value": TypedColumn("value", avro_encoder(Primitive("long"), pa.int64()), b"")})
+    batches = [pa.record_batch({"value": pa.array(numbers, pa.int64())}) for numbers in ([1], [2, 3])]
+    with pytest.raises(RecordTooLargeError, match=r"^rows 1 to 2 have too many bytes of value .*maxRecordsPerBatch$"):
+        read(batches, typed)
+
+
 def test_large_and_sliced_arrays_are_read() -> None:
     batch = pa.record_batch({"value": pa.array(["a", "b", "c"], pa.large_string())}).slice(1)
 
