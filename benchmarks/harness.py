@@ -33,14 +33,14 @@ def brokers() -> Iterator[str]:
 
 
 @contextmanager
-def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
-    """A session with local cores and default settings, with the JVM source's jars on the class path."""
+def spark_session(master: str = "local[2]", more_jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
+    """A session with local cores and default settings, with the JVM source's jars and others on the class path."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     spark = (
         SparkSession.builder.master(master)
         .appName("kafkameta benchmark")
-        .config("spark.jars", ",".join(map(str, jvm_source_jars())))
+        .config("spark.jars", ",".join(map(str, [*jvm_source_jars(), *more_jars])))
         .config("spark.driver.memory", "3g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

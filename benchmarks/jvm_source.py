@@ -1,7 +1,7 @@
-"""The jars of Spark's own Kafka source, the peer of the benchmarks.
+"""The jars of Spark's own Kafka source, the peer of the benchmarks, and of its functions for Avro and Protobuf.
 
-Since PySpark 4.2 always the connector of release 4.2.0: Maven Central had no 4.3.0 when this was written. It runs on
-PySpark 4.3 too, whose own work is the same for both sources.
+Since PySpark 4.2 always those of release 4.2.0: Maven Central had no 4.3.0 when this was written. They run on PySpark
+4.3 too, whose own work is the same for both sources.
 """
 
 from __future__ import annotations
@@ -13,17 +13,26 @@ import pyspark
 from pyspark_kafka_meta.testing.maven_jars import resolve_jars
 
 CONNECTORS = {"4.0": "4.0.2", "4.1": "4.1.1"}
-"""The connector of a release of PySpark before 4.2."""
+"""Of releases of PySpark before 4.2."""
 
 
 def jvm_source_jars() -> list[Path]:
     """Downloads missing jars."""
-    connector = CONNECTORS.get(pyspark.__version__[:3], "4.2.0")
     # Not transitive: Spark's class path has the other dependencies, in its own versions.
     jars = (
-        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}",
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_connector()}",
         "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
         "org.apache.kafka:kafka-clients:3.9.1",
         "org.apache.commons:commons-pool2:2.12.1",
     )
     return resolve_jars(jars, transitive=False)
+
+
+def jvm_format_jars() -> list[Path]:
+    """Of `from_avro`, `to_avro` and `from_protobuf`. Downloads missing jars."""
+    jars = [f"org.apache.spark:spark-{name}_2.13:{_connector()}" for name in ("avro", "protobuf")]
+    return resolve_jars(jars, transitive=False)
+
+
+def _connector() -> str:
+    return CONNECTORS.get(pyspark.__version__[:3], "4.2.0")

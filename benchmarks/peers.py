@@ -13,7 +13,7 @@ from unittest import mock
 
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -42,17 +42,20 @@ Result = TypeVar("Result")
 
 
 class Reader(NamedTuple):
-    """A way to read a topic: a Spark format, its options beside the common options, and its schema."""
+    """A way to read a topic: a Spark format, its options beside the common options, its schema, and what a batch query
+    makes of the values."""
 
     name: str
     source: str
     options: Mapping[str, str] = {}
     schema: str | None = None
+    value: Column | None = None
 
     def read(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
         """The whole topic."""
         reader = spark.read.format(self.source).options(**self._options(bootstrap_servers, topic))
-        return (reader.schema(self.schema) if self.schema else reader).load()
+        rows = (reader.schema(self.schema) if self.schema else reader).load()
+        return rows if self.value is None else rows.withColumn("value", self.value)
 
     def read_stream(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
         """The topic from its latest offsets on."""

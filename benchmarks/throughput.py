@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -82,16 +83,18 @@ def read(spark: SparkSession, bootstrap_servers: str, topic: str, reader: Reader
     return Turn(seconds, {kind: max(0.0, taken - before[kind]) for kind, taken in cpu_s().items()})
 
 
-def result_rows(case: str, records: int, played: dict[str, list[Turn]]) -> list[dict[str, object]]:
-    """A row for each reader; the first reader is this source."""
+def result_rows(
+    case: Mapping[str, object], role: str, records: int, played: Mapping[str, Sequence[Turn]]
+) -> list[dict[str, object]]:
+    """A row for each reader or writer, whose key is `role`; the first of them is this package's."""
     ours = next(iter(played.values()))
     rows = []
     for name, turns in played.items():
         ratios = sorted(theirs.seconds / own.seconds for own, theirs in zip(ours, turns, strict=True))
         rows.append(
             {
-                "case": case,
-                "reader": name,
+                **case,
+                role: name,
                 "krec_s": round(records / statistics.median(turn.seconds for turn in turns) / 1000, 1),
                 "kafkameta_is_faster_by": round(statistics.median(ratios), 2),
                 "from": round(ratios[0], 2),
@@ -117,7 +120,7 @@ def play(
     if case.with_ceiling:
         readers += [ceiling(case.partitions, records, case.value_bytes, low_latency) for low_latency in (True, False)]
     turns = take_turns(readers, rounds, partial(read, spark, bootstrap_servers, topic))
-    return result_rows(name, records, turns)
+    return result_rows({"case": name}, "reader", records, turns)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
@@ -77,7 +77,22 @@ def fill(
     headers: Mapping[str, bytes] | None = None,
     batch_bytes: int = BATCH_BYTES,
 ) -> None:
-    """Produce `records` values of `value_bytes`, evenly over the partitions.
+    """Produce `records` values of `value_bytes`, as `fill_with` does."""
+    stock = [_value(value_bytes) for _ in range(min(1000, max(1, (64 << 20) // value_bytes)))]
+    fill_with(stock, bootstrap_servers, topic, partitions, records, codec, headers, batch_bytes)
+
+
+def fill_with(
+    stock: Sequence[bytes],
+    bootstrap_servers: str,
+    topic: str,
+    partitions: int,
+    records: int,
+    codec: str = "none",
+    headers: Mapping[str, bytes] | None = None,
+    batch_bytes: int = BATCH_BYTES,
+) -> None:
+    """Produce `records` values, those of `stock` over and over, evenly over the partitions.
 
     Raises:
         RuntimeError: they were not taken in time.
@@ -85,7 +100,6 @@ def fill(
     settings = {"compression.type": codec, "linger.ms": 50, "batch.size": batch_bytes, "acks": "1", "log_level": 0}
     bounds = {"queue.buffering.max.messages": 500_000, "message.max.bytes": MAX_RECORD_BYTES}
     producer = Producer({"bootstrap.servers": bootstrap_servers, **settings, **bounds})
-    stock = [_value(value_bytes) for _ in range(min(1000, max(1, (64 << 20) // value_bytes)))]
     header_list: list[tuple[str, str | bytes | None]] = list((headers or {}).items())
     for number in range(records):
         value, partition = stock[number % len(stock)], number % partitions

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -22,13 +22,16 @@ POLL_ROWS = 1_000
 
 
 class Writer(NamedTuple):
-    """A way to write rows: a Spark format, and its options beside the common options."""
+    """A way to write rows: a Spark format, its options beside the common options, and what it makes of their values."""
 
     name: str
     sink: str
     options: Mapping[str, str] = {}
+    value: Column | None = None
 
     def write(self, rows: DataFrame, bootstrap_servers: str, topic: str, codec: str) -> None:
+        if self.value is not None:
+            rows = rows.withColumn("value", self.value)
         common = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic, "kafka.compression.type": codec}
         if self.sink == PRODUCE.sink:
             rows.foreachPartition(partial(_produce, bootstrap_servers, topic, codec))

@@ -10,9 +10,7 @@ CPU seconds are means per turn, by process. The peak memory of a Python worker i
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from pyspark import StorageLevel
@@ -20,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import take_turns
-from benchmarks.processes import KINDS, cpu_s, worker_peak_mb
-from benchmarks.throughput import Turn
+from benchmarks.processes import cpu_s, worker_peak_mb
+from benchmarks.throughput import Turn, result_rows
 from benchmarks.topics import delete, new_topic, record_count
 from benchmarks.write_peers import DROP, JVM, OURS, PRODUCE, TUNED_JVM, DropSink, Writer
 
@@ -65,30 +63,6 @@ def peak_mb(bootstrap_servers: str, codec: str, records: int, tasks: int, writer
         return round(worker_peak_mb())
 
 
-def result_rows(codec: str, records: int, played: dict[str, list[Turn]]) -> list[dict[str, object]]:
-    """A row for each writer; the first writer is this sink."""
-    ours = next(iter(played.values()))
-    return [
-        {
-            "codec": codec,
-            "writer": name,
-            "krec_s": round(records / statistics.median(turn.seconds for turn in turns) / 1000, 1),
-            **_ratios(ours, turns),
-            **{
-                f"{kind}_cpu_s": round(statistics.mean(turn.cpu_s[kind] for turn in turns), 2)
-                for kind in KINDS.values()
-            },
-        }
-        for name, turns in played.items()
-    ]
-
-
-def _ratios(ours: Sequence[Turn], theirs: Sequence[Turn]) -> dict[str, object]:
-    ratios = sorted(their.seconds / our.seconds for our, their in zip(ours, theirs, strict=True))
-    median = round(statistics.median(ratios), 2)
-    return {"kafkameta_is_faster_by": median, "from": round(ratios[0], 2), "to": round(ratios[-1], 2)}
-
-
 def main() -> None:
     parser = argument_parser(__doc__, rounds=5, records=2_000_000, tasks=2)
     parser.add_argument("codecs", nargs="*", metavar="CODEC", default=CODECS, help=f"default: {', '.join(CODECS)}")
@@ -101,7 +75,8 @@ def main() -> None:
             rows = cached_rows(spark, records, tasks)
             for codec in arguments.codecs:
                 turn = partial(write, rows, bootstrap_servers, codec, records)
-                results += result_rows(codec, records, take_turns(WRITERS, arguments.rounds, turn))
+                played = take_turns(WRITERS, arguments.rounds, turn)
+                results += result_rows({"codec": codec}, "writer", records, played)
         peaks = {
             (codec, writer.name): peak_mb(bootstrap_servers, codec, records, tasks, writer)
             for codec in arguments.codecs

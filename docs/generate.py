@@ -174,6 +174,8 @@ def series() -> str:
 
 def benchmark(name: str, *columns: str) -> str:
     """The rows of docs/benchmarks/NAME.json with all columns; the first argument may choose a case (`200B:`)."""
+    if not results_file(name).exists():
+        return "Not measured yet.\n"
     rows = results(name)
     if columns and columns[0].endswith(":"):
         case, columns = columns[0][:-1], columns[1:]
@@ -207,7 +209,11 @@ def speed() -> str:
 
 def results(benchmark_name: str) -> list[dict[str, Any]]:
     """What the last run of a benchmark wrote."""
-    return list(json.loads((DOCS / "benchmarks" / f"{benchmark_name}.json").read_text()))
+    return list(json.loads(results_file(benchmark_name).read_text()))
+
+
+def results_file(benchmark_name: str) -> Path:
+    return DOCS / "benchmarks" / f"{benchmark_name}.json"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str | float]]) -> str:

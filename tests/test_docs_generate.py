@@ -40,6 +40,7 @@ def test_benchmark_shows_the_chosen_case_and_columns(monkeypatch: pytest.MonkeyP
     assert chosen == "| reader | p50 ms |\n|---|---:|\n| ours | 2,605 |\n"
     assert "| 2kB | ours | 12.34 |\n" in generate.benchmark("speed")
     assert generate.pivot("speed", "reader", "case", "p50_ms").endswith("| ours | 2,605 | 12.34 |\n")
+    assert generate.benchmark("new") == "Not measured yet.\n"
 
 
 def test_option_is_in_its_section_with_its_default() -> None:

@@ -1,0 +1,36 @@
+"""The values of `benchmarks.typed_values` are those that it says they are."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.encoded_values import ENCODED, Row, nested_orders, orders
+from pyspark_kafka_meta.formats.framing import frame
+from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
+from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
+from pyspark_kafka_meta.options import Framing
+from pyspark_kafka_meta.read.typed_values.typed_columns import TypedColumn
+
+
+@pytest.mark.parametrize(
+    ("case", "rows"), [("avro", orders), ("nested", nested_orders), ("protobuf", orders), ("json", orders)]
+)
+def test_framed_values_are_the_orders(case: str, rows: Callable[[int], list[Row]]) -> None:
+    encoded = ENCODED[case](100)
+    text = encoded.schema
+    if encoded.format == "protobuf":  # as the registry's client makes of a file
+        text = base64.b64encode(descriptor_set([base64.b64decode(text)])).decode()
+    column = TypedColumn(
+        FORMATS[encoded.format], Framing.CONFLUENT, SchemaText(text), {7: SchemaText(text)}.__getitem__
+    )
+
+    before = frame(7, 4) + encoded.message_indexes
+    found, malformed = column.decode(pa.array([before + value for value in encoded.values]))
+
+    assert malformed == []
+    assert found.to_pylist() == rows(100)
+    assert len(set(encoded.values)) == 100
