@@ -10,7 +10,7 @@ import pickle
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -53,7 +53,7 @@ class Task(InputPartition):
         """
         Args:
             names: see `_compressed`.
-            schemas: see `new_tasks`, pickled and compressed.
+            schemas: see `_pickled`.
         """
         self.ranges = tuple(ranges)
         self.driver = driver
@@ -123,7 +123,7 @@ def new_tasks(
     from pyspark_kafka_meta.events.origin import driver_name
 
     driver, names = driver_name(), _compressed(topics)
-    known = zlib.compress(pickle.dumps(tuple(schemas))) if schemas else b""
+    known = _pickled(tuple(schemas))
     with_names, with_schemas = TOPIC_NAMES_BYTES // len(names), SCHEMAS_BYTES // max(1, len(known))
     return [
         Task(ranges, names if index < with_names else b"", driver, known if index < with_schemas else b"")
@@ -134,6 +134,12 @@ def new_tasks(
 def _compressed(topics: Collection[str]) -> bytes:
     """The names of topics, which contain no space."""
     return zlib.compress(" ".join(sorted(topics)).encode())
+
+
+@lru_cache(1)
+def _pickled(schemas: tuple[RegisteredSchema, ...]) -> bytes:
+    """Compressed. Few micro-batches have new schemas, and with thousands of them this takes seconds."""
+    return zlib.compress(pickle.dumps(schemas)) if schemas else b""
 
 
 def read_partition(

@@ -60,6 +60,15 @@ def test_each_task_has_the_schemas_of_writers_and_versions_of_one_take_little_ro
     assert len(pickle.dumps(tasks[0])) < sum(len(schema.schema.text) for schema in schemas) / 10
 
 
+def test_schemas_are_compressed_again_when_they_change_alone() -> None:
+    schemas = [RegisteredSchema(1, "AVRO", SchemaText('"int"'))]
+    first, same, changed = (new_tasks([()], ["t"], each)[0] for each in (schemas, list(schemas), schemas * 2))
+    assert isinstance(first, Task) and isinstance(same, Task) and isinstance(changed, Task)
+
+    assert first._schemas is same._schemas
+    assert changed.schemas == tuple(schemas * 2)
+
+
 def test_large_schemas_are_bounded_and_in_the_first_tasks() -> None:
     schemas = [RegisteredSchema(1, "AVRO", SchemaText(Random(1).randbytes(500_000).hex()))]  # half of it compressed
     tasks = new_tasks([()] * 100, ["t"], schemas)
