@@ -52,6 +52,7 @@ class Format:
         encoder: of columns of a type, with a schema. None if values of the format are only read.
         derived: the schema of a type, whose record has this full name, or any. None if `encoder` is.
         has_message_indexes: whether Confluent's frames end with those.
+        record_name: the full name of a schema's record or message type; None if it has none.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Format:
     encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
     derived: Callable[[pa.DataType, str | None], SchemaText] | None = None
     has_message_indexes: bool = False
+    record_name: Callable[[SchemaText], str | None] = lambda _: None
 
 
 @lru_cache(COMPILED_SCHEMAS)
@@ -69,6 +71,14 @@ def _avro_type(schema: SchemaText) -> pa.DataType:
     from pyspark_kafka_meta.formats.avro_schema import arrow_type, parse_avro
 
     return arrow_type(parse_avro(schema.text, schema.references))
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def _avro_name(schema: SchemaText) -> str | None:
+    from pyspark_kafka_meta.formats.avro_schema import Record, parse_avro
+
+    parsed = parse_avro(schema.text, schema.references)
+    return parsed.name if isinstance(parsed, Record) else None
 
 
 @lru_cache(COMPILED_SCHEMAS)
@@ -117,6 +127,11 @@ def _protobuf_type(schema: SchemaText) -> pa.DataType:
 
 
 @lru_cache(COMPILED_SCHEMAS)
+def _protobuf_name(schema: SchemaText) -> str:
+    return _protobuf(schema).message
+
+
+@lru_cache(COMPILED_SCHEMAS)
 def _protobuf_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     from pyspark_kafka_meta.formats.protobuf_decoder import protobuf_decoder
 
@@ -144,7 +159,11 @@ def _json_decoder_of(text: str) -> ValueDecoder:
 
 
 FORMATS: Mapping[str, Format] = {
-    "avro": Format("Avro", "AVRO", _avro_type, _avro_decoder, _avro_union, _avro_encoder, _avro_derived),
-    "protobuf": Format("Protobuf", "PROTOBUF", _protobuf_type, _protobuf_decoder, has_message_indexes=True),
+    "avro": Format(
+        "Avro", "AVRO", _avro_type, _avro_decoder, _avro_union, _avro_encoder, _avro_derived, record_name=_avro_name
+    ),
+    "protobuf": Format(
+        "Protobuf", "PROTOBUF", _protobuf_type, _protobuf_decoder, has_message_indexes=True, record_name=_protobuf_name
+    ),
     "json": Format("JSON", "JSON", _json_type, _json_decoder),
 }

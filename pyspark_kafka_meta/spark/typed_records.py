@@ -51,7 +51,11 @@ def typed_rows(
         worker_schemas.add(registry, known)
     typed = {
         reader.column.column: TypedColumn(
-            reader.format, reader.column.framing, reader.schema, partial(_writer, reader.format, registry, client)
+            reader.format,
+            reader.column.framing,
+            reader.schema,
+            partial(_writer, reader.format, registry, client),
+            reader.column.record_names,
         )
         for reader in schemas.readers
     }

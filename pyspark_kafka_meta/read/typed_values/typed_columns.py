@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.framing import unframe, without_message_indexes
 from pyspark_kafka_meta.formats.value_formats import Format, SchemaText
+from pyspark_kafka_meta.formats.values import ValueDecoder
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
 
@@ -45,12 +46,14 @@ class TypedColumn(NamedTuple):
 
     Attributes:
         writer: the schema of an id; raises UnknownSchemaError, or ValueSchemaError if it has another format.
+        record_names: of the records that are read; empty for those of any name.
     """
 
     format: Format
     framing: Framing
     reader: SchemaText
     writer: Callable[[int], SchemaText]
+    record_names: tuple[str, ...] = ()
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[Malformed]]:
         """The decoded column, and its malformed values in the order of rows.
@@ -71,7 +74,7 @@ class TypedColumn(NamedTuple):
         for chosen in _groups(ids, kind):
             schema_id, indexes = int(ids[chosen[0]]), kinds[kind[chosen[0]]]
             try:
-                decoder = self.format.decoder(self.writer(schema_id)._replace(message=indexes), self.reader)
+                decoder = self._decoder(self.writer(schema_id)._replace(message=indexes))
             except (UnknownSchemaError, ValueSchemaError) as error:
                 malformed += [Malformed(row, str(error), schema_id) for row in rows[chosen].tolist()]
                 continue
@@ -80,6 +83,13 @@ class TypedColumn(NamedTuple):
             places.append(rows[chosen])
             malformed += [Malformed(int(rows[chosen[fault.row]]), fault.cause, schema_id) for fault in decoded.faults]
         return self._in_order(parts, places, len(values)), sorted(malformed, key=lambda value: value.row)
+
+    def _decoder(self, writer: SchemaText) -> ValueDecoder:
+        """Raises ValueSchemaError also for another record in the topic: its fields may fit by chance."""
+        name = self.format.record_name(writer) if self.record_names else None
+        if name is not None and name not in self.record_names:
+            raise ValueSchemaError(f"it is a {name}, not a {' or '.join(self.record_names)}")
+        return self.format.decoder(writer, self.reader)
 
     def _in_order(self, parts: list[pa.Array], places: list[npt.NDArray[np.intp]], count: int) -> pa.Array:
         """The values of all parts, each at its place; null in other rows."""

@@ -89,6 +89,16 @@ def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
     assert "no such message type" in unknown.cause
 
 
+def test_a_message_of_another_type_than_the_named_one_is_malformed() -> None:
+    refund = SET._replace(message="shop.Refund")
+    column = TypedColumn(FORMATS["protobuf"], Framing.CONFLUENT, refund, lambda _: SET, ("shop.Refund",))
+
+    decoded, malformed = column.decode(pa.array([FRAME + b"\0\x08\x05", FRAME + b"\2\2\x08\x07"], pa.binary()))
+
+    assert decoded.to_pylist() == [None, {"amount": 7}]
+    assert [(each.row, each.cause) for each in malformed] == [(0, "it is a shop.Order, not a shop.Refund")]
+
+
 def test_a_registry_sends_descriptors(registry: MockRegistry) -> None:
     registry.register("t-value", base64.b64encode(FILE).decode(), kind="PROTOBUF")
     registry.register("t-key", FILE.decode(), kind="PROTOBUF")  # as Apicurio

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import MalformedRecordError, SchemaRegistryError, UnknownSchemaError
-from pyspark_kafka_meta.formats.value_formats import SchemaText
+from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
-from pyspark_kafka_meta.read.typed_values.typed_columns import MalformedCount, TypedColumn, TypedRows
+from pyspark_kafka_meta.read.typed_values.typed_columns import Malformed, MalformedCount, TypedColumn, TypedRows
 from tests.unit.read.typed_values.digits import DIGITS
 
 READER = SchemaText("0")
@@ -120,6 +120,21 @@ def test_a_registry_that_fails_is_no_malformed_value() -> None:
 
     with pytest.raises(SchemaRegistryError):
         rows.convert(records(rows, [framed(500, b"5")]))
+
+
+def test_a_record_of_another_name_is_malformed_even_if_its_fields_fit() -> None:
+    def record(name: str, *fields: str) -> SchemaText:
+        return SchemaText(f'{{"type": "record", "name": "shop.{name}", "fields": [{", ".join(fields)}]}}')
+
+    number, note = '{"name": "id", "type": "long"}', '{"name": "note", "type": "string", "default": ""}'
+    order, older, customer = record("Order", number, note), record("Order", number), record("Customer", number)
+    writers = {1: order, 2: older, 3: customer}
+    column = TypedColumn(FORMATS["avro"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
+
+    decoded, malformed = column.decode(pa.array([framed(1, b"\x0a\2a"), framed(3, b"\x0a"), framed(2, b"\x0a")]))
+
+    assert decoded.to_pylist() == [{"id": 5, "note": "a"}, None, {"id": 5, "note": ""}]
+    assert malformed == [Malformed(1, "it is a shop.Customer, not a shop.Order", 3)]
 
 
 def test_values_without_frames_have_the_readers_schema() -> None:
