@@ -76,7 +76,8 @@ compat: java $(INSTALLED) ## run tests on older releases of pyspark, each in an 
 	[ -x .venv-$$release/bin/python ] || $(PYTHON) -m venv .venv-$$release; \
 	.venv-$$release/bin/python -m pip install --quiet --editable '.[compat]' "pyspark==$$release.*" && \
 	.venv-$$release/bin/python tests/compat/smoke.py && \
-	.venv-$$release/bin/python -m pytest tests/compat/streams.py $(if $(STREAMS),-k "$(STREAMS)") || exit 1; \
+	.venv-$$release/bin/python -m pytest tests/compat/streams.py tests/spark/test_typed_values.py tests/spark/test_typed_sink.py \
+	$(if $(STREAMS),-k "$(STREAMS)") || exit 1; \
 	done
 
 connect: java ## try Spark Connect, in an environment of its own
