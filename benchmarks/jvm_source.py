@@ -28,10 +28,9 @@ def jvm_source_jars() -> list[Path]:
     return resolve_jars(jars, transitive=False)
 
 
-def jvm_format_jars() -> list[Path]:
-    """Of `from_avro`, `to_avro` and `from_protobuf`. Downloads missing jars."""
-    jars = [f"org.apache.spark:spark-{name}_2.13:{_connector()}" for name in ("avro", "protobuf")]
-    return resolve_jars(jars, transitive=False)
+def jvm_format_jars(*formats: str) -> list[Path]:
+    """Of Spark's functions for these formats, `avro` and `protobuf`. Downloads missing jars."""
+    return resolve_jars([f"org.apache.spark:spark-{name}_2.13:{_connector()}" for name in formats], transitive=False)
 
 
 def _connector() -> str:

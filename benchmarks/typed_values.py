@@ -131,10 +131,11 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES), help=f"of {', '.join(CASES)}")
     arguments = parser.parse_args()
     rounds, records = arguments.rounds, arguments.records
+    jars = jvm_format_jars("avro", *({"protobuf"} & set(arguments.cases)))
     rows = []
     with (
         brokers() as bootstrap_servers,
-        spark_session(more_jars=jvm_format_jars()) as spark,
+        spark_session(more_jars=jars) as spark,
         MockRegistry() as registry,
     ):
         for case in arguments.cases:
