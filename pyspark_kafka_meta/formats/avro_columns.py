@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor, Flags, Longs, number_array
+from pyspark_kafka_meta.arrow_arrays import binary_array, not_utf8, number_array
+from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor, Flags, Longs
 
 BAD_INT = "an int has more than 32 bits"
 BAD_BOOLEAN = "a boolean is neither 0 nor 1"
@@ -249,13 +250,13 @@ class Binary(Slices):
         return self._array(cursor, at, length)
 
     def _array(self, cursor: Cursor, at: Longs, length: Longs) -> pa.Array:
-        values = cursor.memory.binary_array(at, length)
+        values = binary_array(cursor.memory.data, at, length)
         if pa.types.is_binary(self.type):
             return values
         try:
             return values.cast(self.type)
         except pa.ArrowInvalid:
-            cursor.fail(_not_text(values), BAD_TEXT, self.field)
+            cursor.fail(not_utf8(values), BAD_TEXT, self.field)
             return values.view(self.type)
 
 
@@ -382,16 +383,3 @@ def _flags(array: pa.BooleanArray) -> Flags:
     bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
     flags: Flags = bits[array.offset : array.offset + len(array)].astype(np.bool_)
     return flags
-
-
-def _not_text(values: pa.BinaryArray) -> Flags:
-    """Which values are not UTF-8. Arrow can only tell whether there is one."""
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1].tolist()
-    data = memoryview(values.buffers()[2])
-    bad = np.zeros(len(values), np.bool_)
-    for index in range(len(values)):
-        try:
-            str(data[offsets[index] : offsets[index + 1]], "utf-8")
-        except UnicodeDecodeError:
-            bad[index] = True
-    return bad

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+
+from pyspark_kafka_meta.formats.varints import STOP_BITS, join_sevens
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -36,15 +37,8 @@ MAX_EMPTY_ITEMS = 100
 
 WORD_BYTES = 8
 _MAX_VARINT_BYTES = 10
-_STOP_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x0101010101010101)
 _ONE = np.uint64(1)
-_GROUPS = (
-    # Of bits in a word: which move down, by how many, and which stay. Seven bits of each byte become 14, 28 and 56.
-    (np.uint64(0x7F007F007F007F00), np.uint64(1), np.uint64(0x007F007F007F007F)),
-    (np.uint64(0x3FFF00003FFF0000), np.uint64(2), np.uint64(0x00003FFF00003FFF)),
-    (np.uint64(0x0FFFFFFF00000000), np.uint64(4), np.uint64(0x000000000FFFFFFF)),
-)
 
 
 class Memory:
@@ -67,20 +61,6 @@ class Memory:
         everywhere: npt.NDArray[Any] = np.ndarray(len(self.data) - size + 1, kind, self.data, strides=(1,))
         numbers: npt.NDArray[Any] = everywhere[np.minimum(at, len(everywhere) - 1)]
         return numbers
-
-    def binary_array(self, at: Longs, length: Longs) -> pa.BinaryArray:
-        """The bytes at these positions; a length of -1 is null. The caller has checked both.
-
-        The data becomes one Arrow array, of what is before the first value, the first value, what is between it and the
-        second, and so on; `take` copies the values. Arrow checks the first and last offset, so they are the data's.
-        """
-        offsets = np.empty(2 * len(at) + 2, np.int32)
-        offsets[0], offsets[-1] = 0, len(self.data)
-        offsets[1:-1:2] = at
-        np.add(at, np.maximum(length, 0), out=offsets[2:-1:2], casting="unsafe")
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-        segments = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
-        return segments.take(number_array(np.arange(1, len(offsets) - 1, 2, dtype=np.int32), length >= 0))
 
 
 class Cursor:
@@ -196,16 +176,11 @@ class Cursor:
         without the high bit; others are read byte by byte."""
         words = self.memory.numbers("<u8", self.at)
         stops = ~words
-        stops &= _STOP_BITS
+        stops &= STOP_BITS
         slow = np.flatnonzero((stops == 0) | (self.at > len(self.memory.data) - WORD_BYTES))
         stops ^= stops - _ONE  # the bits up to the first stop bit
         words &= stops
-        words &= ~_STOP_BITS
-        for moving, bits, staying in _GROUPS:
-            moved = words & moving
-            moved >>= bits
-            words &= staying
-            words |= moved
+        join_sevens(words)
         stops &= _LOW_BITS
         stops *= _LOW_BITS
         stops >>= np.uint64(56)  # the number of bytes with such bits
@@ -229,13 +204,6 @@ class Cursor:
             bad[index[too_long]] = True
             self.fail(bad, BAD_VARINT, field)
         return value, size
-
-
-def number_array(numbers: npt.NDArray[Any], valid: Flags | None = None, kind: pa.DataType | None = None) -> pa.Array:
-    """The numbers without a copy, null where they are not `valid`."""
-    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    kind = kind or pa.from_numpy_dtype(numbers.dtype)
-    return pa.Array.from_buffers(kind, len(numbers), [bitmap, pa.py_buffer(numbers)])
 
 
 def _unzigzag(raw: npt.NDArray[np.uint64]) -> Longs:

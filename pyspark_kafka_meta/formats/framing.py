@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_kafka_meta.arrow_arrays import binary_array, memory_of, offsets_of
 from pyspark_kafka_meta.formats.values import Fault
 
 MAGIC = 0
@@ -48,7 +49,7 @@ def unframe(values: pa.Array, id_bytes: int) -> Unframed:
     Args:
         id_bytes: 4 or 8.
     """
-    offsets, data = _buffers(values)
+    offsets, data = offsets_of(values), memory_of(values)
     starts, lengths = offsets[:-1], np.diff(offsets)
     is_valid = np.asarray(values.is_valid())
     is_framed = is_valid & (lengths > id_bytes)
@@ -59,23 +60,8 @@ def unframe(values: pa.Array, id_bytes: int) -> Unframed:
     schema_ids = frames.view(f">i{id_bytes}").ravel().astype(np.int64)
     unframed = np.flatnonzero(is_valid & ~is_framed).tolist()
     faults = [Fault(row, _fault(data[starts[row] : offsets[row + 1]], id_bytes)) for row in unframed]
-    return Unframed(rows, schema_ids, _segments(data, starts[rows] + 1 + id_bytes, offsets[rows + 1]), faults)
-
-
-def _segments(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32]) -> pa.Array:
-    """The bytes between these positions, which increase. They are the even elements of an array whose odd elements are
-    the bytes between them."""
-    bounds = np.empty(2 * len(starts), np.int32)
-    bounds[::2], bounds[1::2] = starts, ends
-    if not len(bounds):
-        return pa.nulls(0, pa.binary())
-    segments = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    return segments.take(_even(len(bounds)))
-
-
-def _even(count: int) -> pa.Array:
-    """The even numbers below `count`. `pa.array` of numpy's numbers would import numpy.ma: 10 ms in a new worker."""
-    return pa.Array.from_buffers(pa.int32(), count // 2, [None, pa.py_buffer(np.arange(0, count, 2, dtype=np.int32))])
+    payloads = binary_array(data, starts[rows] + 1 + id_bytes, lengths[rows] - 1 - id_bytes)
+    return Unframed(rows, schema_ids, payloads, faults)
 
 
 class Indexed(NamedTuple):
@@ -97,7 +83,7 @@ class Indexed(NamedTuple):
 def without_message_indexes(payloads: pa.Array) -> Indexed:
     """Take the message indexes off payloads, none of which is null: a count and as many indexes, all zigzag varints. A
     single 0 stands for the first type, and is all that most records have."""
-    offsets, data = _buffers(payloads)
+    offsets, data = offsets_of(payloads), memory_of(payloads)
     starts, ends = offsets[:-1].copy(), offsets[1:]
     kinds: dict[tuple[int, ...], int] = {(0,): 0}
     kind, faults = np.zeros(len(payloads), np.intp), []
@@ -111,7 +97,7 @@ def without_message_indexes(payloads: pa.Array) -> Indexed:
         except LookupError:
             faults.append(Fault(row, "no frame: its message indexes are malformed"))
             kind[row], starts[row] = -1, ends[row]
-    return Indexed(list(kinds), kind, _segments(data, starts, ends), faults)
+    return Indexed(list(kinds), kind, binary_array(data, starts, ends - starts), faults)
 
 
 def _read_indexes(data: npt.NDArray[np.uint8], at: int, end: int) -> tuple[tuple[int, ...], int]:
@@ -143,12 +129,3 @@ def _fault(value: npt.NDArray[np.uint8], id_bytes: int) -> str:
     if len(value) <= id_bytes:
         return f"no frame: {len(value)} bytes are shorter than a frame of {1 + id_bytes} bytes"
     return "no frame: its first byte is not 0" if value[0] != MAGIC else "no frame: its schema id is negative"
-
-
-def _buffers(values: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """The offsets and the data of a column of type binary."""
-    _, offsets, data = values.buffers()
-    if offsets is None or not len(values):
-        return np.zeros(1, np.int32), np.zeros(0, np.uint8)
-    positions = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    return positions, np.frombuffer(data or b"", np.uint8)

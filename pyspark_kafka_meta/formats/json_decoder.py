@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from pyspark_kafka_meta.arrow_arrays import joined, memory_of, offsets_of, slices
 from pyspark_kafka_meta.formats.json_schema import JsonSchema
 from pyspark_kafka_meta.formats.values import Decoded, Fault
 
@@ -57,21 +57,10 @@ class JsonDecoder:
 
     def decode(self, values: pa.Array) -> Decoded:
         chunk = _Decoding(self.type)
-        arrays = [pa.array([], self.type)]
-        offsets = _offsets(values)
-        begin = 0
-        while begin < len(values):
-            fitting = int(np.searchsorted(offsets, int(offsets[begin]) + CHUNK_BYTES, "right")) - 1
-            end = min(max(fitting, begin + 1), begin + CHUNK_ROWS, len(values))
-            arrays += chunk.decode(values.slice(begin, end - begin), begin)
-            begin = end
-        return Decoded(arrays[1] if len(arrays) == 2 else pa.concat_arrays(arrays), chunk.faults)
-
-
-def _offsets(values: pa.Array) -> Any:
-    if len(values) == 0:
-        return np.zeros(1, np.int32)
-    return np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+        arrays: list[pa.Array] = []
+        for first, part in slices(values, CHUNK_ROWS, CHUNK_BYTES):
+            arrays += chunk.decode(part, first)
+        return Decoded(joined(arrays, self.type), chunk.faults)
 
 
 class _Decoding:
@@ -136,8 +125,7 @@ class _Decoding:
 
 def _are_objects(values: pa.Array) -> bool:
     """Whether each text begins and ends with a brace."""
-    offsets = _offsets(values)
-    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+    offsets, data = offsets_of(values), memory_of(values)
     if not (offsets[1:] > offsets[:-1]).all():
         return False
     return bool((data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 1] == ord("}")).all())

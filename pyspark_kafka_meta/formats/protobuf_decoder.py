@@ -11,7 +11,7 @@ numbers that a closed enum does not have. Unlike in them, a proto2 string must b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_kafka_meta.arrow_arrays import binary_array, joined, memory_of, offsets_of, slices
 from pyspark_kafka_meta.formats.protobuf_plan import ColumnPlan, MessagePlan, compile_plan
 from pyspark_kafka_meta.formats.protobuf_scan import NONE_FOUND, Found, find_fields
 from pyspark_kafka_meta.formats.protobuf_schema import Enum, ProtobufSchema
 from pyspark_kafka_meta.formats.protobuf_values import (
     BAD_UTF8,
     NUMBERS,
-    byte_strings,
     list_offsets,
     one_each,
     raw_numbers,
@@ -67,29 +67,13 @@ class ProtobufDecoder:
 
     def decode(self, values: pa.Array) -> Decoded:
         faults: list[Fault] = []
-        chunks = [pa.array([], self.type)]
+        chunks: list[pa.Array] = []
         payload = Payload(np.empty(0, np.uint8))
-        for begin, end in _chunks(values):
-            chunk, causes = _decode_chunk(self.plan, values.slice(begin, end - begin), payload)
+        for begin, part in slices(values, CHUNK_ROWS, CHUNK_BYTES):
+            chunk, causes = _decode_chunk(self.plan, part, payload)
             chunks.append(chunk)
             faults += [Fault(begin + row, causes[row]) for row in sorted(causes)]
-        return Decoded(chunks[1] if len(chunks) == 2 else pa.concat_arrays(chunks), faults)
-
-
-def _offsets(values: pa.Array) -> Longs:
-    if len(values) == 0:
-        return np.zeros(1, np.int64)
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-    return offsets.astype(np.int64)
-
-
-def _chunks(values: pa.Array) -> Iterator[tuple[int, int]]:
-    offsets, begin = _offsets(values), 0
-    while begin < len(values):
-        fitting = int(np.searchsorted(offsets, int(offsets[begin]) + CHUNK_BYTES, "right")) - 1
-        end = min(max(fitting, begin + 1), begin + CHUNK_ROWS, len(values))
-        yield begin, end
-        begin = end
+        return Decoded(joined(chunks, self.type), faults)
 
 
 def _decode_chunk(plan: MessagePlan, values: pa.Array, payload: Payload) -> tuple[pa.Array, Mapping[int, str]]:
@@ -98,8 +82,8 @@ def _decode_chunk(plan: MessagePlan, values: pa.Array, payload: Payload) -> tupl
     Args:
         payload: memory for the bytes.
     """
-    offsets = _offsets(values)
-    payload.replace(np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]])
+    offsets = offsets_of(values).astype(np.int64)
+    payload.replace(memory_of(values)[offsets[0] : offsets[-1]])
     chunk = _Chunk(payload)
     rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     at, end = (offsets[:-1] - offsets[0])[rows], (offsets[1:] - offsets[0])[rows]
@@ -205,7 +189,7 @@ class _Chunk:
             number = NUMBERS[kind]
             values = number.to_array(raw_numbers(self.payload, number.wire_type, found))
             return values if column.enum is None else _names(column.enum, values)
-        values = byte_strings(self.payload, found)
+        values = binary_array(self.payload.bytes, found.at, found.after - found.at)
         if kind == "bytes":
             return values
         values, bad = strings(values)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_kafka_meta.arrow_arrays import not_utf8
 from pyspark_kafka_meta.formats.protobuf_scan import Found
 from pyspark_kafka_meta.formats.protobuf_wire import (
     FIXED32,
@@ -121,33 +122,13 @@ def _spread(at: Longs, counts: Longs, step: int) -> tuple[Longs, Longs]:
     return owner, at[owner] + (np.arange(len(owner)) - before[owner]) * step
 
 
-def byte_strings(payload: Payload, found: Found) -> pa.BinaryArray:
-    """The bytes between `at` and `after`. Positions must increase."""
-    offsets = np.empty(2 * len(found.at) + 1, np.int32)
-    offsets[0:-1:2], offsets[1::2] = found.at, found.after
-    offsets[-1] = offsets[-2] if len(found.at) else 0
-    # An array with the gaps between the strings, from which the gaps are left out: Arrow copies each string once.
-    with_gaps = pa.Array.from_buffers(
-        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(payload.bytes)]
-    )
-    return with_gaps.take(pa.array(np.arange(0, len(offsets) - 1, 2)))
-
-
 def strings(values: pa.BinaryArray) -> tuple[pa.StringArray, Flags | None]:
     """The strings, and which are not UTF-8; None for none. These are empty."""
     try:
         return values.cast(pa.string()), None
     except pa.ArrowInvalid:
-        bad = np.array([not _is_utf8(value) for value in values.to_pylist()], np.bool_)
+        bad = not_utf8(values)
         return pa.compute.if_else(pa.array(bad), b"", values).cast(pa.string()), bad
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def one_each(values: pa.Array, message: Longs, count: int) -> tuple[pa.Array, Flags | None]:

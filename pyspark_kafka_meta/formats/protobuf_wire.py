@@ -20,6 +20,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pyspark_kafka_meta.formats.varints import STOP_BITS, join_sevens
+
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
 Raw: TypeAlias = npt.NDArray[np.uint64]
@@ -41,8 +43,7 @@ DEEP_GROUP = f"more than {MAX_GROUP_DEPTH} groups are nested"
 
 _PADDING_BYTES = 40
 """A tag, a length and two words may be read after the last byte of a message, before a check finds them too long."""
-_LAST_BYTES = np.uint64(0x8080808080808080)
-_ONE, _TWO, _FOUR = np.uint64(1), np.uint64(2), np.uint64(4)
+_ONE = np.uint64(1)
 
 
 class Payload:
@@ -77,9 +78,10 @@ class Payload:
         if not ((second >> 7) & more).any():
             return (first & 0x7F).astype(np.uint64) | (second * more).astype(np.uint64) << np.uint64(7), at + 1 + more
         words = self.words(at)
-        ends = ~words & _LAST_BYTES
+        ends = ~words & STOP_BITS
         lowest = ends & (~ends + _ONE)  # the highest bit of the last byte, 0 if more than 8 bytes follow
-        raw = _without_high_bits(words & (lowest - _ONE))
+        raw = words & (lowest - _ONE)
+        join_sevens(raw)
         exponent = (lowest.astype(np.float64).view(np.int64) >> 52) - 1023  # 7, 15 ... 63: the position of that bit
         size = exponent + 1 >> 3
         long = np.flatnonzero(lowest == 0)
@@ -93,14 +95,6 @@ class Payload:
         more = ninth >> 7
         raw[rows] |= (ninth.astype(np.uint64) & 0x7F) << 56 | (tenth & more).astype(np.uint64) << 63
         size[rows] = 9 + more + (more & (tenth >> 7))
-
-
-def _without_high_bits(words: Raw) -> Raw:
-    """Joins the lower 7 bits of each byte: pairs of bytes, then pairs of pairs, then both halves."""
-    words = words & np.uint64(0x7F7F7F7F7F7F7F7F)
-    words = words & np.uint64(0x007F007F007F007F) | (words & np.uint64(0x7F007F007F007F00)) >> _ONE
-    words = words & np.uint64(0x00003FFF00003FFF) | (words & np.uint64(0x3FFF00003FFF0000)) >> _TWO
-    return words & np.uint64(0x000000000FFFFFFF) | (words & np.uint64(0x0FFFFFFF00000000)) >> _FOUR
 
 
 class WireField(NamedTuple):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.kafka.records.arrow_arrays import data_of, offsets_of
+from pyspark_kafka_meta.arrow_arrays import data_of, offsets_of
 from pyspark_kafka_meta.kafka.records.encoder import Records
 from pyspark_kafka_meta.kafka.records.fields import Flags, Ints, Longs
 

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_kafka_meta.arrow_arrays import binary_array, number_array
 from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
-from pyspark_kafka_meta.kafka.records.arrow_arrays import binary_array, headers_array, number_array
 from pyspark_kafka_meta.kafka.records.batches import BatchHeader
 from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Longs
+from pyspark_kafka_meta.kafka.records.headers_column import headers_array
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN
 from pyspark_kafka_meta.model import TopicPartition
 

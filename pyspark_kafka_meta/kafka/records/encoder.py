@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_kafka_meta.arrow_arrays import data_of, number_array, offsets_of
 from pyspark_kafka_meta.errors import InvalidRowError
-from pyspark_kafka_meta.kafka.records.arrow_arrays import data_of, number_array, offsets_of
 from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES, TRANSACTIONAL, read_batch_headers, write_batch
 from pyspark_kafka_meta.kafka.records.compression import Compression, compress
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode

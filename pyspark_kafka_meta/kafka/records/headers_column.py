@@ -1,18 +1,17 @@
-"""Arrow arrays of decoded records: binary values copied from a payload, the headers column. The memory of arrays."""
+"""Builds the headers column of decoded records."""
 
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_kafka_meta.arrow_arrays import binary_array, data_of, offsets_of
 from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
 from pyspark_kafka_meta.kafka.records.boundaries import Positions, expected_ends, find_starts
-from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Flags, Ints, Locate, read_varints, require
+from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Ints, Locate, read_varints, require
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, records_arrow_schema
 
 SLICE_STRINGS = 1 << 19
@@ -23,40 +22,6 @@ _UTF8 = getincrementaldecoder("utf-8")
 _DECODED_BYTES = 1024 * 1024
 _REPLACED_BYTES = 3
 """UTF-8 of the character that replaces an invalid byte."""
-
-
-def offsets_of(array: pa.BinaryArray) -> Ints:
-    """The start of each value in the memory of the values, and the end of the last value."""
-    offsets: Ints = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
-    return offsets
-
-
-def data_of(array: pa.BinaryArray) -> memoryview:
-    """The values, one after the other, without a copy. The value of a null may have bytes."""
-    offsets = offsets_of(array)
-    return memoryview(array.buffers()[2])[offsets[0] : offsets[-1]]
-
-
-def number_array(numbers: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
-    """The numbers without a copy, null where they are not `valid`. `pa.array` would import numpy.ma: 10 ms in each new
-    worker."""
-    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [bitmap, pa.py_buffer(numbers)])
-
-
-def binary_array(payload: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:
-    """The bytes at these positions, at least one; a length of -1 is null.
-
-    The payload becomes one Arrow array whose even elements are the values and whose odd elements are the gaps between
-    values; `take` copies the even elements. Arrow does not check positions and lengths: the caller must have done so.
-    """
-    offsets = np.empty(2 * len(at), np.int32)
-    offsets[::2] = at
-    offsets[1::2] = at + np.maximum(length, 0)
-    segments = pa.Array.from_buffers(
-        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(payload)]
-    )
-    return segments.take(number_array(np.arange(0, len(offsets), 2, dtype=np.int32), valid=length >= 0))
 
 
 def headers_array(payload: Bytes, fields: Fields, locate: Locate) -> pa.ListArray:

@@ -1,0 +1,88 @@
+"""Arrow arrays and numpy over the same memory: no value is copied to a Python object.
+
+`pa.array` of numpy's numbers would import numpy.ma: 10 ms in each new worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.signedinteger[Any]]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+def offsets_of(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    """The start of each value in `memory_of` the array, and the end of the last value."""
+    if not len(array):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+
+
+def memory_of(array: pa.BinaryArray) -> Bytes:
+    """The values, and those of the array that this one is a slice of, without a copy."""
+    return np.frombuffer(array.buffers()[2] or b"", np.uint8)
+
+
+def data_of(array: pa.BinaryArray) -> memoryview:
+    """The values, one after the other, without a copy. The value of a null may have bytes."""
+    offsets = offsets_of(array)
+    return memoryview(array.buffers()[2])[offsets[0] : offsets[-1]]
+
+
+def number_array(numbers: npt.NDArray[Any], valid: Flags | None = None, kind: pa.DataType | None = None) -> pa.Array:
+    """The numbers without a copy, null where they are not `valid`.
+
+    Args:
+        kind: of the array, if another type has the same memory, such as a time.
+    """
+    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    kind = kind or pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [bitmap, pa.py_buffer(numbers)])
+
+
+def binary_array(data: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:
+    """The bytes at these positions, which increase; a length of -1 is null.
+
+    The data becomes one Arrow array, of what is before the first value, the first value, what is between it and the
+    second, and so on; `take` copies the values. Arrow checks the first and last offset alone, which are the data's: the
+    caller must have checked positions and lengths.
+    """
+    offsets = np.empty(2 * len(at) + 2, np.int32)
+    offsets[0], offsets[-1] = 0, len(data)
+    offsets[1:-1:2] = at
+    np.add(at, np.maximum(length, 0), out=offsets[2:-1:2], casting="unsafe")
+    segments = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return segments.take(number_array(np.arange(1, len(offsets) - 1, 2, dtype=np.int32), length >= 0))
+
+
+def slices(array: pa.BinaryArray, max_rows: int, max_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
+    """The array in parts, each with the index of its first value. A value of more bytes is a part of its own."""
+    offsets, first = offsets_of(array).astype(np.int64), 0
+    while first < len(array):
+        fitting = int(np.searchsorted(offsets, offsets[first] + max_bytes, side="right")) - 1
+        until = min(max(fitting, first + 1), first + max_rows, len(array))
+        yield first, array.slice(first, until - first)
+        first = until
+
+
+def joined(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    """The arrays, which have this type, as one; a single one without a copy."""
+    return parts[0] if len(parts) == 1 else pa.concat_arrays([pa.array([], kind), *parts])
+
+
+def not_utf8(array: pa.BinaryArray) -> Flags:
+    """Which values are not UTF-8. Arrow can only tell whether there is one."""
+    offsets, memory = offsets_of(array).tolist(), memoryview(memory_of(array))  # type: ignore[arg-type]
+    bad = np.zeros(len(array), np.bool_)
+    for index in range(len(array)):
+        try:
+            str(memory[offsets[index] : offsets[index + 1]], "utf-8")
+        except UnicodeDecodeError:
+            bad[index] = True
+    return bad
