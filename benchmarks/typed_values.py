@@ -37,10 +37,10 @@ from benchmarks.topics import delete, fill_with, new_topic
 from benchmarks.write_peers import Writer
 from benchmarks.write_throughput import write
 from pyspark_kafka_meta.formats.framing import frame
+from pyspark_kafka_meta.options import Framing
 from pyspark_kafka_meta.testing import MockRegistry
 
 DIFFERENT_VALUES = 100_000
-ID_BYTES = 4
 WRITING, WRITTEN = "writing", "avro"
 CASES = (*ENCODED, WRITING)
 
@@ -88,7 +88,7 @@ def typed_topic(bootstrap_servers: str, registry: MockRegistry, encoded: Encoded
     """Inside `with`, a topic with as many records."""
     topic = new_topic(bootstrap_servers, "typed", PARTITIONS)
     schema_id = registry.register(f"{topic}-value", encoded.schema, encoded.format.upper())
-    before = frame(schema_id, ID_BYTES) + encoded.message_indexes
+    before = frame(schema_id, Framing.CONFLUENT.id_bytes) + encoded.message_indexes
     fill_with([before + value for value in encoded.values], bootstrap_servers, topic, PARTITIONS, records)
     options = {"valueFormat": encoded.format, "schema.registry.url": registry.url}
     yield TypedTopic(topic, encoded, before, options)

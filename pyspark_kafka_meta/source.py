@@ -97,7 +97,7 @@ class KafkaMetaDataSource(DataSource):
                 'Save mode Overwrite not allowed for Kafka, where records are only appended: use mode("append")'
             )
         from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
-        from pyspark_kafka_meta.spark.typed_rows import typed_sink_columns
+        from pyspark_kafka_meta.spark.typed_sink import typed_sink_columns
 
         options = SinkOptions.parse(self._user_options)
         return KafkaMetaWriter(options, typed_sink_columns(schema, options))
@@ -105,7 +105,7 @@ class KafkaMetaDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is true in output mode complete, whose rows are appended as by Spark's sink."""
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
-        from pyspark_kafka_meta.spark.typed_rows import typed_sink_columns
+        from pyspark_kafka_meta.spark.typed_sink import typed_sink_columns
 
         options = SinkOptions.parse(self._user_options).for_stream()
         columns = typed_sink_columns(schema, options, encodes=self._plans_writes)

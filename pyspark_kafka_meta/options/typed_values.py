@@ -44,6 +44,11 @@ class Framing(StrEnum):
     """The byte 0 and a schema id of 8 bytes."""
     NONE = "none"
 
+    @property
+    def id_bytes(self) -> int:
+        """Of the schema id; 0 without a frame."""
+        return {Framing.CONFLUENT: 4, Framing.APICURIO: 8}.get(self, 0)
+
 
 class SubjectNameStrategy(StrEnum):
     """How the subjects of a topic's schemas are named, as Confluent's `SubjectNameStrategy`."""

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, Malf
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OnMalformedRecord, RegistryOptions
 from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas
-from pyspark_kafka_meta.read.typed_values.typed_columns import ERROR_SUFFIX, ERROR_TYPE, TypedColumn, TypedRows
+from pyspark_kafka_meta.read.typed_values.typed_columns import ERROR_SUFFIX, ERROR_TYPE, ColumnDecoding, TypedRows
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
 from pyspark_kafka_meta.schema_registry.known_schemas import worker_schemas
 
@@ -50,7 +50,7 @@ def typed_rows(
         client = RegistryClient(registry, partial(record_lookup, events, RefreshReason.UNKNOWN_SCHEMA))
         worker_schemas.add(registry, known)
     typed = {
-        reader.column.column: TypedColumn(
+        reader.column.column: ColumnDecoding(
             reader.format,
             reader.column.framing,
             reader.schema,

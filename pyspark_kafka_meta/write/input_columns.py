@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import SchemaError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_kafka_meta.write.typed_columns import TypedColumn
+    from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class SinkColumns:
     topic: int | None
     partition: int | None
     timestamp: int | None
-    typed: Mapping[str, TypedColumn] = field(default_factory=dict)
+    typed: Mapping[str, ColumnEncoding] = field(default_factory=dict)
 
 
 def sink_columns(schema: StructType, topic: str | None, typed: Collection[str] = ()) -> SinkColumns:

@@ -12,17 +12,16 @@ from pyspark_kafka_meta.formats.framing import frame
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import ColumnFormat, Framing, TypedValuesOptions
 from pyspark_kafka_meta.read.typed_values.query_schemas import schema_of, schema_text
-from pyspark_kafka_meta.read.typed_values.typed_columns import ID_BYTES
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
-from pyspark_kafka_meta.write.typed_columns import TypedColumn
+from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def typed_columns(
+def column_encodings(
     options: TypedValuesOptions, topic: str | None, types: Mapping[str, pa.DataType]
-) -> dict[str, TypedColumn]:
+) -> dict[str, ColumnEncoding]:
     """How the typed columns of a batch are encoded.
 
     Args:
@@ -39,7 +38,7 @@ def typed_columns(
 
 def _typed_column(
     options: TypedValuesOptions, column: ColumnFormat, topic: str | None, given: pa.DataType
-) -> TypedColumn:
+) -> ColumnEncoding:
     wanted = FORMATS[column.format]
     if wanted.encoder is None:
         raise OptionError(f"'{column.column}Format' {column.format} is only for reading: write bytes or avro")
@@ -58,9 +57,9 @@ def _typed_column(
     except UnknownSchemaError as error:
         raise UnknownSchemaError(f"{error}: register the schema, or set 'auto.register.schemas'", error.code) from None
     if not is_framed:
-        return TypedColumn(column.column, encoder, b"")
+        return ColumnEncoding(column.column, encoder, b"")
     assert schema_id is not None, "the options refuse frames without a registry"
-    return TypedColumn(column.column, encoder, frame(schema_id, ID_BYTES[column.framing]))
+    return ColumnEncoding(column.column, encoder, frame(schema_id, column.framing.id_bytes))
 
 
 def _schema(

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.formats.framing import frame
 from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import Framing
-from pyspark_kafka_meta.read.typed_values.typed_columns import TypedColumn
+from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_framed_values_are_the_orders(case: str, rows: Callable[[int], list[Row]
     text = encoded.schema
     if encoded.format == "protobuf":  # as the registry's client makes of a file
         text = base64.b64encode(descriptor_set([base64.b64decode(text)])).decode()
-    column = TypedColumn(
+    column = ColumnDecoding(
         FORMATS[encoded.format], Framing.CONFLUENT, SchemaText(text), {7: SchemaText(text)}.__getitem__
     )
 

@@ -20,7 +20,6 @@ from pyspark_kafka_meta.formats.values import ValueDecoder
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
 
-ID_BYTES = {Framing.CONFLUENT: 4, Framing.APICURIO: 8}
 ERROR_SUFFIX = "_error"
 """`value_error` describes what is wrong with `value`."""
 ERROR_TYPE = pa.struct([("cause", pa.string()), ("schema_id", pa.int64()), ("raw", pa.binary())])
@@ -41,7 +40,7 @@ class Malformed(NamedTuple):
     schema_id: int | None
 
 
-class TypedColumn(NamedTuple):
+class ColumnDecoding(NamedTuple):
     """How the values of a column are decoded.
 
     Attributes:
@@ -64,7 +63,7 @@ class TypedColumn(NamedTuple):
         if self.framing is Framing.NONE:
             decoded = self.format.decoder(self.reader, self.reader).decode(values)
             return decoded.values, [Malformed(fault.row, fault.cause, None) for fault in decoded.faults]
-        rows, ids, payloads, faults = unframe(values, ID_BYTES[self.framing])
+        rows, ids, payloads, faults = unframe(values, self.framing.id_bytes)
         malformed = [Malformed(fault.row, fault.cause, None) for fault in faults]
         kinds, kind = [NO_INDEXES], np.zeros(len(ids), np.intp)
         if self.format.has_message_indexes:
@@ -133,7 +132,7 @@ class TypedRows:
     """
 
     def __init__(
-        self, columns: Sequence[str], typed: Mapping[str, TypedColumn], on_malformed: OnMalformedRecord
+        self, columns: Sequence[str], typed: Mapping[str, ColumnDecoding], on_malformed: OnMalformedRecord
     ) -> None:
         """
         Args:

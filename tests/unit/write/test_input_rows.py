@@ -19,9 +19,9 @@ from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.encoder import encode
 from pyspark_kafka_meta.model import NO_PRODUCER
+from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, CHUNK_ROWS, InputRows, read_rows
-from pyspark_kafka_meta.write.typed_columns import TypedColumn
 from tests.partitions import T0
 
 VALUE = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
@@ -64,13 +64,13 @@ def test_strings_become_bytes_and_missing_columns_null() -> None:
 
 def test_typed_columns_are_encoded_and_errors_count_the_rows_of_the_task() -> None:
     long = avro_encoder(Primitive("long"), pa.int64())
-    typed = replace(VALUE, typed={"value": TypedColumn("value", long, b"\0")})
+    typed = replace(VALUE, typed={"value": ColumnEncoding("value", long, b"\0")})
     batches = [pa.record_batch({"value": pa.array(numbers, pa.int64())}) for numbers in ([1, None], [-1])]
     (chunk,) = read(batches, typed)
     assert chunk.records.value.to_pylist() == [b"\0\x02", None, b"\0\x01"]
 
     color = Enumeration("Color", ("RED",))
-    enum = TypedColumn("key", avro_encoder(color, pa.string()), b"")
+    enum = ColumnEncoding("key", avro_encoder(color, pa.string()), b"")
     colors = [pa.record_batch({"key": names, "value": names}) for names in (["RED", "RED"], ["RED", "BLUE"])]
     with pytest.raises(InvalidRowError, match=r"^row 3 cannot be written with the schema of key: the value is not a"):
         read(colors, replace(VALUE, key=0, typed={"key": enum}))
@@ -79,7 +79,7 @@ def test_typed_columns_are_encoded_and_errors_count_the_rows_of_the_task() -> No
 def test_typed_rows_that_do_not_fit_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As rows of many defaults, which have no bytes in Spark's batch."""
     monkeypatch.setattr("pyspark_kafka_meta.formats.encoded_rows.MAX_BYTES", 1)
-    typed = replace(VALUE, typed={"value": TypedColumn("value", avro_encoder(Primitive("long"), pa.int64()), b"")})
+    typed = replace(VALUE, typed={"value": ColumnEncoding("value", avro_encoder(Primitive("long"), pa.int64()), b"")})
     batches = [pa.record_batch({"value": pa.array(numbers, pa.int64())}) for numbers in ([1], [2, 3])]
     with pytest.raises(RecordTooLargeError, match=r"^rows 1 to 2 have too many bytes of value .*maxRecordsPerBatch$"):
         read(batches, typed)

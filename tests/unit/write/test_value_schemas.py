@@ -22,8 +22,8 @@ from pyspark_kafka_meta.formats.avro_encoder import derived_schema
 from pyspark_kafka_meta.options import RegistryOptions, SinkOptions, default_options
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
-from pyspark_kafka_meta.write.typed_columns import TypedColumn
-from pyspark_kafka_meta.write.value_schemas import typed_columns
+from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
+from pyspark_kafka_meta.write.value_schemas import column_encodings
 
 GIVEN = pa.struct([pa.field("id", pa.int64(), nullable=False)])
 V1 = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]})
@@ -38,16 +38,16 @@ def registry() -> Iterator[MockRegistry]:
         yield registry
 
 
-def column(registry: MockRegistry | None, given: pa.DataType = GIVEN, **options: str) -> TypedColumn:
+def column(registry: MockRegistry | None, given: pa.DataType = GIVEN, **options: str) -> ColumnEncoding:
     """The typed value of a batch for topic t."""
     url = {} if registry is None else {"schema.registry.url": registry.url}
     parsed = SinkOptions.parse(
         {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", **url, **options}
     )
-    return pickle.loads(pickle.dumps(typed_columns(parsed.typed, parsed.topic, {"value": given})["value"]))  # type: ignore[no-any-return]
+    return pickle.loads(pickle.dumps(column_encodings(parsed.typed, parsed.topic, {"value": given})["value"]))  # type: ignore[no-any-return]
 
 
-def encoded(column: TypedColumn, values: pa.Array = VALUES) -> list[bytes | None]:
+def encoded(column: ColumnEncoding, values: pa.Array = VALUES) -> list[bytes | None]:
     data: list[bytes | None] = column.encode(values, 0).to_pylist()
     return data
 

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.formats.values import Fault
 from pyspark_kafka_meta.options import Framing, SourceOptions
 from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, query_schemas
-from pyspark_kafka_meta.read.typed_values.typed_columns import Malformed, TypedColumn
+from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding, Malformed
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 
 
@@ -78,7 +78,7 @@ def test_message_indexes_are_taken_off() -> None:
 def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
     reader: str | tuple[int, ...], expected: list[object]
 ) -> None:
-    column = TypedColumn(FORMATS["protobuf"], Framing.CONFLUENT, SET._replace(message=reader), lambda _: SET)
+    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, SET._replace(message=reader), lambda _: SET)
     values = [b"\0\x08\x05", b"\2\2\x08\x07", b"\4\2\0\x08\x09", b"\2\x10\x08\x01"]
 
     decoded, malformed = column.decode(pa.array([FRAME + value for value in values], pa.binary()))
@@ -91,7 +91,7 @@ def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
 
 def test_a_message_of_another_type_than_the_named_one_is_malformed() -> None:
     refund = SET._replace(message="shop.Refund")
-    column = TypedColumn(FORMATS["protobuf"], Framing.CONFLUENT, refund, lambda _: SET, ("shop.Refund",))
+    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, refund, lambda _: SET, ("shop.Refund",))
 
     decoded, malformed = column.decode(pa.array([FRAME + b"\0\x08\x05", FRAME + b"\2\2\x08\x07"], pa.binary()))
 
@@ -134,7 +134,7 @@ def test_json_is_read_as_its_schema_says(registry: MockRegistry) -> None:
     schema = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
     registry.register("t-value", schema, kind="JSON")
     (reader,) = options(registry, valueFormat="json").readers
-    column = TypedColumn(reader.format, Framing.CONFLUENT, reader.schema, lambda _: SchemaText("another"))
+    column = ColumnDecoding(reader.format, Framing.CONFLUENT, reader.schema, lambda _: SchemaText("another"))
 
     decoded, malformed = column.decode(pa.array([FRAME + b'{"id": 5}', None, FRAME + b"{", b"{"], pa.binary()))
 

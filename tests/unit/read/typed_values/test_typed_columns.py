@@ -14,7 +14,7 @@ from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
-from pyspark_kafka_meta.read.typed_values.typed_columns import Malformed, MalformedCount, TypedColumn, TypedRows
+from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding, Malformed, MalformedCount, TypedRows
 from tests.unit.read.typed_values.digits import DIGITS
 
 READER = SchemaText("0")
@@ -36,7 +36,7 @@ def framed(schema_id: int, payload: bytes) -> bytes:
 def typed_rows(
     columns: list[str], on_malformed: OnMalformedRecord = OnMalformedRecord.RECORD, framing: Framing = Framing.CONFLUENT
 ) -> TypedRows:
-    typed = {"value": TypedColumn(DIGITS, framing, READER, writer)}
+    typed = {"value": ColumnDecoding(DIGITS, framing, READER, writer)}
     return TypedRows(columns, typed, on_malformed)
 
 
@@ -129,7 +129,7 @@ def test_a_record_of_another_name_is_malformed_even_if_its_fields_fit() -> None:
     number, note = '{"name": "id", "type": "long"}', '{"name": "note", "type": "string", "default": ""}'
     order, older, customer = record("Order", number, note), record("Order", number), record("Customer", number)
     writers = {1: order, 2: older, 3: customer}
-    column = TypedColumn(FORMATS["avro"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
+    column = ColumnDecoding(FORMATS["avro"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
 
     decoded, malformed = column.decode(pa.array([framed(1, b"\x0a\2a"), framed(3, b"\x0a"), framed(2, b"\x0a")]))
 

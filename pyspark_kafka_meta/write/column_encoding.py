@@ -12,7 +12,7 @@ from pyspark_kafka_meta.formats.values import UnwritableValueError, ValueEncoder
 
 
 @dataclass(frozen=True, slots=True)
-class TypedColumn:
+class ColumnEncoding:
     """
     Attributes:
         column: `key` or `value`.

@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, IntegerType, StructType, TimestampNTZTyp
 from pyspark_kafka_meta.errors import SchemaError, ValueSchemaError
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.source import KafkaMetaDataSource
-from pyspark_kafka_meta.spark.typed_rows import typed_sink_columns
+from pyspark_kafka_meta.spark.typed_sink import typed_sink_columns
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 

@@ -23,16 +23,16 @@ def typed_sink_columns(schema: StructType, options: SinkOptions, *, encodes: boo
 
     Raises:
         SchemaError: a column is missing, or has another type.
-        ValueSchemaError, OptionError, SchemaRegistryError: as `value_schemas.typed_columns`.
+        ValueSchemaError, OptionError, SchemaRegistryError: as `value_schemas.column_encodings`.
     """
     names = [column.column for column in options.typed.columns]
     columns = sink_columns(schema, options.topic, names)
     if not names or not encodes:
         return columns
-    from pyspark_kafka_meta.write.value_schemas import typed_columns
+    from pyspark_kafka_meta.write.value_schemas import column_encodings
 
     types = {name: _arrow_type(schema, name) for name in names}
-    return replace(columns, typed=typed_columns(options.typed, options.topic, types))
+    return replace(columns, typed=column_encodings(options.typed, options.topic, types))
 
 
 def _arrow_type(schema: StructType, name: str) -> pa.DataType:
