@@ -15,8 +15,10 @@ RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 # By Go, because the package on PyPI downloads a program from elsewhere.
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # Workers with their own clusters and Spark sessions, which take whole files in the order of tests/conftest.py. On two cores
-# three of them wait so much that nothing is late; two, if the tests are slow ones.
-PARALLEL_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
+# three of them wait so much that nothing is late; two, if the tests are slow ones. Continuous integration runs a failed test
+# a second time, as that of Kafka does, and shows both.
+PARALLEL_TESTS = $(BIN)/python -m pytest $(if $(CI),--reruns 1 --rerun-show-tracebacks) --dist loadfile --no-loadscope-reorder \
+	--numprocesses
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect pipelines sail archive cluster-test java

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from uuid import uuid4
 
@@ -307,6 +308,7 @@ def test_part_of_a_batch_that_was_refused_goes_on_in_the_next_epoch() -> None:
 
 
 def test_queue_keeps_no_memory_of_the_chunk_that_its_batches_are_from() -> None:
+    gc.collect()
     before, rows = pa.total_allocated_bytes(), records(10_000)
     batches = encode(rows, np.zeros(10_000, np.int32), record_sizes(rows), 1_000, Compression(Codec.NONE, None))
     queue = Queue()
@@ -314,7 +316,8 @@ def test_queue_keeps_no_memory_of_the_chunk_that_its_batches_are_from() -> None:
     order = weakref.ref(batches[0].rows.base)
     del batches, rows
 
-    assert pa.total_allocated_bytes() == before
+    # Less, if another thread of the process freed something meanwhile.
+    assert pa.total_allocated_bytes() <= before
     assert order() is None
 
 
