@@ -4,18 +4,23 @@ Source: "Schema Resolution" in the specification of Apache Avro 1.12, and `org.a
 choice: names of records need not match outside unions, and a type prefers the branch of a reader's union that is the
 same type, then one that it can be promoted to.
 
-Unlike in Java, a time or number has the same meaning before and after: milliseconds that a reader wants as microseconds
-are converted, a decimal must keep its scale and is no string, and a date cannot be read as a timestamp.
+Where it differs from Java:
+
+- A time or number has the same meaning before and after: milliseconds that a reader wants as microseconds are
+  converted, a decimal must keep its scale and is no string, and a date cannot be read as a timestamp. A long that is
+  read as a union of float and double keeps the digits that a float would lose.
+- A type that the reader cannot have is refused, or is a fault, also as the items of an empty array.
+- Names of enums and fixed types match without namespaces in unions too, and a record that no branch has the name of is
+  read as a branch only if all its parts can be.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.avro_aliases import renamed
 from pyspark_kafka_meta.formats.avro_columns import (
     Binary,
     Boolean,
@@ -40,7 +45,6 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Field,
     Fixed,
     Map,
-    Named,
     Primitive,
     Record,
     Union,
@@ -70,31 +74,33 @@ _TIMES = {
 }
 
 
-def resolve(writer: AvroSchema, reader: AvroSchema, field: str = "") -> Column:
+def resolve(writer: AvroSchema, reader: AvroSchema) -> Column:
     """The decoder of a column of the reader's type from values of the writer's.
-
-    Args:
-        field: dotted path of the field, for errors and faults.
 
     Raises:
         ValueSchemaError: no value of the writer can be read. The message has the path of the field.
     """
+    return _resolve(renamed(writer, reader), reader, "")
+
+
+def _resolve(writer: AvroSchema, reader: AvroSchema, field: str) -> Column:
+    """The same once aliases do not matter. `field` is the dotted path of the field, for errors and faults."""
     match writer, reader:
         case Union(branches), _:
             return _from_union(branches, reader, field)
         case _, Union():
             return _into_union(writer, reader, field)
-        case Primitive(), Primitive() if reader.type == writer.type or reader.type in _PROMOTIONS.get(writer.type, ()):
+        case Primitive(), Primitive() if _is_same(writer, reader) or _is_promoted(writer, reader):
             return _primitive(writer, reader, field)
         case Record(), Record():
             return _record(writer, reader, field)
         case Array(items), Array(reader_items):
-            return Items(arrow_type(reader), field, resolve(items, reader_items, _path(field, "element")))
+            return Items(arrow_type(reader), field, _resolve(items, reader_items, _path(field, "element")))
         case Map(values), Map(reader_values):
             return _map(values, reader_values, arrow_type(reader), field)
-        case Enumeration(), Enumeration() if _same_name(writer, reader):
+        case Enumeration(), Enumeration() if _has_same_name(writer, reader):
             return _enumeration(writer, reader, field)
-        case Fixed(), Fixed() if _same_name(writer, reader) and writer.size_bytes == reader.size_bytes:
+        case Fixed(), Fixed() if _has_same_name(writer, reader) and writer.size_bytes == reader.size_bytes:
             return _bytes(writer, reader, field)
     raise ValueSchemaError(f"{_where(field)}the writer's {_kind(writer)} cannot be read as {_kind(reader)}")
 
@@ -153,34 +159,27 @@ def _enumeration(writer: Enumeration, reader: Enumeration, field: str) -> Column
 
 def _map(writer: AvroSchema, reader: AvroSchema, kind: pa.DataType, field: str) -> Column:
     key = Binary(pa.string(), _path(field, "key"))
-    value = resolve(writer, reader, _path(field, "value"))
+    value = _resolve(writer, reader, _path(field, "value"))
     entry = RecordColumn(pa.struct([kind.key_field, kind.item_field]), field, [(key, 0), (value, 1)], {})
     return Items(kind, field, entry)
 
 
 def _record(writer: Record, reader: Record, field: str) -> Column:
-    index_of = dict(_reader_fields(writer, reader))
+    index_of = {read.name: index for index, read in enumerate(reader.fields)}
+    written = {each.name for each in writer.fields}
     fields: list[tuple[Column, int | None]] = []
-    for written in writer.fields:
-        index, path = index_of.get(written.name), _path(field, written.name)
+    for each in writer.fields:
+        index, path = index_of.get(each.name), _path(field, each.name)
         if index is None:
-            fields.append((_skipped(written.type, path), None))
+            fields.append((_skipped(each.type, path), None))
         else:
-            fields.append((resolve(written.type, reader.fields[index].type, path), index))
-    missing = set(range(len(reader.fields))) - set(index_of.values())
-    defaults = {index: _default(reader.fields[index], _path(field, reader.fields[index].name)) for index in missing}
+            fields.append((_resolve(each.type, reader.fields[index].type, path), index))
+    defaults = {
+        index: _default(read, _path(field, read.name))
+        for index, read in enumerate(reader.fields)
+        if read.name not in written
+    }
     return RecordColumn(arrow_type(reader), field, fields, defaults)
-
-
-def _reader_fields(writer: Record, reader: Record) -> Iterator[tuple[str, int]]:
-    """The names of the writer's fields that the reader has, with the index there: by name, else by the first alias."""
-    written = {field.name for field in writer.fields}
-    by_alias = written - {field.name for field in reader.fields}
-    for index, field in enumerate(reader.fields):
-        names = [field.name] if field.name in written else [alias for alias in field.aliases if alias in by_alias]
-        if names:
-            by_alias.discard(names[0])
-            yield names[0], index
 
 
 def _skipped(schema: AvroSchema, field: str) -> Column:
@@ -215,7 +214,7 @@ def _default(field: Field, path: str) -> pa.Array:
         raise ValueSchemaError(f"{_where(path)}{error}") from None
     memory = Memory(data, 1)
     cursor = Cursor(memory, np.zeros(1, np.int64), np.full(1, len(data)), np.zeros(1, np.int64))
-    value = resolve(field.type, field.type, path).read(cursor)
+    value = _resolve(field.type, field.type, path).read(cursor)
     if memory.causes:
         raise ValueSchemaError(f"{_where(path)}the default is wrong: {memory.causes[0]}")
     return value
@@ -240,45 +239,55 @@ def _into_union(writer: AvroSchema, reader: Union, field: str) -> Column:
     if writer == Primitive("null") and is_nullable(reader):
         return Null(kind, field)
     if not isinstance(column, Union):
-        return resolve(writer, column, field)
-    index, branch = _first_match(writer, column, field)
-    return Member(kind, branch, index)
+        return _resolve(writer, column, field)
+    index, member = _member(writer, column, field)
+    return Member(kind, member, index)
 
 
-def _first_match(writer: AvroSchema, reader: Union, field: str) -> tuple[int, Column]:
-    """The branch with the name of the writer's type, else the first one of the same kind, else the first other one that
-    the writer's type can be read as."""
-    ranked = sorted(range(len(reader.branches)), key=lambda index: _rank(writer, reader.branches[index]))
-    for index in ranked:
-        column = _resolved_or_error(writer, reader.branches[index], field)
-        if isinstance(column, Column):
-            return index, column
-    raise ValueSchemaError(f"{_where(field)}no branch of the reader's union can have the writer's {_kind(writer)}")
+def _member(writer: AvroSchema, reader: Union, field: str) -> tuple[int, Column]:
+    """The branch of the same type, or else the first that the writer's type can be promoted to. A type with a name that
+    no branch has is read as the last branch with this name in another namespace, else as the first that fits."""
+    for matches in (_is_same, _is_promoted):
+        for index, branch in enumerate(reader.branches):
+            if matches(writer, branch):
+                return index, _resolve(writer, branch, field)
+    columns = [_resolved_or_error(writer, branch, field) for branch in reader.branches]
+    fitting = [(index, column) for index, column in enumerate(columns) if isinstance(column, Column)]
+    if not fitting:
+        raise ValueSchemaError(f"{_where(field)}no branch of the reader's union can have the writer's {_kind(writer)}")
+    same_name = [each for each in fitting if _has_same_name(writer, reader.branches[each[0]])]
+    return (same_name or fitting[:1])[-1]
 
 
-def _rank(writer: AvroSchema, branch: AvroSchema) -> int:
-    match writer, branch:
-        case ((Record() | Enumeration() | Fixed()), (Record() | Enumeration() | Fixed())):
-            return 0 if writer.name in (branch.name, *branch.aliases) else 1 if _same_name(writer, branch) else 2
+def _is_same(writer: AvroSchema, reader: AvroSchema) -> bool:
+    match writer, reader:
         case Primitive(kind), Primitive(other):
-            return 0 if kind == other else 1
-    return 0
+            return kind == other
+        case ((Record() | Enumeration() | Fixed()), (Record() | Enumeration() | Fixed())):
+            return type(writer) is type(reader) and writer.name == reader.name
+    return type(writer) is type(reader)
+
+
+def _is_promoted(writer: AvroSchema, reader: AvroSchema) -> bool:
+    match writer, reader:
+        case Primitive(kind), Primitive(other):
+            return other in _PROMOTIONS.get(kind, ())
+    return False
 
 
 def _resolved_or_error(writer: AvroSchema, reader: AvroSchema, field: str) -> Column | ValueSchemaError:
     try:
-        return resolve(writer, reader, field)
+        return _resolve(writer, reader, field)
     except ValueSchemaError as error:
         return error
 
 
-def _same_name(writer: Named, reader: Named) -> bool:
-    """Without namespaces, as the specification says; or an alias."""
-    return writer.name in reader.aliases or _short(writer.name) == _short(reader.name)
-
-
-def _short(name: str) -> str:
-    return name.rpartition(".")[2]
+def _has_same_name(writer: AvroSchema, reader: AvroSchema) -> bool:
+    """Without namespaces, as the specification says."""
+    match writer, reader:
+        case ((Record() | Enumeration() | Fixed()), (Record() | Enumeration() | Fixed())):
+            return writer.name.rpartition(".")[2] == reader.name.rpartition(".")[2]
+    return False
 
 
 def _path(parent: str, name: str) -> str:

@@ -193,6 +193,19 @@ def column_schema(schema: AvroSchema) -> AvroSchema:
     return Union(branches)
 
 
+def parts(schema: AvroSchema) -> Sequence[AvroSchema]:
+    """The types in a type."""
+    match schema:
+        case Array(part) | Map(part):
+            return (part,)
+        case Record(fields=fields):
+            return [field.type for field in fields]
+        case Union(branches):
+            return branches
+        case _:
+            return ()
+
+
 class _Parser:
     """Types by full name, while texts are parsed. A type that is not complete yet is None."""
 
@@ -351,18 +364,6 @@ def _branch_kind(branch: AvroSchema) -> str:
             return type(branch).__name__
 
 
-def _parts(schema: AvroSchema) -> Sequence[AvroSchema]:
-    match schema:
-        case Array(part) | Map(part):
-            return (part,)
-        case Record(fields=fields):
-            return [field.type for field in fields]
-        case Union(branches):
-            return branches
-        case _:
-            return ()
-
-
 def _check_size(schema: AvroSchema) -> None:
     """Refuse texts in which named types use others so often, or so deep, that their columns would not end."""
     sizes: dict[int, tuple[int, int]] = {}
@@ -370,7 +371,7 @@ def _check_size(schema: AvroSchema) -> None:
     def size(part: AvroSchema) -> tuple[int, int]:
         """Number of types and depth, computed once for a type that is used many times."""
         if id(part) not in sizes:
-            inner = [size(each) for each in _parts(part)]
+            inner = [size(each) for each in parts(part)]
             sizes[id(part)] = 1 + sum(types for types, _ in inner), 1 + max((depth for _, depth in inner), default=0)
         return sizes[id(part)]
 

@@ -91,9 +91,29 @@ def decoded(writer: Any, reader: Any, *values: bytes) -> Decoded:
         (record(field("a", "int")), record(field("b", "int", aliases=["x", "a"])), long(1), {"b": 1}),
         (
             record(field("a", "int")),
-            record(field("b", "int", aliases=["a"], default=7), field("a", "int")),
+            record(field("b", "int", aliases=["a"]), field("a", "int", default=7)),
             long(1),
-            {"b": 7, "a": 1},
+            {"b": 1, "a": 7},
+        ),
+        (
+            record(field("a", "int")),
+            record(field("b", "int", aliases=["a"], default=7), name="Other"),
+            long(1),
+            {"b": 7},
+        ),
+        (
+            record(field("a", "int")),
+            record(field("b", "int", aliases=["a"]), name="Other", aliases=["R"]),
+            long(1),
+            {"b": 1},
+        ),
+        (*2 * (record(field("a", "int"), field("b", "int", aliases=["a"])),), long(1) + long(2), {"a": 1, "b": 2}),
+        ("int", [record(name="m.R"), "float", "double"], long(5), {"member0": None, "member1": 5.0, "member2": None}),
+        (
+            "long",
+            ["string", "float", "double"],
+            long(2**24 + 1),
+            {"member0": None, "member1": 2.0**24, "member2": None},
         ),
         (record(), record(field("a", ["null", "int"], default=None)), b"", {"a": None}),
         (record(), record(field("a", "bytes", default="\u00ff")), b"", {"a": b"\xff"}),
@@ -177,6 +197,22 @@ def test_a_field_that_the_reader_lacks_is_skipped(kind: Any, value: bytes) -> No
         (decimal(4, 2), decimal(4, 1), "the writer's decimal has 2 digits after the point, the reader's 1"),
         ("string", decimal(4, 2), "the writer's string cannot be read as decimal"),
         (decimal(4, 2), "string", "the writer's decimal cannot be read as string"),
+        (
+            record(field("a", "int"), field("b", "int")),
+            record(field("b", "int", aliases=["a"])),
+            "two fields of the writer's record 'R' are the same",
+        ),
+        (
+            [enum("A"), enum("A", name="X")],
+            [enum("A", aliases=["X"]), "null"],
+            "two types in a union of the writer have the same name",
+        ),
+        (logical("int", "date"), ["string", logical("long", "timestamp-millis"), "double"], "date cannot be read as"),
+        (
+            record(field("a", "int"), name="m.R"),
+            [record(field("a", "string"), name="m.R"), record(field("a", "int"), name="n.R")],
+            "field 'a': the writer's int cannot be read as string",
+        ),
         (record(), record(field("a", "int")), "field 'a': the writer lacks the field, and the reader has no default"),
         (record(), record(field("a", "int", default="x")), "field 'a': the default does not have the field's type"),
         (record(), record(field("a", decimal(1, 0), default="\u00ff\u0000")), "field 'a': the default is wrong"),
@@ -224,9 +260,14 @@ def test_any_nan_of_a_float_is_a_double() -> None:
     assert math.isnan(result.values[0].as_py())
 
 
-def test_a_branch_by_full_name_comes_before_one_of_the_same_short_name() -> None:
-    first, second = record(field("a", "int"), name="m.R"), record(field("a", "int"), name="n.R")
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [(("m.R", "n.R"), 1), (("m.X", "o.R", "p.R", "m.Y"), 2), (("m.X", "m.Y"), 0)],
+    ids=["full name", "last of the same short name", "first that fits"],
+)
+def test_a_record_is_read_as_the_branch_that_java_chooses(names: tuple[str, ...], chosen: int) -> None:
+    branches = [record(field("a", "string"), name="m.Unfit"), *(record(field("a", "int"), name=name) for name in names)]
 
-    result = decoded(second, [first, second], long(1))
+    result = decoded(record(field("a", "int"), name="n.R"), branches, long(1))
 
-    assert result.values.to_pylist() == [{"member0": None, "member1": {"a": 1}}]
+    assert result.values[0].as_py()[f"member{chosen + 1}"] == {"a": 1}
