@@ -20,7 +20,8 @@ from pyspark_kafka_meta.formats.avro_schema import (
 
 def encode_default(schema: AvroSchema, default: Any) -> bytes:
     """The Avro encoding of a default value, which is JSON. Bytes are text of the code points 0 to 255. The default of a
-    union has the first branch that it fits (1.12; before, it had to fit the first).
+    union has the first branch that it fits (1.12; before, it had to fit the first). Java looks less closely: there null
+    fits an array, and 1.5 an int.
 
     Raises:
         ValueError: the value does not fit the schema.

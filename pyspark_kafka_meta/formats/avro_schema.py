@@ -39,6 +39,10 @@ _LOGICAL_TYPES = {
 }
 
 
+_NO_JSON_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""That Java writes as texts where they are the defaults of fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class Logical:
     """A valid logical type.
@@ -274,19 +278,16 @@ class _Parser:
         given = schema.get("fields")
         if not isinstance(given, list) or not all(isinstance(field, dict) and "type" in field for field in given):
             raise ValueSchemaError(f"the Avro record {record!r} has no list of fields with types")
-        fields = [
-            Field(
-                _text(field, "name"),
-                self.parse(field["type"], namespace),
-                "default" in field,
-                field.get("default"),
-                tuple(_texts(field, "aliases")),
-            )
-            for field in given
-        ]
+        fields = [self._field(field, namespace) for field in given]
         if len({field.name for field in fields}) < len(fields):
             raise ValueSchemaError(f"the Avro record {record!r} has two fields of the same name")
         return tuple(fields)
+
+    def _field(self, field: dict[str, Any], namespace: str) -> Field:
+        kind, default = self.parse(field["type"], namespace), field.get("default")
+        if kind in (Primitive("float"), Primitive("double")) and isinstance(default, str):
+            default = _NO_JSON_NUMBERS.get(default, default)
+        return Field(_text(field, "name"), kind, "default" in field, default, tuple(_texts(field, "aliases")))
 
 
 def _json(text: str) -> Any:
@@ -294,7 +295,7 @@ def _json(text: str) -> Any:
     if text.strip() in PRIMITIVES:
         return text.strip()
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=int)  # fails for Infinity and NaN, which are no JSON
     except ValueError:
         raise ValueSchemaError("an Avro schema is not JSON") from None
 

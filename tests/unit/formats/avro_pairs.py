@@ -202,6 +202,9 @@ class SchemaPair:
                 return {field["name"]: self._default(field["type"]) for field in schema["fields"]}
             case "string":
                 return "\u00e4 default"
+            case "double":
+                value = self._value(schema)
+                return value if math.isfinite(value) else -1e300  # JSON has no other
             case _:
                 return self._value(schema)
 

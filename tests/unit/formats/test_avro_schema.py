@@ -208,7 +208,7 @@ def test_an_impossible_schema_is_refused(schema: Any, problem: str) -> None:
         parsed(schema)
 
 
-@pytest.mark.parametrize("text", ["", "{", "integer", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", "integer", "[" * 100_000, '{"type": "int", "default": NaN}'])
 def test_a_text_that_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueSchemaError, match=r"not JSON|deep"):
         parse_avro(text)
