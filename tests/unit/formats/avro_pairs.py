@@ -148,7 +148,8 @@ class SchemaPair:
         if kind in PROMOTED and isinstance(schema, str) and self._chance(0.3):
             return self._random.choice(PROMOTED[kind])
         if kind == "long" and schema != "long" and "timestamp" in schema["logicalType"] and self._chance(0.3):
-            return {**schema, "logicalType": schema["logicalType"].replace("millis", "micros")}
+            was = schema["logicalType"]
+            return {**schema, "logicalType": was.replace("millis", "micros"), "was": was}
         if kind not in ("null", "array", "map") and self._chance(0.15):
             return ["null", schema] if self._chance(0.5) else [schema, "null"]
         return schema
