@@ -100,15 +100,16 @@ class KafkaMetaDataSource(DataSource):
         from pyspark_kafka_meta.spark.typed_sink import typed_sink_columns
 
         options = SinkOptions.parse(self._user_options)
-        return KafkaMetaWriter(options, typed_sink_columns(schema, options))
+        return KafkaMetaWriter(options, typed_sink_columns(schema, options, {}))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is true in output mode complete, whose rows are appended as by Spark's sink."""
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
-        from pyspark_kafka_meta.spark.typed_sink import typed_sink_columns
+        from pyspark_kafka_meta.spark.typed_sink import answers_of_stream, typed_sink_columns
 
         options = SinkOptions.parse(self._user_options).for_stream()
-        columns = typed_sink_columns(schema, options, encodes=self._plans_writes)
+        answers = answers_of_stream(frozenset(self._user_options.items()))
+        columns = typed_sink_columns(schema, options, answers, encodes=self._plans_writes)
         return KafkaMetaStreamWriter(options, columns, plans=self._plans_writes)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:

@@ -85,8 +85,8 @@ def _writer(
 
 
 def record_lookup(events: EventRecorder, reason: RefreshReason, lookup: RegistryLookup) -> None:
-    """Publish an event of a request to the registry."""
+    """Publish an event of a request to the registry. The reason of a registration is its own."""
     details = LookupDetails(
         latency_ms=lookup.latency_ms, error=lookup.error, schema_id=lookup.schema_id, schema_subject=lookup.subject
     )
-    events.record_lookup(reason, details)
+    events.record_lookup(RefreshReason.REGISTRATION if lookup.is_registration else reason, details)

@@ -1,12 +1,18 @@
-"""Typed columns of a DataFrame that is written: the driver finds the encoders of its keys and values."""
+"""Typed columns of a DataFrame that is written: the driver finds the encoders of its keys and values. Its requests to
+the registry are events.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.spark.batch_writer import with_driver
 from pyspark_kafka_meta.spark.records_table import arrow_type
 from pyspark_kafka_meta.write.input_columns import SinkColumns, sink_columns
 
@@ -14,11 +20,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from pyspark_kafka_meta.schema_registry.client import FinalAnswers, RegistryLookup
 
-def typed_sink_columns(schema: StructType, options: SinkOptions, *, encodes: bool = True) -> SinkColumns:
+MAX_STREAMS = 100
+"""Of one process, whose final answers are kept."""
+
+
+@lru_cache(MAX_STREAMS)
+def answers_of_stream(options: frozenset[tuple[str, str]]) -> FinalAnswers:
+    """The registry's final answers to a stream with these options, its checkpoint among them. Spark makes a writer for
+    each micro-batch, in a process that it keeps."""
+    return {}
+
+
+def typed_sink_columns(
+    schema: StructType, options: SinkOptions, answers: FinalAnswers, *, encodes: bool = True
+) -> SinkColumns:
     """The columns to write, with the encoders of typed columns.
 
     Args:
+        answers: see `RegistryClient`.
         encodes: whether tasks will write the columns.
 
     Raises:
@@ -29,10 +50,28 @@ def typed_sink_columns(schema: StructType, options: SinkOptions, *, encodes: boo
     columns = sink_columns(schema, options.topic, names)
     if not names or not encodes:
         return columns
+    from pyspark_kafka_meta.schema_registry.client import RegistryClient, RegistryLookup
     from pyspark_kafka_meta.write.value_schemas import column_encodings
 
     types = {name: _arrow_type(schema, name) for name in names}
-    return replace(columns, typed=column_encodings(options.typed, options.topic, types))
+    registry, lookups = options.typed.registry, list[RegistryLookup]()
+    client = None if registry is None else RegistryClient(registry, lookups.append, answers)
+    try:
+        return replace(columns, typed=column_encodings(options.typed, options.topic, types, client))
+    finally:
+        if lookups:
+            _publish(options, lookups)
+
+
+def _publish(options: SinkOptions, lookups: Sequence[RegistryLookup]) -> None:
+    from pyspark_kafka_meta.events.origin import committer_origin
+    from pyspark_kafka_meta.spark.client_pool import worker_clients
+    from pyspark_kafka_meta.spark.typed_records import record_lookup
+
+    metrics = with_driver(options).metrics
+    with worker_clients.client(options.client, metrics, committer_origin(None, None)) as client:
+        for lookup in lookups:
+            record_lookup(client.events, RefreshReason.QUERY_SCHEMA, lookup)
 
 
 def _arrow_type(schema: StructType, name: str) -> pa.DataType:

@@ -1,5 +1,5 @@
-"""The schemas that keys and values are written with. The driver looks them up once for each batch or micro-batch; tasks
-get the compiled encoders, and never ask the registry. Follows Confluent's `AbstractKafkaAvroSerializer`.
+"""The schemas that keys and values are written with. The driver looks them up for each batch or micro-batch; tasks get
+the compiled encoders, and never ask the registry. Follows Confluent's `AbstractKafkaAvroSerializer`.
 """
 
 from __future__ import annotations
@@ -20,29 +20,35 @@ if TYPE_CHECKING:
 
 
 def column_encodings(
-    options: TypedValuesOptions, topic: str | None, types: Mapping[str, pa.DataType]
+    options: TypedValuesOptions, topic: str | None, types: Mapping[str, pa.DataType], client: RegistryClient | None
 ) -> dict[str, ColumnEncoding]:
     """How the typed columns of a batch are encoded.
 
     Args:
         topic: of all rows; None if rows have a topic column.
         types: of the typed columns.
+        client: None without a registry.
 
     Raises:
         OptionError: a schema's file cannot be read, or a schema has another format.
         ValueSchemaError: a column cannot be written with its schema.
         SchemaRegistryError: the registry does not have a schema, refuses it, or does not respond.
     """
-    return {column.column: _typed_column(options, column, topic, types[column.column]) for column in options.columns}
+    return {
+        column.column: _typed_column(options, column, topic, types[column.column], client) for column in options.columns
+    }
 
 
 def _typed_column(
-    options: TypedValuesOptions, column: ColumnFormat, topic: str | None, given: pa.DataType
+    options: TypedValuesOptions,
+    column: ColumnFormat,
+    topic: str | None,
+    given: pa.DataType,
+    client: RegistryClient | None,
 ) -> ColumnEncoding:
     wanted = FORMATS[column.format]
     if wanted.encoder is None:
         raise OptionError(f"'{column.column}Format' {column.format} is only for reading: write bytes or avro")
-    client = None if options.registry is None else RegistryClient(options.registry)
     subject = next(iter(column.subjects(() if topic is None else (topic,))), "")
     is_framed = column.framing is not Framing.NONE
     try:

@@ -84,7 +84,7 @@ class Role(StrEnum):
     PLANNER = "planner"
     """Beside the driver of a query that reads."""
     COMMITTER = "committer"
-    """Beside the driver of a query that writes exactly once."""
+    """Beside the driver of a query that writes exactly once, or typed values."""
     EVENTS = "events"
     """In a process that writes events to `metricsTopic`: the cache of this writer."""
     CLI = "cli"
@@ -223,7 +223,7 @@ class LookupDetails:
             a task does between record batches; of a request to the schema registry with its retries; None without an
             attempt.
         error: why the request failed, records were lost or a value could not be decoded, else None.
-        schema_id: requested schema, or the schema of the first malformed value; else None.
+        schema_id: schema that was requested, found or registered, or that of the first malformed value; else None.
         schema_subject: requested subject of the schema registry, else None.
     """
 
@@ -239,7 +239,7 @@ class MalformedDetails:
 
     Attributes:
         error: why the request failed, records were lost or a value could not be decoded, else None.
-        schema_id: requested schema, or the schema of the first malformed value; else None.
+        schema_id: schema that was requested, found or registered, or that of the first malformed value; else None.
         malformed_column: key or value, None unless kind is malformed_records, like the next field.
         malformed_records: number of malformed keys or values of the task.
     """

@@ -44,7 +44,9 @@ def column(registry: MockRegistry | None, given: pa.DataType = GIVEN, **options:
     parsed = SinkOptions.parse(
         {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", **url, **options}
     )
-    return pickle.loads(pickle.dumps(column_encodings(parsed.typed, parsed.topic, {"value": given})["value"]))  # type: ignore[no-any-return]
+    client = None if parsed.typed.registry is None else RegistryClient(parsed.typed.registry)
+    encodings = column_encodings(parsed.typed, parsed.topic, {"value": given}, client)
+    return pickle.loads(pickle.dumps(encodings["value"]))  # type: ignore[no-any-return]
 
 
 def encoded(column: ColumnEncoding, values: pa.Array = VALUES) -> list[bytes | None]:
