@@ -42,6 +42,7 @@ _VALUES: Mapping[str, Callable[[Size], int]] = {
     "executor": lambda size: size.executors + len(Process) - 1,
     "query_id": lambda size: size.queries,
     "topic": lambda size: size.topics,
+    "column": lambda _: 3,  # key, value, unknown
     "partition": lambda size: size.partitions,
     "sink": lambda size: size.sinks + 1,  # other producers
 }

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition, name_partitions
@@ -27,6 +27,9 @@ UNKNOWN = "unknown"
 """Shown where an event of another version has no value."""
 STALE_STYLE = "bold red"
 TABLE_STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+NOTABLE_REASONS = frozenset(
+    (RefreshReason.ON_DEMAND, RefreshReason.DATA_LOSS, RefreshReason.MALFORMED, RefreshReason.REGISTRATION)
+)
 OUTCOME_STYLES = {"changed": "green", "failed": "red"}
 
 
@@ -83,7 +86,9 @@ def reason_text(event: Event) -> str:
 
 
 def broker_text(event: Event) -> str:
-    """The broker that was asked; the kind of an event without a request."""
+    """The broker or registry that was asked; the kind of an event without a request."""
+    if event["kind"] == EventKind.SCHEMA_LOOKUP:
+        return "schema registry"
     if event["broker_host"] is None:
         return f"({event['kind'] or UNKNOWN})"
     name = "bootstrap" if event["broker_id"] is None else f"broker {event['broker_id']}"
@@ -138,8 +143,8 @@ def event_line(event: Event) -> str:
 
 
 def is_notable(event: Event) -> bool:
-    """Whether an event changed something, failed, or was requested by a user."""
-    return bool(event["outcome"] != Outcome.UNCHANGED or event["reason"] == RefreshReason.ON_DEMAND)
+    """Whether an event changed or registered something, failed, tells of bad records, or was requested by a user."""
+    return event["outcome"] != Outcome.UNCHANGED or event["reason"] in NOTABLE_REASONS
 
 
 class _Column(NamedTuple):
@@ -220,9 +225,10 @@ def _longest_word(cell: Text) -> int:
 def _schemas(event: Event) -> Iterator[str]:
     if event["malformed_records"]:
         yield f"{event['malformed_records']} malformed records ({event['malformed_column']})"
-    elif event["schema_subject"] is not None:
+        return
+    if event["schema_subject"] is not None:
         yield f"subject {event['schema_subject']}"
-    elif event["schema_id"] is not None:
+    if event["schema_id"] is not None:
         yield f"schema id {event['schema_id']}"
 
 

@@ -17,6 +17,11 @@ LAG = 'kafkameta_lag_seconds{query_id="q", topic="t"}'
 NO_END = 'kafkameta_lag_unknown_partitions{query_id="q", topic="t"}'
 NO_AGE = 'kafkameta_lag_seconds_unknown_partitions{query_id="q", topic="t"}'
 LOSSES = 'kafkameta_data_losses_total{topic="t"}'
+MALFORMED = 'kafkameta_malformed_records_total{topic="t", column="value"}'
+LOOKUPS = f'kafkameta_schema_lookups_total{{role="planner", reason="new_versions", outcome="failed", {AT_EXPORTER}}}'
+UNKNOWN_IDS = (
+    f'kafkameta_schema_lookups_total{{role="reader", reason="unknown_schema", outcome="failed", {AT_EXPORTER}}}'
+)
 OPEN = 'kafkameta_open_transaction_seconds{sink="s"}'
 STALE = f"kafkameta_stale_partitions{EXECUTOR}"
 NOT_LEADER = f'kafkameta_refreshes_total{{role="reader", reason="not_leader", outcome="changed", {AT_EXPORTER}}}'
@@ -30,6 +35,9 @@ CALM = {
     NOT_LEADER: "0+2x60 120+40x3 240x57",  # with three minutes of a rolling restart
     BOOTSTRAP: "0+400x120",  # short batches
     LOSSES: "2x120",  # an exporter that has run for long
+    MALFORMED: "2x120",
+    LOOKUPS: "1x60 2x60",  # a registry that restarts
+    UNKNOWN_IDS: "0+1x120",
     LAG: "0x45 1+20x8 161-20x8 0x60",  # a peak, from which the query recovers
     'kafkameta_lag_seconds{query_id="q", topic="old"}': "1800-15x115 60x4",  # a query that catches up
     NO_END: "0x50 2x12 0x57",  # an election, or an unreachable leader, for three minutes
@@ -43,6 +51,8 @@ SCENES: dict[str, dict[str, str]] = {
     "KafkametaCacheStale": {STALE: "0x20 3x99"},
     "KafkametaRefreshStorm": {NOT_LEADER: "0+20x120"},
     "KafkametaDataLoss": {LOSSES: "2x100 3x19"},
+    "KafkametaMalformedRecords": {MALFORMED: "2x100 3x19"},
+    "KafkametaRegistryFailing": {LOOKUPS: "1x60 2+1x59"},
     "KafkametaLagRising": {LAG: "0+15x120"},
     "KafkametaLagUnknown": {NO_END: "0x50 1x69"},
     "KafkametaTransactionOpenTooLong": {OPEN: "0+15x120"},
@@ -50,6 +60,7 @@ SCENES: dict[str, dict[str, str]] = {
 }
 OTHER_SCENES = {
     "the first loss of a topic": ("KafkametaDataLoss", {LOSSES: "_x100 1x19"}),
+    "the first malformed values of a topic": ("KafkametaMalformedRecords", {MALFORMED: "_x100 1x19"}),
     "unread records of unknown age": ("KafkametaLagUnknown", {NO_AGE: "0x50 1x69"}),
     "a source that cannot be polled": ("KafkametaExporterFailing", {SOURCE_UP: "1x60 0x59"}),
     "a transaction of another producer": (

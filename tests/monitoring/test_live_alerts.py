@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition as Partition
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, MalformedDetails, Origin, Role
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.testing import LocalKafka
@@ -54,6 +54,8 @@ LABELS = {
     "KafkametaCacheStale": ("process", "executor"),
     "KafkametaRefreshStorm": (),
     "KafkametaDataLoss": ("topic",),
+    "KafkametaMalformedRecords": ("topic", "column"),
+    "KafkametaRegistryFailing": ("reason",),
     "KafkametaLagRising": ("query_id", "topic"),
     "KafkametaLagUnknown": ("query_id", "topic"),
     "KafkametaTransactionOpenTooLong": ("sink",),
@@ -66,6 +68,8 @@ SCENES: dict[str, Labels] = {
     "KafkametaCacheStale": {("executor", "standing"), ("planner", "standing")},
     "KafkametaRefreshStorm": {()},
     "KafkametaDataLoss": {("lost",)},
+    "KafkametaMalformedRecords": {("lost", "value")},
+    "KafkametaRegistryFailing": {("new_versions",)},
     "KafkametaLagRising": {("standing", "behind")},
     "KafkametaLagUnknown": {("standing", "marker"), ("standing", "recreated")},
     "KafkametaTransactionOpenTooLong": {("",)},
@@ -155,8 +159,9 @@ def put(producer: Producer, topic: str) -> None:
 
 
 def disturb(cluster: LocalKafka, standing: Query, producer: Producer) -> None:
-    """Begin the scenes. The query loses records and reads on, to the record of an open transaction; then it stands
-    still, while this transaction ends, a leader moves, a producer writes and a topic is recreated."""
+    """Begin the scenes. The query loses records and reads on, past a malformed value, to the record of an open
+    transaction; then it stands still, while this transaction ends, a leader moves, a producer writes and a topic is
+    recreated."""
     write_numbers(cluster, "lost", 10, 20)
     client = admin(cluster)
     (deleted,) = client.delete_records([Partition("lost", 0, 15)]).values()
@@ -164,6 +169,9 @@ def disturb(cluster: LocalKafka, standing: Query, producer: Producer) -> None:
     put(producer, "marker")
     standing.run_until(lambda: standing.positions().items() >= {AFTER_LOSS: 20, AT_MARKER: 1}.items())
     producer.commit_transaction(30)
+    malformed = MalformedDetails(error="truncated", schema_id=1, malformed_column="value", malformed_records=1)
+    standing.reader_client.events.record_malformed(AFTER_LOSS, malformed)
+    standing.reader_client.publisher.flush()
     move_leader(cluster, "lost")
     write_numbers(cluster, "behind", 10, 20)
     delete_topic(cluster, "recreated")
@@ -216,6 +224,8 @@ def played(cluster: LocalKafka, prometheus: str, tmp_path_factory: pytest.TempPa
 
             def is_over() -> bool:
                 storm.run_batch()
+                failed = LookupDetails(latency_ms=1.0, error="no response", schema_id=None, schema_subject="t-value")
+                storm.reader_client.events.record_lookup(RefreshReason.NEW_VERSIONS, failed)
                 for _ in range(REFRESHES_AT_ONCE):  # on a slow machine micro-batches alone are no storm
                     storm.reader_client.cache.refresh(RefreshReason.ON_DEMAND, storm.reader_client.api_deadline())
                 return in_scenes >= expected(*SCENES.keys() - {FAILING})

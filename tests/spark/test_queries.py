@@ -72,6 +72,14 @@ FOUND: dict[str, dict[str, Any]] = {
         "partition": 1,
         "detail": "from offset 5 to 9: aged",
     },
+    "What is malformed, and does the registry respond?": {
+        "kind": "malformed_records",
+        "cause_topic": "t",
+        "cause_partition": 1,
+        "events": 2,
+        "records": 42,
+        "last_error": "offset 9: truncated",
+    },
     "Which partitions lag behind?": {"topic": "t", "partition": 1, "records_behind": 2},
 }
 """Columns that a row of each query must have, by heading."""
@@ -86,6 +94,9 @@ def events(now_ms: int) -> list[RefreshEvent]:
     loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, **lost}
     committed = {"kind": EventKind.TRANSACTIONS_COMMITTED, "reason": RefreshReason.TRANSACTION}
     orders = {**committed, "transactional_id": "orders"}
+    place = {"cause_topic": "t", "cause_partition": 1}
+    bad = {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, **place, "malformed_records": 21}
+    asked = {"kind": EventKind.SCHEMA_LOOKUP, "reason": RefreshReason.QUERY_SCHEMA, "schema_subject": "t-value"}
     again = {"changes": SnapshotChanges(topics_recreated=(TopicRecreated("u", "old", "new"),))}
     return [
         made(OLD, 1, now_ms - 9_000, **learning("t", 1, 1), **FIRST),
@@ -100,6 +111,9 @@ def events(now_ms: int) -> list[RefreshEvent]:
         made(GAPS, 5, now_ms - 4_000, latency_ms=190.0, **slow),
         made("e" * 32, 1, now_ms - 3_500, **orders, transactions=2, transactions_ms=20.0, copied_records=0),
         made("e" * 32, 2, now_ms - 3_400, **orders, transactions=3, transactions_ms=40.0, copied_records=7),
+        made("f" * 32, 1, now_ms - 3_300, **bad, error="offset 2: no frame"),
+        made("f" * 32, 2, now_ms - 3_200, **bad, error="offset 9: truncated"),
+        made("f" * 32, 3, now_ms - 3_100, **asked),
         made("d" * 32, 1, now_ms - 3_000, fetches=(BrokerFetches(8, 1, 10),), fetch_throttle_ms=9, **OF_UNKNOWN_ID),
     ]
 

@@ -74,6 +74,7 @@ BOOTSTRAP = "bootstrap"
 """The broker label of a bootstrap address."""
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LOOKUP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 RECOVERY_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 BATCH_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
@@ -145,6 +146,25 @@ DATA_LOSSES = Metric(
 )
 LOST_OFFSETS = Metric(
     "kafkameta_lost_offsets_total", Kind.COUNTER, "Skipped offsets, where their number is known.", ("topic",)
+)
+MALFORMED_RECORDS = Metric(
+    "kafkameta_malformed_records_total",
+    Kind.COUNTER,
+    "Keys or values (`column`) of read records that could not be decoded, and did not fail their task.",
+    ("topic", "column"),
+)
+SCHEMA_LOOKUPS = Metric(
+    "kafkameta_schema_lookups_total",
+    Kind.COUNTER,
+    "Requests to the schema registry, answered or not.",
+    ("role", "reason", "outcome"),
+)
+SCHEMA_LOOKUP_SECONDS = Metric(
+    "kafkameta_schema_lookup_seconds",
+    Kind.HISTOGRAM,
+    "Duration of requests to the schema registry, with their retries.",
+    ("outcome",),
+    LOOKUP_BUCKETS,
 )
 TRANSACTIONS_BEGUN = Metric(
     "kafkameta_transactions_begun_total", Kind.COUNTER, "Transactions that tasks and committers began.", ("role",)

@@ -36,6 +36,7 @@ Progress = Mapping[str, Any]
 """A progress report of Spark (`StreamingQueryProgress`)."""
 _ROLES, _KINDS = frozenset(Role), frozenset(EventKind)
 _REASONS, _OUTCOMES = frozenset(RefreshReason), frozenset(Outcome)
+_COLUMNS = frozenset(("key", "value"))
 _RESULTS = {
     EventKind.TRANSACTIONS_COMMITTED: Result.COMMITTED,
     EventKind.TRANSACTIONS_ABORTED: Result.ABORTED,
@@ -177,6 +178,11 @@ class EventTotals:
             self._count_refresh(event, role)
         elif kind == EventKind.DATA_LOSS:
             self._count_loss(event)
+        elif kind == EventKind.MALFORMED_RECORDS:
+            column = _known(_COLUMNS, event["malformed_column"])
+            add(metrics.MALFORMED_RECORDS, event["malformed_records"] or 0, event["cause_topic"] or NO_VALUE, column)
+        elif kind == EventKind.SCHEMA_LOOKUP:
+            self._count_lookup(event, role)
         elif kind in _RESULTS:
             self._count_transactions(event, _RESULTS[EventKind(kind)])
 
@@ -216,6 +222,12 @@ class EventTotals:
         self._totals.add(metrics.DATA_LOSSES, 1, topic)
         if None not in (begin, end):
             self._totals.add(metrics.LOST_OFFSETS, end - begin, topic)
+
+    def _count_lookup(self, event: Event, role: str) -> None:
+        outcome = _known(_OUTCOMES, event["outcome"])
+        self._totals.add(metrics.SCHEMA_LOOKUPS, 1, role, _known(_REASONS, event["reason"]), outcome)
+        if event["latency_ms"] is not None:
+            self._totals.observe(metrics.SCHEMA_LOOKUP_SECONDS, event["latency_ms"] / 1000, outcome)
 
     def _count_transactions(self, event: Event, result: Result) -> None:
         transactional_id = event["transactional_id"] or NO_VALUE

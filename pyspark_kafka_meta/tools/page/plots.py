@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tools.formatting import UNKNOWN
 
@@ -63,7 +63,9 @@ def timeline(events: Sequence[Event], now_ms: int) -> Plot:
 def latencies(events: Sequence[Event], now_ms: int) -> Plot:
     """The latency of Metadata requests."""
     with_response = [
-        event for event in _recent(events, now_ms) if event["latency_ms"] and event["outcome"] != Outcome.FAILED
+        event
+        for event in _recent(events, now_ms)
+        if event["kind"] == EventKind.REFRESH and event["latency_ms"] and event["outcome"] != Outcome.FAILED
     ]
     return _times(with_response, "latency_ms", now_ms, "answer")
 

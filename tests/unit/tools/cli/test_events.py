@@ -146,14 +146,16 @@ def test_transactions_that_a_committer_ended_are_said_to_a_person(tmp_path: Path
 def test_schemas_and_malformed_records_are_said_to_a_person(tmp_path: Path) -> None:
     asked = {"kind": EventKind.SCHEMA_LOOKUP, "reason": RefreshReason.QUERY_SCHEMA, "schema_subject": "t-value"}
     unknown = {**asked, "reason": RefreshReason.UNKNOWN_SCHEMA, "schema_subject": None, "schema_id": 7, "error": "no"}
+    registered = {**asked, "reason": RefreshReason.REGISTRATION, "schema_id": 8}
     bad = {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, "malformed_records": 40}
     place = {"cause_topic": "t", "cause_partition": 3}
-    events: list[dict[str, Any]] = [asked, unknown, {**bad, **place}]
+    events: list[dict[str, Any]] = [asked, unknown, {**bad, **place}, registered]
     for sequence, event in enumerate(events, 1):
         write(tmp_path, made("a" * 32, sequence, NOW_MS, **event))
     shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
 
-    assert "query_schema" in shown and "subject t-value" in shown
+    assert "query_schema schema registry 2.5 subject t-value" in shown
+    assert "registration schema registry 2.5 subject t-value, schema id 8" in shown
     assert "schema id 7, no" in shown
     assert "malformed: t-3" in shown and "40 malformed records (value), truncated" in shown
 

@@ -285,6 +285,43 @@ def test_losses_are_counted_by_topic() -> None:
     assert numbers(found, metrics.EVENTS_DROPPED) == {(): 7}
 
 
+def test_malformed_values_are_counted_by_topic_and_column() -> None:
+    malformed = {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, "cause_topic": "t"}
+    events = [
+        event(FIRST, 1, **malformed, malformed_records=100),
+        event(FIRST, 2, **malformed, malformed_records=5),
+        event(FIRST, 3, **malformed, malformed_column="key", malformed_records=1),
+        event(FIRST, 4, **malformed, malformed_column="of a newer version", malformed_records=1),
+    ]
+
+    assert numbers(readings(*events, *events), metrics.MALFORMED_RECORDS) == {
+        ("t", "value"): 105,
+        ("t", "key"): 1,
+        ("t", "unknown"): 1,
+    }
+
+
+def test_schema_lookups_are_counted_by_role_reason_and_outcome_with_their_latency() -> None:
+    lookup = {"kind": EventKind.SCHEMA_LOOKUP, "schema_subject": "t-value"}
+    refused = {"reason": RefreshReason.REGISTRATION, "outcome": Outcome.FAILED, "error": "incompatible"}
+    found = readings(
+        event(FIRST, 1, **lookup, reason=RefreshReason.QUERY_SCHEMA, latency_ms=250.0, **PLANNER),
+        event(FIRST, 2, **lookup, reason=RefreshReason.QUERY_SCHEMA, latency_ms=500.0, **PLANNER),
+        event(FIRST, 3, **lookup, **refused, latency_ms=60_000.0, origin=Origin(role=Role.COMMITTER)),
+    )
+
+    assert numbers(found, metrics.SCHEMA_LOOKUPS) == {
+        ("planner", "query_schema", "unchanged"): 2,
+        ("committer", "registration", "failed"): 1,
+    }
+    by_outcome = found.distributions[metrics.SCHEMA_LOOKUP_SECONDS]
+    assert {labels: (sum(each.counts), each.total) for labels, each in by_outcome.items()} == {
+        ("unchanged",): (2, 0.75),
+        ("failed",): (1, 60.0),
+    }
+    assert numbers(found, metrics.REFRESHES) == {}
+
+
 def test_transactions_are_counted_by_sink_and_result() -> None:
     def ended(sequence: int, kind: EventKind, transactional_id: str, count: int, copied: int = 0) -> Event:
         of_sink = {"transactional_id": transactional_id, "transactions": count, "copied_records": copied}

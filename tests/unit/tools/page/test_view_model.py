@@ -101,6 +101,25 @@ def test_events_that_bring_nothing_are_in_the_timeline_alone() -> None:
     assert plot.options["yAxis"]["data"] == ["bootstrap", "max_age", "not_leader"]
 
 
+def test_bad_records_and_requests_to_the_registry_that_matter_are_shown() -> None:
+    place = {"cause_topic": "t", "cause_partition": 0}
+    lost = {"lost_from_offset": 5, "lost_until_offset": 9, "error": "aged"}
+    asked = {"kind": EventKind.SCHEMA_LOOKUP, "schema_subject": "t-value"}
+    failed = {"outcome": Outcome.FAILED, "error": "no response"}
+    events = [
+        made(FIRST, 1, NOW_MS, kind=EventKind.DATA_LOSS, reason=RefreshReason.DATA_LOSS, **place, **lost),
+        made(FIRST, 2, NOW_MS, **asked, reason=RefreshReason.QUERY_SCHEMA),
+        made(FIRST, 3, NOW_MS, **asked, reason=RefreshReason.NEW_VERSIONS, **failed),
+        made(FIRST, 4, NOW_MS, **asked, reason=RefreshReason.REGISTRATION, schema_id=3),
+        made(FIRST, 5, NOW_MS, kind=EventKind.MALFORMED_RECORDS, reason=RefreshReason.MALFORMED, **place),
+    ]
+    view = view_of(state(*events), KNOWN, (), {}, True)
+
+    assert [event["reason"] for event in view.events] == ["malformed", "registration", "new_versions", "data_loss"]
+    assert "malformed: t-0 -> 1 malformed records (value), truncated" in view.last_event
+    assert latencies(state(*events).events, NOW_MS).summary == "No answer in three minutes."
+
+
 def test_plots_say_in_words_what_they_show() -> None:
     events = state(*STALE).events
 
