@@ -291,7 +291,10 @@ class RegistryClient:
             status, data = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
         except TimeoutError:
             raise _TryAgain(
-                SchemaRegistryError(f"the schema registry at {url} did not respond in time when asked {asked.what}"),
+                SchemaRegistryError(
+                    f"the schema registry at {url} did not respond in time when asked {asked.what}: see its load, or "
+                    "raise 'schema.registry.timeout.ms'"
+                ),
                 is_timeout=True,
             ) from None
         except OptionError as error:
@@ -309,7 +312,10 @@ class RegistryClient:
             ) from None
         except (OSError, UnicodeError, ConnectError) as error:  # UnicodeError: not a host name
             raise _TryAgain(
-                SchemaRegistryError(f"cannot reach the schema registry at {url}: {_cause(error)}")
+                SchemaRegistryError(
+                    f"cannot reach the schema registry at {url}: {_cause(error)}; check the URL, firewalls on the way, "
+                    "and that the registry is up"
+                )
             ) from None
         except http.client.HTTPException:
             raise _TryAgain(
@@ -381,6 +387,12 @@ class RegistryClient:
             return SchemaRegistryError(
                 f"{url} is not the URL of a schema registry with Confluent's API (404): correct 'schema.registry.url'; "
                 "Apicurio's ends with /apis/ccompat/v7",
+                code,
+            )
+        if 300 <= status < 400:
+            return SchemaRegistryError(
+                f"{url} redirects to another address ({status}), which a login must not follow: set "
+                "'schema.registry.url' to that address",
                 code,
             )
         verb = "failed" if status >= 500 else "refused the request"

@@ -25,7 +25,7 @@ from pyspark_kafka_meta import java_launcher
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
 from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.testing import MockCluster, MockRegistry
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.doctor import connection_checks
 from tests.wire.scripted_broker import frame, read_message, scripted_broker, send_versions
@@ -100,6 +100,68 @@ def test_a_cluster_that_is_well_gets_no_complaint(mock_cluster: MockCluster) -> 
     fetches = [row["what"] for check, row in found.items() if check.startswith("fetch clicks from broker ")]
     assert len(fetches) == 3
     assert sum("returned a record batch" in one for one in fetches) == 1
+
+
+CLICK = '{"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]}'
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        registry.register("clicks-value", CLICK)
+        yield registry
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "verdict", "what"),
+    [
+        ([b"\0\0\0\0\1\x06"], [], "ok", "all of 1 can be decoded, one for each partition with records"),
+        ([b'{"id": 3}'], [], "fail", "1 of 1 cannot be decoded; the one of clicks-0 at offset 0: no frame"),
+        ([b"{", b"\0\0\0\0\1\x06"], [], "ok", "all of 1 can be decoded, one for each partition with records"),
+        ([b"\0\0\0\0\x09\x06"], [], "fail", "asked for schema id 9 and does not have it"),
+        ([b"\0\0\0\0\x09\x06"], ["--option", "onMalformedRecord=null"], "warn", "asked for schema id 9"),
+    ],
+    ids=["good", "no frame", "newest is good", "unknown id", "tolerated"],
+)
+def test_newest_records_are_decoded_as_a_query_would(
+    mock_cluster: MockCluster,
+    registry: MockRegistry,
+    values: list[bytes],
+    options: list[str],
+    verdict: str,
+    what: str,
+) -> None:
+    mock_cluster.create_topic("clicks", partitions=2)
+    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers, "log_level": 0})
+    for value in values:
+        producer.produce("clicks", value, partition=0)
+    assert producer.flush(10) == 0
+    typed = ["--option", f"schema.registry.url={registry.url}", "--option", "valueFormat=avro", *options]
+
+    code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", *typed)
+
+    newest = found["newest values of clicks"]
+    assert (newest["section"], newest["verdict"]) == ("Newest records", verdict)
+    assert what in newest["what"]
+    assert code == (verdict == "fail")
+
+
+def test_empty_topic_has_no_newest_record_to_judge(mock_cluster: MockCluster, registry: MockRegistry) -> None:
+    mock_cluster.create_topic("clicks", partitions=1)
+    typed = ["--option", f"schema.registry.url={registry.url}", "--option", "valueFormat=avro"]
+    code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", *typed)
+
+    assert (code, wrong(found)) == (0, {})
+    assert "newest values of clicks" not in found
+
+
+def test_registry_is_checked_without_brokers_and_with_options_of_a_file(registry: MockRegistry, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(f"schema.registry.url={registry.url}\nvalueFormat=avro\n")
+    code, found = run("--config", str(config), "--topic", "clicks")
+
+    assert (code, wrong(found)) == (0, {})
+    assert found["value"]["what"] == "version 1 of clicks-value (id 1) is read as struct<id: int64 not null>"
 
 
 WITHOUT_SPARK = """

@@ -18,7 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.errors import (
+    OptionError,
+    SchemaChangedError,
+    SchemaRegistryError,
+    UnknownSchemaError,
+    ValueSchemaError,
+)
 from pyspark_kafka_meta.formats.value_formats import FORMATS, Format, SchemaText
 from pyspark_kafka_meta.model import SchemaPin
 from pyspark_kafka_meta.options import (
@@ -107,7 +113,10 @@ def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: Registr
         schema, source = schema_of(column, versions), ", ".join(map(_described, versions))
     if column.format is ValueFormat.PROTOBUF and column.record_names:
         schema = schema._replace(message=column.record_names[0])
-    columns = str(FORMATS[column.format].arrow_type(schema))
+    try:
+        columns = str(FORMATS[column.format].arrow_type(schema))
+    except ValueSchemaError as error:
+        raise ValueSchemaError(f"{source} cannot be read as columns: {error}") from None
     return ReaderSchema(column, schema, SchemaPin(_digest(columns), fingerprint(schema), source), subjects)
 
 

@@ -18,6 +18,8 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import DECISIONS_TOPIC
 from pyspark_kafka_meta.tools.cli.parameters import (
+    OF_QUERIES,
+    OF_WRITES,
     AllApplications,
     Application,
     AsJson,
@@ -335,20 +337,22 @@ def doctor(
 ) -> None:
     """Check this machine, the brokers, topics and the executors, and show how to fix problems.
 
-    Check --topic as a query reads it, and with --write as a query writes it, with the kafka.* options of the query.
+    Check --topic as a query reads it, and with --write as a query writes it, with the query's options of brokers, typed
+    values and the schema registry.
     docs/troubleshooting.md has the errors of queries.
     """
     from pyspark_kafka_meta.tools.doctor.run_checks import run_checks, show_findings
 
     with reporting():
-        cluster = cluster_options(bootstrap_servers, option, config, write)
+        cluster = cluster_options(bootstrap_servers, option, config, OF_WRITES if write else OF_QUERIES)
         if topic and not cluster:
             raise OptionError("--topic needs --bootstrap-servers")
         if write and not topic:
             raise OptionError("--write needs --topic")
         if path is not None and not executors:
             raise OptionError("--path needs --executors")
-        cluster |= timeout_options(timeout_ms) if cluster else {}
+        if any(name.startswith("kafka.") for name in cluster):
+            cluster |= timeout_options(timeout_ms)
         if not show_findings(run_checks(cluster, topic or (), write, executors, path), table_console(as_json)):
             raise typer.Exit(1)
 

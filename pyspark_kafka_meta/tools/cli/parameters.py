@@ -19,7 +19,9 @@ from pyspark_kafka_meta.options import (
     ClientOptions,
     FetchOptions,
     ProducerOptions,
+    RegistryOptions,
     SecurityOptions,
+    TypedValuesOptions,
     option_names,
 )
 from pyspark_kafka_meta.options.parsers import parse_duration_ms
@@ -28,6 +30,9 @@ from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.validators import INT32_MAX
 
+READING = (ClientOptions, SecurityOptions, FetchOptions)
+OF_QUERIES = (*READING, TypedValuesOptions, RegistryOptions)
+OF_WRITES = (*OF_QUERIES, ProducerOptions)
 _LINE = re.compile(r"\s*[#!].*|(?:[^\\\n]|\\[\s\S]?)+")
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
@@ -75,17 +80,17 @@ JsonOrPipe = Annotated[bool, typer.Option("--json", help="Print JSON lines, the 
 
 
 def cluster_options(
-    servers: str | None, options: Sequence[str] | None, config: Path | None, writes: bool = False
+    servers: str | None, options: Sequence[str] | None, config: Path | None, parts: Sequence[type] = READING
 ) -> dict[str, str]:
     """The `kafka.*` options; the command line takes precedence over the file.
 
     Args:
-        writes: whether the command uses the options of writing in the file too.
+        parts: of the table of options, which the command uses in the file.
 
     Raises:
         OptionError: the file or an option cannot be read. The text contains no values, which may be secret.
     """
-    found = {} if config is None else _in_file(config, writes)
+    found = {} if config is None else _in_file(config, parts)
     try:
         found |= {_full_name(name): value for name, value in map(split_pair, options or ())}
     except ValueError:
@@ -152,7 +157,7 @@ def since_ms(text: str, now_ms: int) -> int:
         raise OptionError("--since must be a time like 10m, 30s or 2h") from None
 
 
-def _in_file(config: Path, writes: bool) -> dict[str, str]:
+def _in_file(config: Path, parts: Sequence[type]) -> dict[str, str]:
     """The options in the file. Options of Kafka's other tools are ignored."""
     try:
         pairs = list(parse_properties(config.read_text()))
@@ -162,7 +167,7 @@ def _in_file(config: Path, writes: bool) -> dict[str, str]:
         raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
     except ValueError as error:
         raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
-    known = option_names(ClientOptions, SecurityOptions, FetchOptions, *([ProducerOptions] if writes else []))
+    known = option_names(*parts)
     others = {name for name, _ in pairs if _full_name(name) not in known and NAME.fullmatch(name)}
     if others:
         note(f"ignored unknown options in {config}: {', '.join(sorted(others))}")

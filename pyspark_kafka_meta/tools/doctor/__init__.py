@@ -1,5 +1,5 @@
-"""What `kafkameta doctor` checks, a module each: this machine, brokers, topics, executors. The findings of all checks:
-verdict, description, fix.
+"""What `kafkameta doctor` checks, a module each: this machine, brokers, topics, registry, values, executors. The
+findings of all checks: verdict, description, fix.
 """
 
 from __future__ import annotations

@@ -6,7 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pyspark_kafka_meta.errors import KafkaMetaError, OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.errors import (
+    KafkaMetaError,
+    OptionError,
+    SchemaRegistryError,
+    UnknownSchemaError,
+    ValueSchemaError,
+)
 from pyspark_kafka_meta.options import (
     ColumnFormat,
     RegistryOptions,
@@ -21,12 +27,15 @@ from pyspark_kafka_meta.read.typed_values.query_schemas import reader_schema
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.tools.doctor import Finding, fail, ok, warn
 
-_OTHER_FIX = "correct the options of typed values as the error says"
+SLOW_MS = 1_000.0
+"""A registry that takes longer causes a warning: a worker waits as long for each schema id that is new to it."""
 _FIXES: dict[type[KafkaMetaError], str] = {
     UnknownSchemaError: "register the schema, or correct the topic, the version or the subject name strategy",
-    SchemaRegistryError: "correct the schema.registry.* options as the error says, or see the registry's log",
+    SchemaRegistryError: "do what the error says, or see the registry's log",
+    ValueSchemaError: "choose a schema that can be read with valueSchemaVersion or valueSchema, or read bytes",
     OptionError: "correct the option",
 }
+_OTHER_FIX = "correct the options of typed values as the error says"
 
 
 def split_typed_options(
@@ -58,7 +67,11 @@ def registry_findings(typed: TypedValuesOptions, topics: Sequence[str], timeout_
             yield _failure("registry", error)
             return
         latency_ms = (time.monotonic() - started) * 1000
-        yield ok("registry", f"responds in {latency_ms:.0f} ms with {len(subjects)} subjects that this user may see")
+        what = f"responds in {latency_ms:.0f} ms with {len(subjects)} subjects that this user may see"
+        if latency_ms > SLOW_MS:
+            yield warn("registry", what, "see its load, or run it closer: workers wait for schema ids new to them")
+        else:
+            yield ok("registry", what)
     for column in typed.columns:
         if typed.auto_register and column.schema is None:
             yield ok(column.column, "its schema is registered by the write")

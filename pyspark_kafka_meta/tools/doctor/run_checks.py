@@ -50,8 +50,10 @@ def run_checks(
     )
     from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
     from pyspark_kafka_meta.tools.doctor.topic_checks import split_options, topic_findings, write_findings
+    from pyspark_kafka_meta.tools.doctor.value_checks import newest_findings
 
     addresses: Sequence[Address] = ()
+    reading = None
     cluster, typed = split_typed_options(cluster, topics, writes=checks_writes)
     cluster, writing = split_options(cluster) if checks_writes else (cluster, None)
     if cluster:
@@ -67,10 +69,15 @@ def run_checks(
             if topics:
                 options = replace(options, bootstrap_servers=tuple(reached))
                 yield "Topics", topic_findings(topics, brokers, options, fetch, must_read=writing is None)
-                if writing is not None:
+                if writing is None:
+                    reading = options, fetch
+                else:
                     yield "Writes", write_findings(topics, options, writing)
     if typed.registry is not None or typed.columns:
-        yield "Schemas", registry_findings(typed, topics, REGISTRY_TIMEOUT_MS)
+        found = list(registry_findings(typed, topics, REGISTRY_TIMEOUT_MS))
+        yield "Schemas", found
+        if typed.columns and reading is not None and not any(finding.verdict is Verdict.FAIL for finding in found):
+            yield "Newest records", newest_findings(typed, topics, *reading)
     if checks_executors:
         yield "Executors", executor_findings(cluster, addresses, events_path)
 

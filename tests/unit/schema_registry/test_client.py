@@ -98,10 +98,18 @@ SCRIPTS: list[tuple[str, Callable[[MockRegistry], None], str]] = [
     ("no schema", lambda registry: registry.respond(200, "{}"), r"without a valid 'schema'"),
     ("failing", lambda registry: registry.respond(500, "{}", 100), r"failed when asked for schema id 7 \(500: "),
     ("overloaded", lambda registry: registry.respond(429, "{}", 100), r"refused the request .*\(429: "),
-    ("moved", lambda registry: registry.respond(302), r"refused the request .*\(302: Found\)"),
+    ("moved", lambda registry: registry.respond(302), r"redirects to another address \(302\)"),
     ("closing", lambda registry: registry.close_connections(100), r"cannot reach|did not respond with HTTP"),
-    ("slow", lambda registry: setattr(registry, "delay_s", 3.0), r"did not respond in time when asked for schema id"),
-    ("away", lambda registry: registry.stop(), r"cannot reach the schema registry at .*: Connection refused"),
+    (
+        "slow",
+        lambda registry: setattr(registry, "delay_s", 3.0),
+        r"in time when asked for schema id 7: see its load",
+    ),
+    (
+        "away",
+        lambda registry: registry.stop(),
+        r"cannot reach the .* registry at .*: Connection refused; check the URL",
+    ),
 ]
 
 

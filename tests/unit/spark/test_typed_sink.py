@@ -93,7 +93,7 @@ def columns(registry: MockRegistry, given: StructType, **options: str) -> SinkCo
     return typed_sink_columns(given, SinkOptions.parse({**typed(registry), **options}), {})
 
 
-def plan(registry: MockRegistry, checkpoint: str, given: StructType | None = None, **options: str) -> None:
+def plan(registry: MockRegistry, checkpoint: str, given: StructType | None = None, /, **options: str) -> None:
     """What Spark calls for each micro-batch of the stream with this checkpoint."""
     stream = {**typed(registry), "auto.register.schemas": "false", "checkpointLocation": checkpoint, **options}
     KafkaMetaDataSource(stream).streamWriter(given or schema(value=IntegerType()), False)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.cli.parameters import cluster_options, since_ms
+from pyspark_kafka_meta.tools.cli.parameters import OF_QUERIES, cluster_options, since_ms
 
 FILE = """
 # Kafka's tools leave out the kafka. in front \\
@@ -37,6 +37,20 @@ def test_a_file_of_kafkas_tools_is_read_and_the_command_line_goes_before_it(tmp_
         "kafka.client.id": "given",
         "kafka.bootstrap.servers": "b:9092",
     }
+
+
+def test_options_of_the_registry_are_read_from_a_file_by_a_command_that_uses_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    login = {"schema.registry.url": "http://r:8081", "schema.registry.basic.auth.user.info": "a:b"}
+    given = {**login, "valueFormat": "avro"}
+    config = tmp_path / "client.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+
+    assert cluster_options(None, None, config, OF_QUERIES) == given
+    assert capsys.readouterr().err == ""
+    assert cluster_options(None, None, config) == {}
+    assert "ignored unknown options" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["sasl.password: hunter2", "=hunter2", b"\xffhunter2"])

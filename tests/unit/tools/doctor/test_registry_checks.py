@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
-from pyspark_kafka_meta.tools.doctor import Finding, Verdict
+from pyspark_kafka_meta.tools.doctor import Finding, Verdict, registry_checks
 from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
 
 SERVERS = {"kafka.bootstrap.servers": "broker-1:9092"}
@@ -85,3 +85,53 @@ def test_schema_of_a_write_may_have_a_subject_of_its_own(registry: MockRegistry)
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(OptionError, match=r"needs 'schema\.registry\.url'"):
         split_typed_options({**SERVERS, "valueFormat": "avro"}, ["t"])
+
+
+RECURSIVE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
+FAULTS: list[tuple[str, Callable[[MockRegistry], object], str, str]] = [
+    (
+        "away",
+        lambda registry: registry.stop(),
+        "registry",
+        "check the URL, firewalls on the way, and that the registry",
+    ),
+    ("login", lambda registry: registry.respond(401), "registry", "set or correct 'schema.registry.basic.auth.user.in"),
+    ("right", lambda registry: registry.respond(403), "registry", "allow it there, or use another login"),
+    ("path", lambda registry: registry.respond(404), "registry", "correct 'schema.registry.url'"),
+    ("page", lambda registry: registry.respond(200, "<html>"), "registry", "something else than the JSON"),
+    ("page of a proxy", lambda registry: registry.respond(503, "<html>", 99), "registry", "503: Service Unavailable"),
+    ("redirect", lambda registry: registry.respond(307), "registry", "set 'schema.registry.url' to that address"),
+    ("silence", lambda registry: setattr(registry, "delay_s", 2.0), "registry", "raise 'schema.registry.timeout.ms'"),
+    ("no subject", lambda registry: None, "value", "register the schema, or correct the topic, the version or"),
+    (
+        "recursion",
+        lambda registry: registry.register("t-value", RECURSIVE),
+        "value",
+        "choose a schema that can be read",
+    ),
+    ("format", lambda registry: registry.register("t-value", "{}", "JSON"), "value", "correct 'valueFormat', or the"),
+    ("garbage", lambda registry: registry.register("t-value", "{"), "value", "choose a schema that can be read"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "check", "next_step"), [each[1:] for each in FAULTS], ids=[each[0] for each in FAULTS]
+)
+def test_each_failure_is_one_sentence_and_the_next_step(
+    registry: MockRegistry, script: Callable[[MockRegistry], object], check: str, next_step: str
+) -> None:
+    script(registry)
+    (failure,) = [found for found in findings(registry, "t", valueFormat="avro") if found.verdict is not Verdict.OK]
+
+    assert (failure.check, failure.verdict) == (check, Verdict.FAIL)
+    assert next_step in f"{failure.what} -> {failure.fix}"
+    assert check == "registry" or "t-value" in failure.what
+    assert "\n" not in failure.what and failure.fix
+
+
+def test_slow_registry_is_a_warning(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_checks, "SLOW_MS", 1.0)
+    registry.delay_s = 0.01
+    (slow,) = findings(registry)
+
+    assert (slow.verdict, slow.check) == (Verdict.WARN, "registry")
