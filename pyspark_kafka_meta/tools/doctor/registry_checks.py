@@ -13,6 +13,7 @@ from pyspark_kafka_meta.errors import (
     UnknownSchemaError,
     ValueSchemaError,
 )
+from pyspark_kafka_meta.formats.value_formats import FORMATS
 from pyspark_kafka_meta.options import (
     ColumnFormat,
     RegistryOptions,
@@ -23,9 +24,9 @@ from pyspark_kafka_meta.options import (
     option_names,
 )
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
-from pyspark_kafka_meta.read.typed_values.query_schemas import reader_schema
+from pyspark_kafka_meta.read.typed_values.query_schemas import reader_schema, schema_text
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
-from pyspark_kafka_meta.tools.doctor import Finding, fail, ok, warn
+from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
 
 SLOW_MS = 1_000.0
 """A registry that takes longer causes a warning: a worker waits as long for each schema id that is new to it."""
@@ -55,8 +56,10 @@ def split_typed_options(
     return rest, SourceOptions.parse({"subscribe": ",".join(topics) or "any", **query}).typed
 
 
-def registry_findings(typed: TypedValuesOptions, topics: Sequence[str], timeout_ms: int) -> Iterator[Finding]:
-    """Findings on the registry, and on the schema of each typed column."""
+def registry_findings(
+    typed: TypedValuesOptions, topics: Sequence[str], timeout_ms: int, *, writes: bool = False
+) -> Iterator[Finding]:
+    """Findings on the registry, and on the schema of each typed column of a query that reads, or writes, the topics."""
     client = None
     if typed.registry is not None:
         client = RegistryClient(replace(typed.registry, timeout_ms=min(timeout_ms, typed.registry.timeout_ms)))
@@ -73,10 +76,17 @@ def registry_findings(typed: TypedValuesOptions, topics: Sequence[str], timeout_
         else:
             yield ok("registry", what)
     for column in typed.columns:
+        if writes and FORMATS[column.format].encoder is None:
+            what = f"{column.format} is only for reading"
+            yield fail(column.column, what, f"set '{column.column}Format' to bytes or avro in writes")
+            continue
         if typed.auto_register and column.schema is None:
             yield ok(column.column, "its schema is registered by the write")
-        else:
-            yield _column_finding(column, topics, client)
+            continue
+        yield (found := _column_finding(column, topics, client))
+        if writes and found.verdict is Verdict.OK and column.schema is not None and client is not None:
+            for subject in column.subjects(tuple(topics)):
+                yield _subject_finding(column, column.schema, subject, client, typed.auto_register)
 
 
 def _column_finding(column: ColumnFormat, topics: Sequence[str], client: RegistryClient | None) -> Finding:
@@ -87,6 +97,27 @@ def _column_finding(column: ColumnFormat, topics: Sequence[str], client: Registr
         return ok(column.column, f"{reader.pin.source} is read as {reader.format.arrow_type(reader.schema)}")
     except KafkaMetaError as error:
         return _failure(column.column, error)
+
+
+def _subject_finding(
+    column: ColumnFormat, given: str, subject: str, client: RegistryClient, registers: bool
+) -> Finding:
+    """Whether the subject has the given schema of a write, or would accept it."""
+    check, kind, text = column.column, FORMATS[column.format].registry_type, schema_text(column, given)
+    try:
+        if not registers:
+            return ok(check, f"subject {subject} has this schema, with id {client.registered_id(subject, kind, text)}")
+        refusals = client.incompatibilities(subject, kind, text)
+    except UnknownSchemaError as error:
+        if registers:
+            return ok(check, f"subject {subject} is new, and the write registers this schema")
+        return fail(check, str(error), f"{_FIXES[UnknownSchemaError]}; or set auto.register.schemas")
+    except SchemaRegistryError as error:
+        return _failure(check, error)
+    if refusals is None:
+        return ok(check, f"subject {subject} accepts this schema, and the write registers it")
+    what = f"subject {subject} does not accept this schema: {', '.join(refusals)}"
+    return fail(check, what, "make the schema compatible, or change the subject's compatibility level")
 
 
 def _failure(check: str, error: KafkaMetaError) -> Finding:

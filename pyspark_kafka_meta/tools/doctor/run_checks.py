@@ -74,7 +74,7 @@ def run_checks(
                 else:
                     yield "Writes", write_findings(topics, options, writing)
     if typed.registry is not None or typed.columns:
-        found = list(registry_findings(typed, topics, REGISTRY_TIMEOUT_MS))
+        found = list(registry_findings(typed, topics, REGISTRY_TIMEOUT_MS, writes=checks_writes))
         yield "Schemas", found
         if typed.columns and reading is not None and not any(finding.verdict is Verdict.FAIL for finding in found):
             yield "Newest records", newest_findings(typed, topics, *reading)

@@ -24,7 +24,7 @@ def findings(registry: MockRegistry | None, *topics: str, writes: bool = False, 
     url = {} if registry is None else {"schema.registry.url": registry.url}
     rest, typed = split_typed_options({**SERVERS, **url, **options}, topics, writes=writes)
     assert rest == SERVERS
-    return list(registry_findings(typed, topics, timeout_ms=1_000))
+    return list(registry_findings(typed, topics, timeout_ms=1_000, writes=writes))
 
 
 def test_a_registry_and_the_schema_of_each_column_are_fine(registry: MockRegistry) -> None:
@@ -75,11 +75,41 @@ def test_schema_that_a_write_registers_need_not_be_there(registry: MockRegistry)
     assert registry.requests == ["GET /subjects"]
 
 
-def test_schema_of_a_write_may_have_a_subject_of_its_own(registry: MockRegistry) -> None:
+def test_schema_of_a_write_must_be_in_its_subject(registry: MockRegistry) -> None:
     subject = {"valueSubjectNameStrategy": "record", "valueRecordName": "A"}
-    _, value = findings(registry, "t", writes=True, valueFormat="avro", valueSchema='"int"', **subject)
+    given = {"valueFormat": "avro", "valueSchema": '"int"', **subject}
+    *_, missing = findings(registry, "t", writes=True, **given)
+    registry.register("A", '"int"')
+    *_, value, found = findings(registry, "t", writes=True, **given)
 
-    assert value.verdict is Verdict.OK
+    assert (missing.verdict, "whether subject A has the schema" in missing.what) == (Verdict.FAIL, True)
+    assert missing.fix.endswith("or set auto.register.schemas")
+    assert (value.verdict, found.verdict, found.what) == (
+        Verdict.OK,
+        Verdict.OK,
+        "subject A has this schema, with id 1",
+    )
+
+
+def test_format_that_is_only_read_is_no_format_of_a_write(registry: MockRegistry) -> None:
+    registry.register("t-value", '{"type": "object"}', kind="JSON")
+    _, value = findings(registry, "t", writes=True, valueFormat="json")
+
+    assert (value.verdict, value.what) == (Verdict.FAIL, "json is only for reading")
+
+
+def test_schema_that_a_write_registers_must_be_compatible(registry: MockRegistry) -> None:
+    given = {"valueFormat": "avro", "valueSchema": '"int"', "auto.register.schemas": "true"}
+    *_, new = findings(registry, "t", writes=True, **given)
+    registry.register("t-value", '"long"')
+    *_, accepted = findings(registry, "t", writes=True, **given)
+    registry.incompatible = "TYPE_MISMATCH"
+    *_, refused = findings(registry, "t", writes=True, **given)
+
+    assert [each.verdict for each in (new, accepted, refused)] == [Verdict.OK, Verdict.OK, Verdict.FAIL]
+    assert new.what == "subject t-value is new, and the write registers this schema"
+    assert refused.what == "subject t-value does not accept this schema: TYPE_MISMATCH"
+    assert not [request for request in registry.requests if request == "POST /subjects/t-value/versions"]
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
