@@ -225,8 +225,11 @@ def test_a_login_is_sent_and_no_error_shows_it(registry: MockRegistry, login: di
 
 
 def test_a_wrong_truststore_is_named_by_the_option_of_the_registry(tmp_path: object) -> None:
+    lookups: list[RegistryLookup] = []
+    given = options("https://127.0.0.1:1", truststore_location=f"{tmp_path}/none.pem")
     with pytest.raises(OptionError, match=r"schema\.registry\.ssl\.truststore\.location"):
-        RegistryClient(options("https://127.0.0.1:1", truststore_location=f"{tmp_path}/none.pem")).subjects()
+        RegistryClient(given, lookups.append).subjects()
+    assert lookups[0].error is not None, "a request that was never sent did not succeed"
 
 
 def test_each_request_is_reported(registry: MockRegistry) -> None:
