@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_kafka_meta.testing import MockRegistry
 from tests.consumer import consume
-from tests.spark.traces import run_to_the_end
+from tests.spark.traces import logged, run_to_the_end, wait_until_quiet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -202,3 +202,29 @@ def test_stream_writes_typed_values_while_the_schema_evolves(
     values = [unframed(message.value()) for message in messages]
     found = [(schema_id, decoded((first, second)[schema_id - 1], data)) for schema_id, data in values]
     assert sorted(found, key=lambda each: int(each[1]["id"])) == expected
+
+
+def test_stream_asks_for_a_numbered_version_once_in_all_its_micro_batches(
+    spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, registry: MockRegistry, tmp_path: Path
+) -> None:
+    source, target = make_topic(1), make_topic(1)
+    registry.register(f"{target}-value", '"string"')
+    produce(source, map(str, range(8)))
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "metricsPath": str(tmp_path / "events")}
+    typed = {"schema.registry.url": registry.url, "valueFormat": "avro", "valueSchemaVersion": "1", "topic": target}
+
+    def start() -> StreamingQuery:
+        rows = spark.readStream.format("kafkameta").options(**options, subscribe=source, maxOffsetsPerTrigger="1")
+        values = rows.option("startingOffsets", "earliest").load().selectExpr("CAST(value AS STRING) AS value")
+        sink = values.writeStream.format("kafkameta").options(**options, **typed)
+        return sink.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+
+    run_to_the_end(start, tmp_path / "c")
+
+    assert logged(tmp_path / "c", "commits") >= 8
+    assert registry.requests == [f"GET /subjects/{target}-value/versions/1"]
+    wait_until_quiet(tmp_path / "events")
+    events = spark.read.format("kafkameta").options(table="refresh_events", metricsPath=str(tmp_path / "events")).load()
+    (lookup,) = events.where("kind = 'schema_lookup'").collect()
+    assert (lookup.role, lookup.reason, lookup.outcome) == ("committer", "query_schema", "unchanged")
+    assert (lookup.schema_subject, lookup.schema_id, lookup.executor_id) == (f"{target}-value", 1, "driver")
