@@ -98,6 +98,13 @@ def _parse_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _parse_host(text: str) -> str:
+    host = text.strip()
+    if not re.fullmatch(r"[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", host):
+        raise ValueError
+    return host
+
+
 def _parse_user_info(text: str) -> Secret:
     if not re.match(r"[^:\s]+:.", text):
         raise ValueError
@@ -145,6 +152,14 @@ class RegistryOptions:
     timeout_ms: int = _rows.number(
         "schema.registry.timeout.ms", "60000", "Maximum duration of a request to the registry with its retries.", low=1
     )
+    proxy_host: str | None = _rows.option(
+        "schema.registry.proxy.host",
+        None,
+        _parse_host,
+        "Option 'schema.registry.proxy.host' must be the name or address of a host, without port and scheme",
+        "HTTP proxy for requests to the registry, without a login. HTTPS_PROXY and the like have no effect.",
+    )
+    proxy_port: int | None = _rows.number("schema.registry.proxy.port", None, "Port of the proxy.", low=1, high=65_535)
     truststore_location: str | None = _text(
         "schema.registry.ssl.truststore.location", "As kafka.ssl.truststore.location, for the registry."
     )
@@ -201,11 +216,10 @@ def _registry_problems(given: GivenOptions, options: RegistryOptions) -> Iterato
     ):
         if len(names := given.given(RegistryOptions, one, other)) == 2:
             yield f"Set either '{names[0]}' or '{names[1]}', not both"
-    if len(given.given(RegistryOptions, "keystore_key", "keystore_certificate_chain")) == 1:
-        yield (
-            "Options 'schema.registry.ssl.keystore.key' and 'schema.registry.ssl.keystore.certificate.chain' must be "
-            "set together"
-        )
+    for pair in (("keystore_key", "keystore_certificate_chain"), ("proxy_host", "proxy_port")):
+        if len(given.given(RegistryOptions, *pair)) == 1:
+            one, other = (options_of(RegistryOptions)[field].name for field in pair)
+            yield f"Options '{one}' and '{other}' must be set together"
     if options.keystore_location or options.keystore_key:
         yield from package_problems("A client certificate", "cryptography")
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from pyspark_kafka_meta.errors import (
     ConnectError,
@@ -311,9 +311,10 @@ class RegistryClient:
                 "certificate in schema.registry.ssl.keystore options"
             ) from None
         except (OSError, UnicodeError, ConnectError) as error:  # UnicodeError: not a host name
+            proxy = "" if self._options.proxy_host is None else f" through the proxy {self._options.proxy_host}"
             raise _TryAgain(
                 SchemaRegistryError(
-                    f"cannot reach the schema registry at {url}: {_cause(error)}; check the URL, firewalls on the way, "
+                    f"cannot reach the schema registry at {url}{proxy}: {_cause(error)}; check the URL, firewalls on the way, "
                     "and that the registry is up"
                 )
             ) from None
@@ -327,22 +328,28 @@ class RegistryClient:
 
     def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, bytes]:
         parts = urlsplit(url)
-        assert parts.hostname is not None
-        timeout_s = remaining_s(deadline)
-        connection = (
-            http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=timeout_s, context=tls_context(self._options.security)
-            )
-            if parts.scheme == "https"
-            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
-        )
+        connection = self._connection(parts, remaining_s(deadline))
+        is_proxied = self._options.proxy_host is not None and parts.scheme == "http"
+        target = url if is_proxied else url[url.index(parts.netloc) + len(parts.netloc) :]
         try:
             data = None if body is None else json.dumps(body).encode()
-            connection.request(method, url[url.index(parts.netloc) + len(parts.netloc) :], data, self._headers)
+            connection.request(method, target, data, self._headers)
             response = connection.getresponse()
             return response.status, response.read(MAX_RESPONSE_BYTES + 1)
         finally:
             connection.close()
+
+    def _connection(self, parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+        assert parts.hostname is not None
+        proxy_host = self._options.proxy_host
+        host, port = (parts.hostname, parts.port) if proxy_host is None else (proxy_host, self._options.proxy_port)
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        context = tls_context(self._options.security)
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        if proxy_host is not None:
+            connection.set_tunnel(parts.hostname, parts.port)
+        return connection
 
     def _content(self, url: str, asked: _Asked, status: int, data: bytes) -> Any:
         """What the response means."""

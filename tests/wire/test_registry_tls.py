@@ -27,8 +27,8 @@ def respond(peer: socket.socket) -> None:
     peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\n["a-b"]')
 
 
-def ask(port: int, scheme: str = "https", **options: object) -> list[str]:
-    given = replace(default_options(RegistryOptions), urls=(f"{scheme}://127.0.0.1:{port}",), timeout_ms=2_000)
+def ask(port: int, scheme: str = "https", host: str = "127.0.0.1", **options: object) -> list[str]:
+    given = replace(default_options(RegistryOptions), urls=(f"{scheme}://{host}:{port}",), timeout_ms=2_000)
     return RegistryClient(replace(given, **options)).subjects()  # type: ignore[arg-type]
 
 
@@ -50,6 +50,41 @@ def test_a_certificate_of_another_host_is_refused() -> None:
         pytest.raises(SchemaRegistryError, match=r"was refused \(IP address mismatch"),
     ):
         ask(address.port, truststore_certificates=AUTHORITY.certificate)
+
+
+def test_a_proxy_connects_to_the_registry_and_sees_its_name_alone() -> None:
+    registry = over_tls(AUTHORITY.issue("registry", ["registry.example"]), respond)
+    seen = b""
+
+    def proxy(peer: socket.socket) -> None:
+        nonlocal seen
+        while b"\r\n\r\n" not in seen:
+            seen += peer.recv(4096)
+        peer.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        registry(peer)
+
+    with scripted_broker(proxy) as address:
+        given: dict[str, Any] = {
+            "proxy_host": address.host,
+            "proxy_port": address.port,
+            "truststore_certificates": AUTHORITY.certificate,
+        }
+        assert ask(8443, host="registry.example", **given) == ["a-b"]
+    assert seen.startswith(b"CONNECT registry.example:8443 HTTP/1.")
+
+
+def test_a_proxy_that_refuses_is_named() -> None:
+    def proxy(peer: socket.socket) -> None:
+        peer.recv(4096)
+        peer.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+    with (
+        scripted_broker(proxy) as address,
+        pytest.raises(
+            SchemaRegistryError, match=r"through the proxy 127\.0\.0\.1: .*407 Proxy Authentication Required"
+        ),
+    ):
+        ask(8443, proxy_host=address.host, proxy_port=address.port)
 
 
 def test_a_client_certificate_is_shown() -> None:

@@ -143,6 +143,14 @@ BAD = [
         "Option 'schema.registry.ssl.keystore.location' has no effect without TLS: begin 'schema.registry.url' with",
     ),
     (
+        {**AVRO, "schema.registry.proxy.host": "p"},
+        "Options 'schema.registry.proxy.host' and 'schema.registry.proxy.port' must be set together",
+    ),
+    (
+        {**AVRO, "schema.registry.proxy.host": f"http://me:{SECRET}@p", "schema.registry.proxy.port": "1"},
+        "Option 'schema.registry.proxy.host' must be the name or address of a host, without port and scheme",
+    ),
+    (
         {**AVRO, "schema.registry.url": "https://a", "schema.registry.ssl.keystore.key": SECRET},
         "Options 'schema.registry.ssl.keystore.key' and 'schema.registry.ssl.keystore.certificate.chain' must be set",
     ),

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -230,6 +231,22 @@ def test_a_wrong_truststore_is_named_by_the_option_of_the_registry(tmp_path: obj
     with pytest.raises(OptionError, match=r"schema\.registry\.ssl\.truststore\.location"):
         RegistryClient(given, lookups.append).subjects()
     assert lookups[0].error is not None, "a request that was never sent did not succeed"
+
+
+def test_a_proxy_is_asked_for_the_url_of_the_registry(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    host, port = urlsplit(registry.url).hostname, urlsplit(registry.url).port
+    proxy: dict[str, object] = {"proxy_host": host, "proxy_port": port}
+
+    assert RegistryClient(options("http://registry.invalid", **proxy)).subjects() == ["t-value"]
+    assert registry.requests == ["GET http://registry.invalid/subjects"]
+
+
+def test_a_proxy_that_is_away_is_named() -> None:
+    with pytest.raises(
+        SchemaRegistryError, match=r"at https://r\.invalid through the proxy 127\.0\.0\.1: Connection ref"
+    ):
+        RegistryClient(options("https://r.invalid", proxy_host="127.0.0.1", proxy_port=1, timeout_ms=1_000)).subjects()
 
 
 def test_each_request_is_reported(registry: MockRegistry) -> None:
