@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from pyspark_kafka_meta.options.confluent_options import CONFLUENTS, REGISTRY
+
 T = TypeVar("T")
 
 
@@ -49,21 +51,41 @@ def unknown_option(name: str, known: Mapping[str, str]) -> str:
             "options."
         )
     lower = name.lower()
-    kafka_name = lower.removeprefix("kafka.")
-    if lower in _REFUSED:
-        return f"Kafka option '{kafka_name}' is not supported{_REFUSED[lower]}"
-    if kafka_name in REPLACEMENTS:
-        return f"Kafka option '{kafka_name}' is librdkafka's: use '{REPLACEMENTS[kafka_name]}'."
-    reason = UNSUPPORTED.get(kafka_name)
-    if kafka_name != lower and reason is not None:
-        return f"Kafka option '{kafka_name}' is not supported: {reason}."
-    prefixed = f"kafka.{lower}"
-    same = next((known[other] for other in (prefixed, _SYNONYMS.get(lower, "")) if other in known), None)
+    if (refusal := _kafka_refusal(lower) or _registry_refusal(lower)) is not None:
+        return refusal
+    prefixes = ("kafka.", REGISTRY)
+    others = [*(prefix + lower for prefix in prefixes), *(lower.removeprefix(prefix) for prefix in prefixes)]
+    same = next((known[other] for other in (*others, _SYNONYMS.get(lower, "")) if other in known), None)
     near = closest(name, known, count=1, cutoff=0.8) if same is None else [same]
     if near:
         return f"Unknown option '{name}'. Did you mean '{near[0]}'?"
     peers = [key for key in known if key.startswith("kafka.") == lower.startswith("kafka.")]
     return f"Unknown option '{name}'. The nearest are {', '.join(closest(name, peers or known, count=3, cutoff=0))}."
+
+
+def _kafka_refusal(name: str) -> str | None:
+    kafka_name = name.removeprefix("kafka.")
+    if name in _REFUSED:
+        return f"Kafka option '{kafka_name}' is not supported{_REFUSED[name]}"
+    if kafka_name in REPLACEMENTS:
+        return f"Kafka option '{kafka_name}' is librdkafka's: use '{REPLACEMENTS[kafka_name]}'."
+    if kafka_name != name and kafka_name in UNSUPPORTED:
+        return f"Kafka option '{kafka_name}' is not supported: {UNSUPPORTED[kafka_name]}."
+    return None
+
+
+def _registry_refusal(name: str) -> str | None:
+    """Of an option of Confluent's or Apicurio's registry clients."""
+    own_name = name.removeprefix(REGISTRY)
+    is_tls = own_name != name and own_name.startswith("ssl.")
+    if is_tls and own_name in REPLACEMENTS:
+        return f"Option '{name}' is librdkafka's: use '{REPLACEMENTS[own_name].replace('kafka.', REGISTRY)}'."
+    reason = CONFLUENTS.get(name) or CONFLUENTS.get(own_name) or (UNSUPPORTED.get(own_name) if is_tls else None)
+    if own_name.startswith("request.header."):
+        reason = "requests have no further headers"
+    if name.startswith("apicurio."):
+        reason = "use schema.registry.url, with Apicurio's Confluent API at /apis/ccompat/v7, and valueFraming"
+    return None if reason is None else f"Option '{name}' of schema registry clients is not supported: {reason}."
 
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")

@@ -1,0 +1,92 @@
+"""Options of Confluent's clients and serializers that have no effect here: why, and what to use instead.
+
+The names are those of `SchemaRegistryClientConfig` and `AbstractKafkaSchemaSerDeConfig`, of the serializers of each
+format, and of Confluent's Python client. Some people write them with `REGISTRY` before them.
+"""
+
+from __future__ import annotations
+
+REGISTRY = "schema.registry."
+_TOKEN = "the only token is schema.registry.bearer.auth.token"
+_COLUMNS = "keys and values are columns, not objects of a class"
+_TIMEOUT = "schema.registry.timeout.ms limits a request with its retries"
+_CACHE = "a worker keeps each schema that it has fetched"
+_CHECKED = "columns that do not fit the schema are always refused"
+_VERSION = "valueSchemaVersion and keySchemaVersion choose schemas"
+_RULES = "rules of data contracts are not executed"
+_AS_IT_IS = "schemas are registered and looked up as they are"
+_CHECKS = "onMalformedRecord decides about values that are not those of their schema"
+_CERTIFICATE = "the registry's certificate must name its host"
+_STORE = "the type of a store is detected: remove the option"
+
+CONFLUENTS = {
+    "basic.auth.credentials.source": "the login is schema.registry.basic.auth.user.info, whatever the source: remove "
+    "the option",
+    "bearer.auth.cache.expiry.buffer.seconds": _TOKEN,
+    "bearer.auth.client.id": _TOKEN,
+    "bearer.auth.client.secret": _TOKEN,
+    "bearer.auth.credentials.source": _TOKEN,
+    "bearer.auth.custom.provider.class": _TOKEN,
+    "bearer.auth.identity.pool.id": _TOKEN,
+    "bearer.auth.issuer.endpoint.url": _TOKEN,
+    "bearer.auth.logical.cluster": _TOKEN,
+    "bearer.auth.scope": _TOKEN,
+    "bearer.auth.scope.claim.name": _TOKEN,
+    "bearer.auth.sub.claim.name": _TOKEN,
+    "bearer.auth.uami.endpoint.query": _TOKEN,
+    "bearer.auth.uami.endpoint.url": _TOKEN,
+    "avro.reflection.allow.null": _COLUMNS,
+    "avro.remove.java.properties": _AS_IT_IS,
+    "avro.use.logical.type.converters": "logical types are always columns of their Spark types",
+    "cache.capacity": _CACHE,
+    "cache.latest.ttl.sec": _CACHE,
+    "derive.type": _COLUMNS,
+    "http.connect.timeout.ms": _TIMEOUT,
+    "http.read.timeout.ms": _TIMEOUT,
+    "id.compatibility.strict": _CHECKED,
+    "json.fail.invalid.schema": _CHECKS,
+    "json.fail.unknown.properties": _CHECKS,
+    "json.key.type": _COLUMNS,
+    "json.value.type": _COLUMNS,
+    "key.schema.id.deserializer": "with keyFraming confluent, a read finds schemas by headers and prefixes",
+    "key.schema.id.serializer": "keyFraming decides where the id of the schema is written",
+    "key.subject.name.strategy": "use keySubjectNameStrategy",
+    "latest.cache.size": _CACHE,
+    "latest.cache.ttl.sec": "a stream looks for new versions before its micro-batches",
+    "latest.compatibility.strict": _CHECKED,
+    "max.retries": _TIMEOUT,
+    "max.schemas.per.subject": _CACHE,
+    "missing.cache.size": _CACHE,
+    "missing.id.cache.ttl.sec": _CACHE,
+    "missing.schema.cache.ttl.sec": _CACHE,
+    "missing.version.cache.ttl.sec": _CACHE,
+    "normalize.schemas": _AS_IT_IS,
+    "propagate.schema.tags": _AS_IT_IS,
+    "reference.subject.name.strategy": "a write registers schemas without references",
+    "retries.max.wait.ms": _TIMEOUT,
+    "retries.wait.ms": _TIMEOUT,
+    "rule.actions": _RULES,
+    "rule.executors": _RULES,
+    "rule.metrics.enable": _RULES,
+    "rule.service.loader.enable": _RULES,
+    "schema.format": _AS_IT_IS,
+    "schema.registry.ssl.endpoint.identification.algorithm": _CERTIFICATE,
+    "schema.registry.ssl.keystore.type": _STORE,
+    "schema.registry.ssl.truststore.type": _STORE,
+    "schema.reflection": _COLUMNS,
+    "specific.avro.key.type": _COLUMNS,
+    "specific.avro.reader": _COLUMNS,
+    "specific.avro.value.type": _COLUMNS,
+    "specific.protobuf.key.type": _COLUMNS,
+    "specific.protobuf.value.type": _COLUMNS,
+    "url.randomize": "the URLs of schema.registry.url are tried in their order",
+    "use.latest.version": "valueSchemaVersion is the latest by default: remove the option",
+    "use.latest.with.metadata": _VERSION,
+    "use.schema.guid": _VERSION,
+    "use.schema.id": _VERSION,
+    "validation.rules.execution": _RULES,
+    "value.schema.id.deserializer": "with valueFraming confluent, a read finds schemas by headers and prefixes",
+    "value.schema.id.serializer": "valueFraming decides where the id of the schema is written",
+    "value.subject.name.strategy": "use valueSubjectNameStrategy",
+}
+"""Reason by name. Only those of TLS, which brokers have too, need the prefix `REGISTRY`."""

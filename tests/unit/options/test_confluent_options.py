@@ -1,0 +1,106 @@
+"""Options of Confluent's and Apicurio's clients: each has an effect, or one sentence says why not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import OPTIONS, SinkOptions
+from pyspark_kafka_meta.options.confluent_options import CONFLUENTS
+
+GIVEN = {
+    "kafka.bootstrap.servers": "a:1",
+    "topic": "t",
+    "valueFormat": "avro",
+    "schema.registry.url": "https://r",
+}
+SECRET = "kept-secret"
+CONFIGS = """
+auto.register.schemas avro.reflection.allow.null avro.remove.java.properties avro.use.logical.type.converters
+basic.auth.credentials.source basic.auth.user.info bearer.auth.cache.expiry.buffer.seconds bearer.auth.client.id
+bearer.auth.client.secret bearer.auth.credentials.source bearer.auth.custom.provider.class bearer.auth.identity.pool.id
+bearer.auth.issuer.endpoint.url bearer.auth.logical.cluster bearer.auth.scope bearer.auth.scope.claim.name
+bearer.auth.sub.claim.name bearer.auth.token derive.type http.connect.timeout.ms http.read.timeout.ms
+id.compatibility.strict json.fail.invalid.schema json.fail.unknown.properties json.value.type key.schema.id.deserializer
+key.schema.id.serializer key.subject.name.strategy latest.cache.size latest.cache.ttl.sec latest.compatibility.strict
+max.retries max.schemas.per.subject missing.id.cache.ttl.sec normalize.schemas propagate.schema.tags proxy.host
+proxy.port reference.subject.name.strategy retries.max.wait.ms retries.wait.ms rule.actions rule.executors
+rule.service.loader.enable schema.format schema.reflection specific.avro.key.type specific.avro.reader
+specific.avro.value.type specific.protobuf.key.type specific.protobuf.value.type ssl.ca.location
+ssl.endpoint.identification.algorithm ssl.key.location ssl.keystore.location ssl.keystore.type ssl.protocol
+ssl.truststore.certificates ssl.truststore.type url.randomize use.latest.version use.latest.with.metadata
+use.schema.guid use.schema.id validation.rules.execution value.schema.id.deserializer value.schema.id.serializer
+value.subject.name.strategy
+"""
+"""Names of `SchemaRegistryClientConfig`, of the serializers' `AbstractKafkaSchemaSerDeConfig`, and of librdkafka."""
+
+
+def problem(name: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        SinkOptions.parse({**GIVEN, name: SECRET})
+    (line,) = str(caught.value).split("\n")
+    assert SECRET not in line
+    return line
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name"),
+    [
+        (prefix, name)
+        for name in CONFIGS.split()
+        for prefix in ("", "schema.registry.")
+        if prefix or not name.startswith("ssl.")  # of brokers
+    ],
+)
+def test_each_option_of_confluents_has_an_effect_or_a_reason(prefix: str, name: str) -> None:
+    known = {name, f"schema.registry.{name}"} & OPTIONS.keys()
+    if known - {prefix + name}:
+        assert problem(prefix + name) == f"Unknown option '{prefix}{name}'. Did you mean '{known.pop()}'?"
+    elif not known:
+        assert re.match(
+            r"Option '.*' (of schema registry clients is not supported: |is librdkafka's)", problem(prefix + name)
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "basic.auth.credentials.source",
+            "Option 'basic.auth.credentials.source' of schema registry clients is not supported: the login is "
+            "schema.registry.basic.auth.user.info, whatever the source: remove the option.",
+        ),
+        ("basic.auth.user.info", "Unknown option 'basic.auth.user.info'. Did you mean 'schema.registry.basic.auth.use"),
+        (
+            "kafka.schema.registry.url",
+            "Unknown option 'kafka.schema.registry.url'. Did you mean 'schema.registry.url'?",
+        ),
+        ("schema.registry.url.randomize", "Option 'schema.registry.url.randomize' of schema registry clients is not"),
+        ("schema.registry.auto.register.schemas", "Unknown option 'schema.registry.auto.register.schemas'. Did you me"),
+        (
+            "schema.registry.ssl.ca.location",
+            "Option 'schema.registry.ssl.ca.location' is librdkafka's: use 'schema.registry.ssl.truststore.location'.",
+        ),
+        (
+            "schema.registry.ssl.protocol",
+            "Option 'schema.registry.ssl.protocol' of schema registry clients is not supp",
+        ),
+        (
+            "request.header.Authorization",
+            "Option 'request.header.authorization' of schema registry clients is not supp",
+        ),
+        (
+            "apicurio.registry.url",
+            "Option 'apicurio.registry.url' of schema registry clients is not supported: use schema.registry.url, with "
+            "Apicurio's Confluent API at /apis/ccompat/v7, and valueFraming.",
+        ),
+    ],
+)
+def test_the_sentence_says_what_to_use(name: str, sentence: str) -> None:
+    assert problem(name).startswith(sentence)
+
+
+def test_no_option_with_an_effect_is_refused() -> None:
+    assert {name.removeprefix("schema.registry.") for name in OPTIONS} & CONFLUENTS.keys() == set()
