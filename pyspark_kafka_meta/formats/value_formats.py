@@ -51,6 +51,8 @@ class Format:
         any_of: the schema of values that have one of several schemas; None if there is none.
         encoder: of columns of a type, with a schema. None if values of the format are only read.
         derived: the schema of a type, whose record has this full name, or any. None if `encoder` is.
+        confluent_decoder, confluent_encoder: of values that Confluent's serializers write; None for `decoder` and
+            `encoder`.
         has_message_indexes: whether Confluent's frames end with those.
         record_name: the full name of a schema's record or message type; None if it has none.
     """
@@ -62,6 +64,8 @@ class Format:
     any_of: Callable[[Sequence[SchemaText]], SchemaText] | None = None
     encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
     derived: Callable[[pa.DataType, str | None], SchemaText] | None = None
+    confluent_decoder: Callable[[SchemaText, SchemaText], ValueDecoder] | None = None
+    confluent_encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
     has_message_indexes: bool = False
     record_name: Callable[[SchemaText], str | None] = lambda _: None
 
@@ -89,6 +93,23 @@ def _avro_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     return avro_decoder(parse_avro(writer.text, writer.references), parse_avro(reader.text, reader.references))
 
 
+def _is_avro_bytes(schema: SchemaText) -> bool:
+    from pyspark_kafka_meta.formats.avro_schema import Primitive, parse_avro
+
+    match parse_avro(schema.text, schema.references):
+        case Primitive("bytes"):
+            return True
+    return False
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def _confluent_avro_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
+    from pyspark_kafka_meta.formats.avro_raw_bytes import RawBytesDecoder
+
+    decoder = _avro_decoder(writer, reader)
+    return RawBytesDecoder(decoder) if _is_avro_bytes(writer) else decoder
+
+
 def _avro_union(schemas: Sequence[SchemaText]) -> SchemaText:
     references = dict.fromkeys(reference for schema in schemas for reference in schema.references)
     return SchemaText(json.dumps([json.loads(schema.text) for schema in schemas]), tuple(references))
@@ -99,6 +120,13 @@ def _avro_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
     from pyspark_kafka_meta.formats.avro_schema import parse_avro
 
     return avro_encoder(parse_avro(schema.text, schema.references), given)
+
+
+def _confluent_avro_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
+    from pyspark_kafka_meta.formats.avro_raw_bytes import RawBytesEncoder
+
+    encoder = _avro_encoder(schema, given)
+    return RawBytesEncoder(encoder) if _is_avro_bytes(schema) else encoder
 
 
 def _avro_derived(given: pa.DataType, name: str | None) -> SchemaText:
@@ -160,7 +188,16 @@ def _json_decoder_of(text: str) -> ValueDecoder:
 
 FORMATS: Mapping[str, Format] = {
     "avro": Format(
-        "Avro", "AVRO", _avro_type, _avro_decoder, _avro_union, _avro_encoder, _avro_derived, record_name=_avro_name
+        "Avro",
+        "AVRO",
+        _avro_type,
+        _avro_decoder,
+        _avro_union,
+        _avro_encoder,
+        _avro_derived,
+        _confluent_avro_decoder,
+        _confluent_avro_encoder,
+        record_name=_avro_name,
     ),
     "protobuf": Format(
         "Protobuf", "PROTOBUF", _protobuf_type, _protobuf_decoder, has_message_indexes=True, record_name=_protobuf_name

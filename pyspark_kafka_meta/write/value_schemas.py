@@ -51,9 +51,10 @@ def _typed_column(
         raise OptionError(f"'{column.column}Format' {column.format} is only for reading: write bytes or avro")
     subject = next(iter(column.subjects(() if topic is None else (topic,))), "")
     is_framed = column.framing is not Framing.NONE
+    compiled = (column.framing is Framing.CONFLUENT and wanted.confluent_encoder) or wanted.encoder
     try:
         schema, schema_id = _schema(options, column, client, subject, given)
-        encoder = wanted.encoder(schema, given)
+        encoder = compiled(schema, given)
         if client is not None and options.auto_register:
             schema_id = client.register(subject, wanted.registry_type, schema.text)
         elif client is not None and schema_id is None and is_framed:

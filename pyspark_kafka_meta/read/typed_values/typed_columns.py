@@ -88,7 +88,8 @@ class ColumnDecoding(NamedTuple):
         name = self.format.record_name(writer) if self.record_names else None
         if name is not None and name not in self.record_names:
             raise ValueSchemaError(f"it is a {name}, not a {' or '.join(self.record_names)}")
-        return self.format.decoder(writer, self.reader)
+        confluents = self.format.confluent_decoder if self.framing is Framing.CONFLUENT else None
+        return (confluents or self.format.decoder)(writer, self.reader)
 
     def _in_order(self, parts: list[pa.Array], places: list[npt.NDArray[np.intp]], count: int) -> pa.Array:
         """The values of all parts, each at its place; null in other rows."""

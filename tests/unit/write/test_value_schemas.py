@@ -19,7 +19,9 @@ from pyspark_kafka_meta.errors import (
     ValueSchemaError,
 )
 from pyspark_kafka_meta.formats.avro_encoder import derived_schema
-from pyspark_kafka_meta.options import RegistryOptions, SinkOptions, default_options
+from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
+from pyspark_kafka_meta.options import Framing, RegistryOptions, SinkOptions, default_options
+from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
@@ -67,6 +69,26 @@ def test_values_have_the_subjects_latest_schema(registry: MockRegistry) -> None:
     assert encoded(column(registry, valueSchemaVersion="2")) == [b"\0\0\0\0\2\x06", None]
     assert encoded(column(registry, valueFraming="apicurio")) == [b"\0\0\0\0\0\0\0\0\3\x06\x02/", None]
     assert encoded(column(registry, valueFraming="none")) == [b"\x06\x02/", None]
+
+
+def test_values_of_schema_bytes_are_written_as_they_are_in_confluents_frames(registry: MockRegistry) -> None:
+    """As KafkaAvroSerializer does."""
+    registry.register("t-value", '"bytes"')
+    values = pa.array([b"ab", None, b"", b"\xff" * 300, b"c" * 70], pa.binary())
+    raw = values.to_pylist()
+    written = encoded(column(registry, pa.binary()), values)
+    assert written == [None if value is None else b"\0\0\0\0\1" + value for value in raw]
+    apicurio = encoded(column(registry, pa.binary(), valueFraming="apicurio"), values)
+    assert apicurio[0] == b"\0\0\0\0\0\0\0\0\1\x04ab"
+
+    decoding = ColumnDecoding(
+        FORMATS["avro"], Framing.CONFLUENT, SchemaText('"string"'), lambda _: SchemaText('"bytes"')
+    )
+    assert decoding.decode(pa.array([b"\0\0\0\0\1ab", None, b"\0\0\0\0\1"]))[0].to_pylist() == ["ab", None, ""]
+    decoding = decoding._replace(reader=SchemaText('"bytes"'))
+    assert decoding.decode(pa.array(written, pa.binary()))[0].to_pylist() == raw
+    decoding = decoding._replace(framing=Framing.APICURIO)
+    assert decoding.decode(pa.array(apicurio, pa.binary()))[0].to_pylist() == raw
 
 
 def test_chosen_schema_must_be_registered(registry: MockRegistry, tmp_path: Path) -> None:
