@@ -314,8 +314,8 @@ class RegistryClient:
             proxy = "" if self._options.proxy_host is None else f" through the proxy {self._options.proxy_host}"
             raise _TryAgain(
                 SchemaRegistryError(
-                    f"cannot reach the schema registry at {url}{proxy}: {_cause(error)}; check the URL, firewalls on the way, "
-                    "and that the registry is up"
+                    f"cannot reach the schema registry at {url}{proxy}: {_cause(error)}; check the URL, firewalls on "
+                    "the way, and that the registry is up"
                 )
             ) from None
         except http.client.HTTPException:

@@ -9,16 +9,32 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from pyspark_kafka_meta.errors import UnknownSchemaError
 from pyspark_kafka_meta.options import RegistryOptions
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient
 
 UNKNOWN_FOR_S = 60.0
-"""How long an id counts as unknown. A registry that was restored, or that lags behind, knows the id later."""
+"""How long an id is remembered as unknown."""
+ASK_AGAIN_S = 0.5
+"""After this time the registry is asked for an unknown id again, then each time that the time since the first request
+has doubled: a registry that lags behind, or was restored, knows the id later."""
 MAX_UNKNOWN_IDS = 100
-"""Of a registry in this time. With more, values have other frames or none, and each may name another id: then the
+"""Of a registry at the same time. With more, values have other frames or none, and each may name another id: then the
 registry is not asked for every record. Tasks carry the ids of the query's own subjects."""
+
+
+class _Unknown(NamedTuple):
+    """An id that the registry did not have.
+
+    Attributes:
+        since_s, again_at_s: when it was asked for it first, and may be asked again.
+    """
+
+    error: UnknownSchemaError
+    since_s: float
+    again_at_s: float
 
 
 class KnownSchemas:
@@ -32,45 +48,54 @@ class KnownSchemas:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[tuple[RegistryOptions, int], RegisteredSchema] = {}
-        self._unknown: dict[RegistryOptions, dict[int, tuple[UnknownSchemaError, float]]] = {}
+        self._unknown: dict[RegistryOptions, dict[int, _Unknown]] = {}
 
     def add(self, registry: RegistryOptions, schemas: Iterable[RegisteredSchema]) -> None:
         with self._lock:
             self._known |= {(registry, schema.schema_id): schema for schema in schemas}
 
-    def schema(self, registry: RegistryOptions, schema_id: int, client: RegistryClient) -> RegisteredSchema:
+    def schema(
+        self, registry: RegistryOptions, schema_id: int, client: RegistryClient, *, asks_again: bool = False
+    ) -> RegisteredSchema:
         """The schema of an id, which `client` fetches if it is not known.
+
+        Args:
+            asks_again: whether the registry is asked although it did not have the id a short time ago.
 
         Raises:
             UnknownSchemaError: the registry does not have the id, or did not a short time ago, or so many others.
             SchemaRegistryError: as `RegistryClient.schema`.
         """
-        key = registry, schema_id
         with self._lock:
-            if key in self._known:
-                return self._known[key]
-            unknown = self._unknown_of(registry)
-            if schema_id in unknown:
-                error, _ = unknown[schema_id]
-                raise UnknownSchemaError(str(error), error.code)
-            if len(unknown) >= MAX_UNKNOWN_IDS:
-                raise UnknownSchemaError(
-                    f"the schema registry was not asked for schema id {schema_id}, because it did not have "
-                    f"{MAX_UNKNOWN_IDS} other ids in the last {UNKNOWN_FOR_S:.0f} s"
-                )
-            try:
-                self._known[key] = client.schema(schema_id)
-            except UnknownSchemaError as missing:
-                unknown[schema_id] = missing, self._clock() + UNKNOWN_FOR_S
-                raise
-            return self._known[key]
+            known = self._known.get((registry, schema_id))
+            if known is None:
+                known = self._known[registry, schema_id] = self._asked(registry, schema_id, client, asks_again)
+            return known
 
-    def _unknown_of(self, registry: RegistryOptions) -> dict[int, tuple[UnknownSchemaError, float]]:
-        """The errors by id, with the time until which they hold; forgets older errors."""
-        now = self._clock()
-        held = {schema_id: each for schema_id, each in self._unknown.get(registry, {}).items() if now < each[1]}
-        self._unknown[registry] = held
-        return held
+    def _asked(
+        self, registry: RegistryOptions, schema_id: int, client: RegistryClient, asks_again: bool
+    ) -> RegisteredSchema:
+        now_s = self._clock()
+        unknown = self._unknown[registry] = {
+            schema_id: each
+            for schema_id, each in self._unknown.get(registry, {}).items()
+            if now_s < each.since_s + UNKNOWN_FOR_S
+        }
+        before = unknown.get(schema_id)
+        if before is not None and now_s < before.again_at_s and not asks_again:
+            raise UnknownSchemaError(str(before.error), before.error.code)
+        if before is None and len(unknown) >= MAX_UNKNOWN_IDS:
+            raise UnknownSchemaError(
+                f"the schema registry was not asked for schema id {schema_id}, because it did not have "
+                f"{MAX_UNKNOWN_IDS} other ids in the last {UNKNOWN_FOR_S:.0f} s"
+            )
+        try:
+            return client.schema(schema_id)
+        except UnknownSchemaError as error:
+            now_s = self._clock()
+            since_s = now_s if before is None else before.since_s
+            unknown[schema_id] = _Unknown(error, since_s, now_s + max(ASK_AGAIN_S, now_s - since_s))
+            raise
 
 
 worker_schemas = KnownSchemas()

@@ -54,7 +54,7 @@ def typed_rows(
             reader.format,
             reader.column.framing,
             reader.schema,
-            partial(_writer, reader.format, registry, client),
+            partial(_writer, reader.format, registry, client, schemas.typed.on_malformed is OnMalformedRecord.FAIL),
             reader.column.record_names,
         )
         for reader in schemas.readers
@@ -74,11 +74,12 @@ def typed_rows(
 
 
 def _writer(
-    wanted: Format, registry: RegistryOptions | None, client: RegistryClient | None, schema_id: int
+    wanted: Format, registry: RegistryOptions | None, client: RegistryClient | None, fails: bool, schema_id: int
 ) -> SchemaText:
-    """The schema of an id in a frame."""
+    """The schema of an id in a frame. A task that would fail asks the registry first, so its repetition does not fail
+    because of what the registry did not know a moment ago."""
     assert registry is not None and client is not None, "the options refuse frames without a registry"
-    registered = worker_schemas.schema(registry, schema_id, client)
+    registered = worker_schemas.schema(registry, schema_id, client, asks_again=fails)
     if registered.kind != wanted.registry_type:
         raise ValueSchemaError(f"its schema is {registered.kind}, not {wanted.title}")
     return registered.schema

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownS
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
-from pyspark_kafka_meta.schema_registry.known_schemas import MAX_UNKNOWN_IDS, UNKNOWN_FOR_S, KnownSchemas
+from pyspark_kafka_meta.schema_registry.known_schemas import ASK_AGAIN_S, MAX_UNKNOWN_IDS, UNKNOWN_FOR_S, KnownSchemas
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 
 PASSWORD = "kept-secret"
@@ -297,23 +297,50 @@ def test_given_schemas_are_not_fetched(registry: MockRegistry) -> None:
     assert registry.requests == []
 
 
-def test_an_unknown_id_is_asked_for_again_after_a_while(registry: MockRegistry) -> None:
-    now = 0.0
-    known, asks = KnownSchemas(lambda: now), client(registry)
-    for _ in range(2):
-        with pytest.raises(UnknownSchemaError):
-            known.schema(REGISTRY, 1, asks)
-    assert len(registry.requests) == 1
+@pytest.fixture
+def unknown(registry: MockRegistry) -> Callable[..., bool]:
+    """Whether schema id 1, which the registry lacks, was asked for at this time."""
+    now_s = 0.0
+    known, asks = KnownSchemas(lambda: now_s), client(registry)
 
+    def is_asked(at_s: float, asks_again: bool = False) -> bool:
+        nonlocal now_s
+        now_s, before = at_s, len(registry.requests)
+        with pytest.raises(UnknownSchemaError, match="asked for schema id 1 and does not have it"):
+            known.schema(REGISTRY, 1, asks, asks_again=asks_again)
+        return len(registry.requests) > before
+
+    return is_asked
+
+
+def test_an_unknown_id_is_asked_for_again_soon_and_then_less_and_less(unknown: Callable[..., bool]) -> None:
+    """A registry may lag behind the writers of records for a moment, while an id that does not exist stays unknown."""
+    times_s = [number / 10 for number in range(10 * int(UNKNOWN_FOR_S))]
+
+    assert [at_s for at_s in times_s if unknown(at_s)] == [0, 0.5, 1, 2, 4, 8, 16, 32]
+    assert unknown(UNKNOWN_FOR_S) and unknown(UNKNOWN_FOR_S + ASK_AGAIN_S)
+
+
+def test_who_would_fail_asks_again_at_once(unknown: Callable[..., bool]) -> None:
+    assert all(unknown(at_s, asks_again=True) for at_s in (0, 0, 0.1, 20, 20.1))
+
+
+def test_an_id_that_a_lagging_registry_knows_by_now_is_found(registry: MockRegistry) -> None:
+    now_s = 0.0
+    known, asks = KnownSchemas(lambda: now_s), client(registry)
+    with pytest.raises(UnknownSchemaError):
+        known.schema(REGISTRY, 1, asks)
     registry.register("t-value", '"int"')
-    now = UNKNOWN_FOR_S
+    with pytest.raises(UnknownSchemaError):
+        known.schema(REGISTRY, 1, asks)
+    now_s = ASK_AGAIN_S
 
     assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'
 
 
 def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids(registry: MockRegistry) -> None:
-    now = 0.0
-    known, asks = KnownSchemas(lambda: now), client(registry)
+    now_s = 0.0
+    known, asks = KnownSchemas(lambda: now_s), client(registry)
     registry.register("t-value", '"int"')
     for schema_id in range(1_000, 1_000 + 5 * MAX_UNKNOWN_IDS):
         with pytest.raises(UnknownSchemaError):
@@ -323,7 +350,7 @@ def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids
     with pytest.raises(
         UnknownSchemaError, match="was not asked for schema id 1, because it did not have 100 other ids"
     ):
-        known.schema(REGISTRY, 1, asks)
+        known.schema(REGISTRY, 1, asks, asks_again=True)
     known.schema(options("another registry"), 1, asks)
-    now = UNKNOWN_FOR_S
+    now_s = UNKNOWN_FOR_S
     assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'
