@@ -1,25 +1,35 @@
 """Frames before encoded values, in which serializers name the writer's schema.
 
-Confluent's serializers write the byte 0 and the id as 4 bytes, Apicurio's `DefaultIdHandler` as 8 bytes. All frames of
-a column are read together.
+Confluent's serializers write the byte 0 and the id as 4 bytes, Apicurio's `DefaultIdHandler` as 8 bytes. Confluent's
+`HeaderSchemaIdSerializer` writes the byte 1 and the schema's GUID into a header instead; `DualSchemaIdDeserializer`
+prefers the header. All frames of a column are read together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import binary_array, memory_of, offsets_of
 from pyspark_kafka_meta.formats.values import Fault
 
-MAGIC = 0
+MAGIC, MAGIC_GUID = 0, 1
+HEADER_ID_BYTES, GUID_BYTES = 4, 16
 MAX_INDEXES = 100
 """Protobuf's libraries nest no deeper."""
 MAX_KINDS = 1_000
 """Of different message types in a column: more are bytes that are no message indexes."""
+
+
+def guid_frame(guid: str) -> bytes:
+    """The value of the header `id_header`. Raises ValueError if it is no GUID."""
+    return bytes([MAGIC_GUID]) + UUID(guid).bytes
 
 
 def frame(schema_id: int, id_bytes: int) -> bytes:
@@ -32,15 +42,24 @@ class Unframed(NamedTuple):
 
     Attributes:
         rows: indexes of the rows with a frame; a null has none.
-        schema_ids: in the frames of these rows.
+        schema_ids: in the frames of these rows; a negative number is a GUID.
         payloads: what follows their frames, of type binary.
         faults: of rows that are not null and have no frame; no id is negative.
+        guids: of the schema ids -1, -2 ...
+        message_indexes: of Protobuf; None if the payloads begin with them.
     """
 
     rows: npt.NDArray[np.intp]
     schema_ids: npt.NDArray[np.int64]
     payloads: pa.Array
     faults: list[Fault]
+    guids: Sequence[str] = ()
+    message_indexes: pa.Array | None = None
+
+    def key(self, position: int) -> int | str:
+        """The schema id at a position in `schema_ids`, or its GUID."""
+        schema_id = int(self.schema_ids[position])
+        return schema_id if schema_id >= 0 else self.guids[-1 - schema_id]
 
 
 def unframe(values: pa.Array, id_bytes: int) -> Unframed:
@@ -56,12 +75,88 @@ def unframe(values: pa.Array, id_bytes: int) -> Unframed:
     first = starts[is_framed]
     is_framed[is_framed] = (data[first] == MAGIC) & (data[first + 1] < 0x80)
     rows = np.flatnonzero(is_framed)
-    frames = data[starts[rows][:, np.newaxis] + np.arange(1, 1 + id_bytes)]
+    frames = _grid(data, starts[rows] + 1, id_bytes)
     schema_ids = frames.view(f">i{id_bytes}").ravel().astype(np.int64)
     unframed = np.flatnonzero(is_valid & ~is_framed).tolist()
     faults = [Fault(row, _fault(data[starts[row] : offsets[row + 1]], id_bytes)) for row in unframed]
     payloads = binary_array(data, starts[rows] + 1 + id_bytes, lengths[rows] - 1 - id_bytes)
     return Unframed(rows, schema_ids, payloads, faults)
+
+
+class HeaderFrames(NamedTuple):
+    """The frames of a column in the headers of its records.
+
+    Attributes:
+        header: its name.
+        rows: indexes of the rows with such a header, in order.
+        frames: the last one of each, of type binary without nulls.
+    """
+
+    header: str
+    rows: npt.NDArray[np.intp]
+    frames: pa.Array
+
+
+def id_header(column: str) -> str:
+    """The header with the frames of the column `key` or `value`."""
+    return f"__{column}_schema_id"
+
+
+def header_frames(headers: pa.Array, column: str) -> HeaderFrames | None:
+    """The frames of a column; None if no record has one.
+
+    Args:
+        headers: the headers column.
+        column: `key` or `value`.
+    """
+    if headers.null_count == len(headers):
+        return None
+    items = headers.flatten()
+    at = pc.indices_nonzero(pc.equal(items.field("key"), id_header(column))).to_numpy()
+    if not len(at):
+        return None
+    ends = np.cumsum(pc.list_value_length(headers).fill_null(0).to_numpy())
+    rows = np.searchsorted(ends, at, side="right")
+    is_last = np.append(rows[1:] != rows[:-1], True)
+    frames = items.field("value").take(pa.array(at[is_last]))
+    has_value = frames.is_valid()
+    return HeaderFrames(id_header(column), rows[is_last][has_value.to_numpy(zero_copy_only=False)], frames.drop_null())
+
+
+def unframe_with_headers(values: pa.Array, in_headers: HeaderFrames) -> Unframed:
+    """The values of the rows with frames in headers, which they have whole."""
+    is_value = np.asarray(values.is_valid())[in_headers.rows]
+    frames, rows = in_headers.frames.filter(pa.array(is_value)), in_headers.rows[is_value]
+    offsets, data = offsets_of(frames), memory_of(frames)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    magic = np.full(len(rows), -1)
+    magic[lengths > 0] = data[starts[lengths > 0]]
+    has_id = (magic == MAGIC) & (lengths > HEADER_ID_BYTES)
+    has_id[has_id] = data[starts[has_id] + 1] < 0x80
+    has_guid = (magic == MAGIC_GUID) & (lengths > GUID_BYTES)
+    schema_ids = np.zeros(len(rows), np.int64)
+    schema_ids[has_id] = _grid(data, starts[has_id] + 1, HEADER_ID_BYTES).view(f">i{HEADER_ID_BYTES}").ravel()
+    distinct, which = np.unique(
+        _grid(data, starts[has_guid] + 1, GUID_BYTES).view(f"V{GUID_BYTES}"), return_inverse=True
+    )
+    schema_ids[has_guid] = -1 - which.ravel()
+    is_framed = has_id | has_guid
+    cause = f"no frame: its header {in_headers.header} is malformed"
+    at = starts + 1 + np.where(has_guid, GUID_BYTES, HEADER_ID_BYTES)
+    return Unframed(
+        rows[is_framed],
+        schema_ids[is_framed],
+        values.take(pa.array(rows[is_framed])),
+        [Fault(row, cause) for row in rows[~is_framed].tolist()],
+        [str(UUID(bytes=guid.tobytes())) for guid in distinct],
+        binary_array(data, at[is_framed], offsets[1:][is_framed] - at[is_framed]),
+    )
+
+
+def _grid(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.uint8]:
+    """`width` bytes from each start."""
+    grid: npt.NDArray[np.uint8] = data[starts[:, np.newaxis] + np.arange(width)]
+    return grid
 
 
 class Indexed(NamedTuple):

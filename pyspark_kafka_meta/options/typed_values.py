@@ -39,7 +39,9 @@ class Framing(StrEnum):
     """What precedes an encoded value in a record."""
 
     CONFLUENT = "confluent"
-    """The byte 0 and a schema id of 4 bytes."""
+    """The byte 0 and a schema id of 4 bytes. What is read may have it in a header instead, or a GUID."""
+    CONFLUENT_HEADER = "confluent-header"
+    """The same when read; the schema's GUID is written into a header."""
     APICURIO = "apicurio"
     """The byte 0 and a schema id of 8 bytes."""
     NONE = "none"
@@ -47,7 +49,11 @@ class Framing(StrEnum):
     @property
     def id_bytes(self) -> int:
         """Of the schema id; 0 without a frame."""
-        return {Framing.CONFLUENT: 4, Framing.APICURIO: 8}.get(self, 0)
+        return {Framing.NONE: 0, Framing.APICURIO: 8}.get(self, 4)
+
+    @property
+    def is_confluents(self) -> bool:
+        return self in (Framing.CONFLUENT, Framing.CONFLUENT_HEADER)
 
 
 class SubjectNameStrategy(StrEnum):
@@ -335,6 +341,7 @@ class TypedValuesOptions:
     value_framing: Framing | None = _framing(
         "value",
         "What precedes an encoded value: confluent (the byte 0 and a schema id of 4 bytes; default with a registry), "
+        "confluent-header (nothing, as a header has the GUID of the schema; a read takes either with both values), "
         "apicurio (8 bytes), or none (default without a registry).",
     )
     key_framing: Framing | None = _framing("key", "As valueFraming, for keys.")

@@ -13,7 +13,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -53,13 +53,16 @@ class RegisteredSchema:
     """A schema of the registry; its id never means another schema.
 
     Attributes:
+        schema_id: None if the registry was asked for the GUID.
         kind: AVRO, PROTOBUF or JSON.
         schema: of Protobuf a FileDescriptorSet.
+        guid: the same in all registries; None before Confluent's version 8.0, and in others.
     """
 
-    schema_id: int
+    schema_id: int | None
     kind: str
     schema: SchemaText
+    guid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,14 @@ class RegistryLookup:
 
     Attributes:
         schema_id: what was asked for, or found in the subject; else None.
-        subject: what was asked for, else None.
+        schema_guid, subject: what was asked for, else None.
         latency_ms: until the response, or until the client gave up.
         error: None if there was none.
         is_registration: whether it was to register a schema.
     """
 
     schema_id: int | None
+    schema_guid: str | None
     subject: str | None
     latency_ms: float
     error: str | None
@@ -104,6 +108,7 @@ class _Asked(NamedTuple):
 
     what: str
     schema_id: int | None = None
+    schema_guid: str | None = None
     subject: str | None = None
     is_final: bool = False
     is_registration: bool = False
@@ -156,10 +161,13 @@ class RegistryClient:
         """The names of all subjects that this user may see."""
         return _list(self._get("/subjects", _Asked("for the subjects")), str)
 
-    def schema(self, schema_id: int) -> RegisteredSchema:
-        """The schema of an id, with the schemas that it refers to."""
-        asked = _Asked(f"for schema id {schema_id}", schema_id=schema_id)
-        return self._registered(f"/schemas/ids/{schema_id}", asked, schema_id)[1]
+    def schema(self, key: int | str) -> RegisteredSchema:
+        """The schema of an id or a GUID, with the schemas that it refers to."""
+        if isinstance(key, int):
+            asked = _Asked(f"for schema id {key}", schema_id=key)
+            return replace(self._registered(f"/schemas/ids/{key}", asked)[1], schema_id=key)
+        asked = _Asked(f"for schema GUID {key}", schema_guid=key)
+        return replace(self._registered(f"/schemas/guids/{key}", asked)[1], guid=key)
 
     def versions(self, subject: str) -> list[int]:
         """The versions of a subject, in order, without deleted versions."""
@@ -171,10 +179,10 @@ class RegistryClient:
         what = f"for version {version} of subject {shortened(subject)}"
         asked = _Asked(what, subject=subject, is_final=isinstance(version, int))
         body, registered = self._registered(f"/subjects/{_quoted(subject)}/versions/{version}", asked)
-        return SubjectVersion(subject, _field(body, "version", int), registered)
+        return SubjectVersion(subject, _field(body, "version", int), replace(registered, schema_id=_id(body)))
 
-    def register(self, subject: str, kind: str, schema: str) -> int:
-        """Register a schema without references as the subject's latest version, if it is none yet; its id.
+    def register(self, subject: str, kind: str, schema: str) -> RegisteredSchema:
+        """Register a schema without references as the subject's latest version, if it is none yet.
 
         Raises:
             SchemaRegistryError: the schema is not compatible with the subject, with the registry's reason.
@@ -182,17 +190,17 @@ class RegistryClient:
         what = f"to register a schema in subject {shortened(subject)}"
         asked = _Asked(what, subject=subject, is_final=True, is_registration=True)
         body = self._request("POST", f"/subjects/{_quoted(subject)}/versions", asked, _schema_body(kind, schema))
-        return _id(body)
+        return RegisteredSchema(_id(body), kind, SchemaText(schema), _guid(body))
 
-    def registered_id(self, subject: str, kind: str, schema: str) -> int:
-        """The id of a schema without references that the subject has.
+    def registered(self, subject: str, kind: str, schema: str) -> RegisteredSchema:
+        """A schema without references that the subject has.
 
         Raises:
             UnknownSchemaError: the subject does not have the schema.
         """
         asked = _Asked(f"whether subject {shortened(subject)} has the schema", subject=subject, is_final=True)
         body = self._request("POST", f"/subjects/{_quoted(subject)}", asked, _schema_body(kind, schema))
-        return _id(body)
+        return RegisteredSchema(_id(body), kind, SchemaText(schema), _guid(body))
 
     def incompatibilities(self, subject: str, kind: str, schema: str) -> list[str] | None:
         """Why the subject's latest version does not accept a schema, as the registry says; None if it accepts it."""
@@ -203,9 +211,8 @@ class RegistryClient:
             return None
         return [self._harmless(str(message)) for message in _object(body).get("messages") or ["no reason given"]]
 
-    def _registered(
-        self, path: str, asked: _Asked, schema_id: int | None = None
-    ) -> tuple[Mapping[str, Any], RegisteredSchema]:
+    def _registered(self, path: str, asked: _Asked) -> tuple[Mapping[str, Any], RegisteredSchema]:
+        """The response, and its schema without an id."""
         body = _object(self._get(path, asked))
         kind = str(body.get("schemaType") or AVRO)
         if kind == PROTOBUF:
@@ -215,8 +222,7 @@ class RegistryClient:
         schema = SchemaText(_field(body, "schema", str), tuple(references.values()))
         if kind == PROTOBUF:
             schema = SchemaText(_descriptor_set([*schema.references, schema.text]))
-        found_id = _id(body) if schema_id is None else schema_id
-        return body, RegisteredSchema(found_id, kind, schema)
+        return body, RegisteredSchema(None, kind, schema, _guid(body))
 
     def _add_references(self, body: Mapping[str, Any], kind: str, found: dict[tuple[str, int], str]) -> None:
         """Add the schemas that a schema refers to, each after those that it refers to itself."""
@@ -262,7 +268,10 @@ class RegistryClient:
         finally:
             latency_ms = round((time.monotonic() - started) * 1000, 3)
             schema_id = _found_id(content) if asked.schema_id is None else asked.schema_id
-            self._report(RegistryLookup(schema_id, asked.subject, latency_ms, error, asked.is_registration))
+            lookup = RegistryLookup(
+                schema_id, asked.schema_guid, asked.subject, latency_ms, error, asked.is_registration
+            )
+            self._report(lookup)
 
     def _retried(self, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None, deadline: float) -> Any:
         failures = 0
@@ -390,6 +399,12 @@ class RegistryClient:
             return UnknownSchemaError(
                 f"the schema registry at {url} was asked {asked.what} and does not have it ({code}: {message})", code
             )
+        if status == 404 and asked.schema_guid is not None:
+            return UnknownSchemaError(
+                f"the schema registry at {url} was asked {asked.what} and has no GUIDs (404), as Confluent's has from "
+                "version 8.0 on",
+                code,
+            )
         if status == 404:
             return SchemaRegistryError(
                 f"{url} is not the URL of a schema registry with Confluent's API (404): correct 'schema.registry.url'; "
@@ -481,6 +496,11 @@ def _id(content: Any) -> int:
 def _found_id(content: Any) -> int | None:
     schema_id = content.get("id") if isinstance(content, dict) else None
     return schema_id if type(schema_id) is int else None
+
+
+def _guid(content: Mapping[str, Any]) -> str | None:
+    guid = content.get("guid")
+    return guid if isinstance(guid, str) else None
 
 
 def _list(content: Any, kind: type) -> list[Any]:

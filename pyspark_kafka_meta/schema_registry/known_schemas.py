@@ -47,17 +47,19 @@ class KnownSchemas:
         """
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[tuple[RegistryOptions, int], RegisteredSchema] = {}
-        self._unknown: dict[RegistryOptions, dict[int, _Unknown]] = {}
+        self._known: dict[tuple[RegistryOptions, int | str], RegisteredSchema] = {}
+        self._unknown: dict[RegistryOptions, dict[int | str, _Unknown]] = {}
 
     def add(self, registry: RegistryOptions, schemas: Iterable[RegisteredSchema]) -> None:
+        """Add schemas by their ids and GUIDs."""
         with self._lock:
-            self._known |= {(registry, schema.schema_id): schema for schema in schemas}
+            for schema in schemas:
+                self._known |= {(registry, key): schema for key in (schema.schema_id, schema.guid) if key is not None}
 
     def schema(
-        self, registry: RegistryOptions, schema_id: int, client: RegistryClient, *, asks_again: bool = False
+        self, registry: RegistryOptions, key: int | str, client: RegistryClient, *, asks_again: bool = False
     ) -> RegisteredSchema:
-        """The schema of an id, which `client` fetches if it is not known.
+        """The schema of an id or GUID, which `client` fetches if it is not known.
 
         Args:
             asks_again: whether the registry is asked although it did not have the id a short time ago.
@@ -67,34 +69,33 @@ class KnownSchemas:
             SchemaRegistryError: as `RegistryClient.schema`.
         """
         with self._lock:
-            known = self._known.get((registry, schema_id))
+            known = self._known.get((registry, key))
             if known is None:
-                known = self._known[registry, schema_id] = self._asked(registry, schema_id, client, asks_again)
+                known = self._known[registry, key] = self._asked(registry, key, client, asks_again)
             return known
 
     def _asked(
-        self, registry: RegistryOptions, schema_id: int, client: RegistryClient, asks_again: bool
+        self, registry: RegistryOptions, key: int | str, client: RegistryClient, asks_again: bool
     ) -> RegisteredSchema:
         now_s = self._clock()
         unknown = self._unknown[registry] = {
-            schema_id: each
-            for schema_id, each in self._unknown.get(registry, {}).items()
-            if now_s < each.since_s + UNKNOWN_FOR_S
+            key: each for key, each in self._unknown.get(registry, {}).items() if now_s < each.since_s + UNKNOWN_FOR_S
         }
-        before = unknown.get(schema_id)
+        before = unknown.get(key)
         if before is not None and now_s < before.again_at_s and not asks_again:
             raise UnknownSchemaError(str(before.error), before.error.code)
         if before is None and len(unknown) >= MAX_UNKNOWN_IDS:
+            kind = "id" if isinstance(key, int) else "GUID"
             raise UnknownSchemaError(
-                f"the schema registry was not asked for schema id {schema_id}, because it did not have "
+                f"the schema registry was not asked for schema {kind} {key}, because it did not have "
                 f"{MAX_UNKNOWN_IDS} other ids in the last {UNKNOWN_FOR_S:.0f} s"
             )
         try:
-            return client.schema(schema_id)
+            return client.schema(key)
         except UnknownSchemaError as error:
             now_s = self._clock()
             since_s = now_s if before is None else before.since_s
-            unknown[schema_id] = _Unknown(error, since_s, now_s + max(ASK_AGAIN_S, now_s - since_s))
+            unknown[key] = _Unknown(error, since_s, now_s + max(ASK_AGAIN_S, now_s - since_s))
             raise
 
 

@@ -74,12 +74,12 @@ def typed_rows(
 
 
 def _writer(
-    wanted: Format, registry: RegistryOptions | None, client: RegistryClient | None, fails: bool, schema_id: int
+    wanted: Format, registry: RegistryOptions | None, client: RegistryClient | None, fails: bool, key: int | str
 ) -> SchemaText:
-    """The schema of an id in a frame. A task that would fail asks the registry first, so its repetition does not fail
-    because of what the registry did not know a moment ago."""
+    """The schema of an id or GUID in a frame. A task that would fail asks the registry first, so its repetition does
+    not fail because of what the registry did not know a moment ago."""
     assert registry is not None and client is not None, "the options refuse frames without a registry"
-    registered = worker_schemas.schema(registry, schema_id, client, asks_again=fails)
+    registered = worker_schemas.schema(registry, key, client, asks_again=fails)
     if registered.kind != wanted.registry_type:
         raise ValueSchemaError(f"its schema is {registered.kind}, not {wanted.title}")
     return registered.schema
@@ -88,6 +88,10 @@ def _writer(
 def record_lookup(events: EventRecorder, reason: RefreshReason, lookup: RegistryLookup) -> None:
     """Publish an event of a request to the registry. The reason of a registration is its own."""
     details = LookupDetails(
-        latency_ms=lookup.latency_ms, error=lookup.error, schema_id=lookup.schema_id, schema_subject=lookup.subject
+        latency_ms=lookup.latency_ms,
+        error=lookup.error,
+        schema_id=lookup.schema_id,
+        schema_guid=lookup.schema_guid,
+        schema_subject=lookup.subject,
     )
     events.record_lookup(RefreshReason.REGISTRATION if lookup.is_registration else reason, details)

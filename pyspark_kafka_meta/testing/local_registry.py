@@ -90,7 +90,9 @@ class LocalRegistry:
         Raises:
             SchemaRegistryError: the registry refuses the schema.
         """
-        return self._client(60_000).register(subject, kind, schema)
+        schema_id = self._client(60_000).register(subject, kind, schema).schema_id
+        assert schema_id is not None, "a response without an id is an error"
+        return schema_id
 
     def _start(self, java: Path, folder: Path, guard: process_guard.ProcessGuard) -> subprocess.Popen[bytes]:
         address = [f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={self._port}"]

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -52,6 +53,7 @@ class MockRegistry:
         login: the value of the header Authorization that requests need; None for no login.
         delay_s: before each response.
         incompatible: why no subject accepts another schema; None if each does.
+        has_guids: whether schemas have GUIDs, as in Confluent's registry from version 8.0 on.
     """
 
     def __init__(self) -> None:
@@ -60,6 +62,7 @@ class MockRegistry:
         self.login: str | None = None
         self.delay_s = 0.0
         self.incompatible: str | None = None
+        self.has_guids = True
         self._subjects: dict[str, list[_Version]] = {}
         self._scripted: deque[tuple[int, bytes] | None] = deque()
         self._port = 0
@@ -113,6 +116,15 @@ class MockRegistry:
             versions.append(_Version(schema_id, *wanted))
         return schema_id
 
+    def guid(self, schema_id: int) -> str:
+        """The GUID of a schema, which serializers may write into a header."""
+        return next(
+            _guid(version)
+            for versions in self._subjects.values()
+            for version in versions
+            if version.schema_id == schema_id
+        )
+
     def respond(self, status: int, body: str = "{}", times: int = 1) -> None:
         """Respond to the next requests with this status and body."""
         self._scripted.extend([(status, body.encode())] * times)
@@ -149,7 +161,8 @@ class MockRegistry:
     def _route(self, path: str, body: Mapping[str, Any] | None) -> Any:
         routes: tuple[tuple[str, bool, Callable[..., Any]], ...] = (
             ("/subjects", False, lambda: sorted(self._subjects)),
-            (r"/schemas/ids/(\d+)", False, self._by_id),
+            (r"/schemas/ids/(\d+)", False, lambda key: self._found(key, lambda version: str(version.schema_id))),
+            *([("/schemas/guids/([^/]+)", False, lambda key: self._found(key, _guid))] if self.has_guids else []),
             ("/subjects/([^/]+)/versions", False, lambda subject: [*range(1, len(self._versions(subject)) + 1)]),
             ("/subjects/([^/]+)/versions/([^/]+)", False, self._by_version),
             ("/subjects/([^/]+)/versions", True, lambda subject: self._register(subject, body or {})),
@@ -167,12 +180,12 @@ class MockRegistry:
             raise _Refusal(40401, f"Subject '{subject}' not found.")
         return self._subjects[subject]
 
-    def _by_id(self, schema_id: str) -> dict[str, Any]:
+    def _found(self, wanted: str, key: Callable[[_Version], str]) -> dict[str, Any]:
         for versions in self._subjects.values():
             for version in versions:
-                if version.schema_id == int(schema_id):
-                    return _content(version)
-        raise _Refusal(40403, f"Schema {schema_id} not found")
+                if key(version) == wanted:
+                    return self._content(version)
+        raise _Refusal(40403, f"Schema {wanted} not found")
 
     def _by_version(self, subject: str, version: str) -> dict[str, Any]:
         versions = self._versions(subject)
@@ -180,17 +193,18 @@ class MockRegistry:
         if not 1 <= number <= len(versions):
             raise _Refusal(40402, f"Version {version} not found.")
         found = versions[number - 1]
-        return {"subject": subject, "version": number, "id": found.schema_id, **_content(found)}
+        return {"subject": subject, "version": number, "id": found.schema_id, **self._content(found)}
 
-    def _register(self, subject: str, body: Mapping[str, Any]) -> dict[str, int]:
+    def _register(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.incompatible is not None and subject in self._subjects:
             raise _Refusal(409, f"Schema being registered is incompatible with an earlier schema: {self.incompatible}")
-        return {"id": self.register(subject, body["schema"], body.get("schemaType", "AVRO"))}
+        schema_id = self.register(subject, body["schema"], body.get("schemaType", "AVRO"))
+        return {"id": schema_id, **({"guid": self.guid(schema_id)} if self.has_guids else {})}
 
     def _registered(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
         for number, version in enumerate(self._versions(subject), 1):
             if version.schema == body["schema"]:
-                return {"subject": subject, "version": number, "id": version.schema_id, **_content(version)}
+                return {"subject": subject, "version": number, "id": version.schema_id, **self._content(version)}
         raise _Refusal(40403, "Schema not found")
 
     def _compatibility(self, subject: str) -> dict[str, Any]:
@@ -199,8 +213,13 @@ class MockRegistry:
             return {"is_compatible": True}
         return {"is_compatible": False, "messages": [self.incompatible]}
 
+    def _content(self, version: _Version) -> dict[str, Any]:
+        guid = {"guid": _guid(version)} if self.has_guids else {}
+        kind = {} if version.kind == "AVRO" else {"schemaType": version.kind}
+        references = {"references": list(version.references)} if version.references else {}
+        return {**guid, **kind, "schema": version.schema, **references}
 
-def _content(version: _Version) -> dict[str, Any]:
-    kind = {} if version.kind == "AVRO" else {"schemaType": version.kind}
-    references = {"references": list(version.references)} if version.references else {}
-    return {**kind, "schema": version.schema, **references}
+
+def _guid(version: _Version) -> str:
+    """From what the schema is, as in Confluent's registry, so that it is the same in all registries."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(version[1:])))

@@ -230,6 +230,8 @@ def _schemas(event: Event) -> Iterator[str]:
         yield f"subject {event['schema_subject']}"
     if event["schema_id"] is not None:
         yield f"schema id {event['schema_id']}"
+    elif event["schema_guid"] is not None:
+        yield f"schema GUID {event['schema_guid']}"
 
 
 def _losses(event: Event) -> Iterator[str]:

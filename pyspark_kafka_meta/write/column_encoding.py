@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_kafka_meta.arrow_arrays import number_array
 from pyspark_kafka_meta.errors import InvalidRowError, RecordTooLargeError
+from pyspark_kafka_meta.formats.framing import header_frames, id_header
 from pyspark_kafka_meta.formats.values import UnwritableValueError, ValueEncoder
 
 
@@ -17,11 +20,13 @@ class ColumnEncoding:
     Attributes:
         column: `key` or `value`.
         frame: precedes each value; empty for none.
+        header_frame: value of a header of each record with a value; empty for none.
     """
 
     column: str
     encoder: ValueEncoder
     frame: bytes
+    header_frame: bytes = b""
 
     def encode(self, values: pa.Array, first_row: int) -> pa.BinaryArray:
         """The records' keys or values; null remains null.
@@ -45,3 +50,20 @@ class ColumnEncoding:
                 f"rows {first_row} to {first_row + len(values) - 1} have too many bytes of {self.column} to encode "
                 "together: lower spark.sql.execution.arrow.maxRecordsPerBatch"
             ) from None
+
+    def with_header(self, headers: pa.ListArray, encoded: pa.BinaryArray) -> pa.ListArray:
+        """The records' headers, with the frame of each value that is not null as the last one. A record that has it
+        already, because it was read with it, gets no other, as in Confluent's `HeaderSchemaIdSerializer`."""
+        is_added = np.asarray(encoded.is_valid()).copy()
+        if (found := header_frames(headers, self.column)) is not None:
+            is_added[found.rows[np.asarray(pc.equal(found.frames, self.header_frame))]] = False
+        items, counts = headers.flatten(), pc.list_value_length(headers).fill_null(0).to_numpy()
+        offsets = np.zeros(len(headers) + 1, np.int32)
+        np.cumsum(counts + is_added, out=offsets[1:])
+        order, is_old = np.full(offsets[-1], len(items)), np.ones(offsets[-1], np.bool_)
+        is_old[offsets[1:][is_added] - 1] = False
+        order[is_old] = np.arange(len(items))
+        header = pa.array([{"key": id_header(self.column), "value": self.header_frame}], items.type)
+        return pa.ListArray.from_arrays(
+            number_array(offsets), pa.concat_arrays([items, header]).take(number_array(order)), type=headers.type
+        )

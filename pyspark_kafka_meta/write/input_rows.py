@@ -129,11 +129,16 @@ def _rows(batch: pa.RecordBatch, columns: SinkColumns, first_row: int, now_ms: i
         raise RecordTooLargeError(
             f"row {first_row} has {batch.nbytes} bytes, and no record has more than {MAX_CHUNK_BYTES}: write less"
         )
-    key = encoded("key", columns.key)
+    key, value = encoded("key", columns.key), encoded("value", columns.value)
+    headers = column(columns.headers, _HEADERS)
+    for name, typed in columns.typed.items():
+        if typed.header_frame:
+            headers = pa.nulls(len(batch), _HEADERS) if headers is None else headers
+            headers = typed.with_header(headers, key if name == "key" else value)
     records = Records(
         pa.nulls(len(batch), pa.binary()) if key is None else key,
-        encoded("value", columns.value),
-        column(columns.headers, _HEADERS),
+        value,
+        headers,
         _timestamps_ms(column(columns.timestamp, pa.timestamp("us")), len(batch), first_row, now_ms),
     )
     partition = column(columns.partition, pa.int32())

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import OptionError, UnknownSchemaError, ValueSchemaError
-from pyspark_kafka_meta.formats.framing import frame
+from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
+from pyspark_kafka_meta.formats.framing import frame, guid_frame
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import ColumnFormat, Framing, TypedValuesOptions
 from pyspark_kafka_meta.read.typed_values.query_schemas import schema_of, schema_text
-from pyspark_kafka_meta.schema_registry.client import RegistryClient
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient
 from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
 
 if TYPE_CHECKING:
@@ -51,28 +51,43 @@ def _typed_column(
         raise OptionError(f"'{column.column}Format' {column.format} is only for reading: write bytes or avro")
     subject = next(iter(column.subjects(() if topic is None else (topic,))), "")
     is_framed = column.framing is not Framing.NONE
-    compiled = (column.framing is Framing.CONFLUENT and wanted.confluent_encoder) or wanted.encoder
+    compiled = (column.framing.is_confluents and wanted.confluent_encoder) or wanted.encoder
     try:
-        schema, schema_id = _schema(options, column, client, subject, given)
+        schema, registered = _schema(options, column, client, subject, given)
         encoder = compiled(schema, given)
         if client is not None and options.auto_register:
-            schema_id = client.register(subject, wanted.registry_type, schema.text)
-        elif client is not None and schema_id is None and is_framed:
-            schema_id = client.registered_id(subject, wanted.registry_type, schema.text)
+            registered = client.register(subject, wanted.registry_type, schema.text)
+        elif client is not None and registered is None and is_framed:
+            registered = client.registered(subject, wanted.registry_type, schema.text)
     except ValueSchemaError as error:
         raise ValueSchemaError(f"column {column.column} cannot be written: {error}") from None
     except UnknownSchemaError as error:
         raise UnknownSchemaError(f"{error}: register the schema, or set 'auto.register.schemas'", error.code) from None
     if not is_framed:
         return ColumnEncoding(column.column, encoder, b"")
-    assert schema_id is not None, "the options refuse frames without a registry"
-    return ColumnEncoding(column.column, encoder, frame(schema_id, column.framing.id_bytes))
+    assert registered is not None, "the options refuse frames without a registry"
+    if column.framing is Framing.CONFLUENT_HEADER:
+        return ColumnEncoding(column.column, encoder, b"", _header_frame(column, registered))
+    assert registered.schema_id is not None, "it was not looked up by its GUID"
+    return ColumnEncoding(column.column, encoder, frame(registered.schema_id, column.framing.id_bytes))
+
+
+def _header_frame(column: ColumnFormat, registered: RegisteredSchema) -> bytes:
+    if registered.guid is None:
+        raise OptionError(
+            f"'{column.column}Framing' confluent-header needs a schema registry with GUIDs, as Confluent's has from "
+            "version 8.0 on: use confluent"
+        )
+    try:
+        return guid_frame(registered.guid)
+    except ValueError:
+        raise SchemaRegistryError("the schema registry responded with a schema whose 'guid' is no GUID") from None
 
 
 def _schema(
     options: TypedValuesOptions, column: ColumnFormat, client: RegistryClient | None, subject: str, given: pa.DataType
-) -> tuple[SchemaText, int | None]:
-    """The schema to write with, and its id if the subject has it."""
+) -> tuple[SchemaText, RegisteredSchema | None]:
+    """The schema to write with, as it is registered if it is known that the subject has it."""
     if column.schema is not None:
         return SchemaText(schema_text(column, column.schema)), None
     derived = FORMATS[column.format].derived
@@ -80,4 +95,4 @@ def _schema(
         return derived(given, next(iter(column.record_names), None)), None
     assert client is not None, "the options need a registry, if they have no schema"
     version = client.version(subject, column.version)
-    return schema_of(column, [version]), version.registered.schema_id
+    return schema_of(column, [version]), version.registered

@@ -224,7 +224,13 @@ def played(cluster: LocalKafka, prometheus: str, tmp_path_factory: pytest.TempPa
 
             def is_over() -> bool:
                 storm.run_batch()
-                failed = LookupDetails(latency_ms=1.0, error="no response", schema_id=None, schema_subject="t-value")
+                failed = LookupDetails(
+                    latency_ms=1.0,
+                    error="no response",
+                    schema_id=None,
+                    schema_guid=None,
+                    schema_subject="t-value",
+                )
                 storm.reader_client.events.record_lookup(RefreshReason.NEW_VERSIONS, failed)
                 for _ in range(REFRESHES_AT_ONCE):  # on a slow machine micro-batches alone are no storm
                     storm.reader_client.cache.refresh(RefreshReason.ON_DEMAND, storm.reader_client.api_deadline())

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -104,6 +105,30 @@ def write(options: dict[str, str]) -> Callable[..., None]:
 
 def orders(spark: SparkSession, first: int = 0, until: int = ROWS) -> DataFrame:
     return spark.range(first, until, 1, 2).selectExpr("id AS key", f"{ORDERS} AS value")
+
+
+def test_guids_of_schemas_are_written_into_headers_and_read_from_them(
+    spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None], registry: MockRegistry, options: Any
+) -> None:
+    guids = {
+        f"__{side}_schema_id": b"\1" + UUID(registry.guid(registry.register(f"{topic}-{side}", schema))).bytes
+        for side, schema in (("key", '"long"'), ("value", json.dumps(ORDER)))
+    }
+    own = "array(named_struct('key', 'own', 'value', CAST('x' AS BINARY))) AS headers"
+    framing = {"keyFormat": "avro", "keyFraming": "confluent-header", "valueFraming": "confluent-header"}
+    write(orders(spark, until=100).selectExpr("key", "IF(key = 7, NULL, value) AS value", own), **framing)
+
+    for message in consume(kafka.bootstrap_servers, topic):
+        key, value = message.key(), message.value()
+        assert key is not None
+        number = decoded("long", key)
+        expected = guids if number != 7 else {"__key_schema_id": guids["__key_schema_id"]}
+        assert message.headers() == [("own", b"x"), *expected.items()]
+        assert (value and decoded(ORDER, value)) == (None if number == 7 else order(number))
+
+    rows = spark.read.format("kafkameta").options(**options, keyFormat="avro", subscribe=topic).load()
+    found = rows.selectExpr("key", "value.id").orderBy("key").collect()
+    assert [tuple(row) for row in found] == [(number, None if number == 7 else number) for number in range(100)]
 
 
 def test_orders_are_written_with_the_subjects_schema(

@@ -24,9 +24,7 @@ def test_framed_values_are_the_orders(case: str, rows: Callable[[int], list[Row]
     text = encoded.schema
     if encoded.format == "protobuf":  # as the registry's client makes of a file
         text = base64.b64encode(descriptor_set([base64.b64decode(text)])).decode()
-    column = ColumnDecoding(
-        FORMATS[encoded.format], Framing.CONFLUENT, SchemaText(text), {7: SchemaText(text)}.__getitem__
-    )
+    column = ColumnDecoding(FORMATS[encoded.format], Framing.CONFLUENT, SchemaText(text), lambda _: SchemaText(text))
 
     before = frame(7, 4) + encoded.message_indexes
     found, malformed = column.decode(pa.array([before + value for value in encoded.values]))

@@ -38,7 +38,7 @@ DETAILS: Mapping[EventKind, tuple[Any, Mapping[str, Any]]] = {
     EventKind.TRANSACTIONS_RECOVERED: (TransactionDetails, ENDED),
     EventKind.SCHEMA_LOOKUP: (
         LookupDetails,
-        {"latency_ms": 2.5, "error": None, "schema_id": None, "schema_subject": None},
+        {"latency_ms": 2.5, "error": None, "schema_id": None, "schema_guid": None, "schema_subject": None},
     ),
     EventKind.MALFORMED_RECORDS: (
         MalformedDetails,

@@ -31,14 +31,15 @@ def client(url: str) -> RegistryClient:
 def test_a_schema_is_registered_once_and_found_by_id_and_version(client: RegistryClient) -> None:
     first = client.register("a-value", "AVRO", INT)
     second = client.register("a-value", "AVRO", LONG)
+    assert first.schema_id is not None and second.schema_id is not None
 
     assert client.register("a-value", "AVRO", INT) == first != second
-    assert client.schema(first).schema.text == INT
-    assert client.schema(first).kind == "AVRO"
+    assert client.schema(first.schema_id) == first
+    assert (first.kind, first.schema.text) == ("AVRO", INT)
     assert client.versions("a-value") == [1, 2]
-    assert client.version("a-value", "latest").registered == client.schema(second)
+    assert client.version("a-value", "latest").registered == client.schema(second.schema_id)
     assert client.version("a-value", 1).version == 1
-    assert client.registered_id("a-value", "AVRO", LONG) == second
+    assert client.registered("a-value", "AVRO", LONG) == second
     assert "a-value" in client.subjects()
 
 
@@ -58,7 +59,7 @@ def test_a_subject_may_have_any_name(client: RegistryClient) -> None:
         (40401, lambda client: client.versions("none-value")),
         (40402, lambda client: client.version("d-value", 7)),
         (40403, lambda client: client.schema(999_999)),
-        (40403, lambda client: client.registered_id("d-value", "AVRO", LONG)),
+        (40403, lambda client: client.registered("d-value", "AVRO", LONG)),
     ],
 )
 def test_what_is_unknown_has_confluents_codes(client: RegistryClient, code: int, ask: object) -> None:
@@ -68,6 +69,18 @@ def test_what_is_unknown_has_confluents_codes(client: RegistryClient, code: int,
         assert callable(ask) and ask(client)
 
     assert caught.value.code == code
+
+
+def test_a_guid_leads_to_the_same_schema_if_the_registry_has_guids(client: RegistryClient) -> None:
+    """Apicurio has none."""
+    registered = client.register("e-value", "AVRO", INT)
+    guid = registered.guid or "00000000-0000-4000-8000-000000000007"
+
+    if registered.guid is not None:
+        assert client.schema(guid) == replace(registered, schema_id=None)
+    else:
+        with pytest.raises(UnknownSchemaError, match=r"has no GUIDs \(404\)"):
+            client.schema(guid)
 
 
 def test_another_path_is_no_registry(url: str) -> None:

@@ -224,12 +224,14 @@ class LookupDetails:
             attempt.
         error: why the request failed, records were lost or a value could not be decoded, else None.
         schema_id: schema that was requested, found or registered, or that of the first malformed value; else None.
+        schema_guid: requested schema, if a record's header names it by its GUID, else None.
         schema_subject: requested subject of the schema registry, else None.
     """
 
     latency_ms: float
     error: str | None
     schema_id: int | None
+    schema_guid: str | None
     schema_subject: str | None
 
 
@@ -340,7 +342,8 @@ COLUMNS = (
     *("age_ms", "recovery_ms", "idle_ms", "lookups", "fetches", "retries", "fetch_throttle_ms"),
     *("produces", "produce_throttle_ms", "transactions_begun", "lost_from_offset", "lost_until_offset"),
     *("transactional_id", "transactions", "transactions_ms", "copied_records"),
-    *("schema_id", "schema_subject", "malformed_column", "malformed_records", "died_cache_ids", "dropped_before"),
+    *("schema_id", "schema_guid", "schema_subject", "malformed_column", "malformed_records"),
+    *("died_cache_ids", "dropped_before"),
     *(column.name for column in fields(SnapshotChanges)),
     *(column.name for column in fields(Origin)),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,11 @@ from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
 from pyspark_kafka_meta.kafka.records.batches import BatchHeader
 from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Longs
 from pyspark_kafka_meta.kafka.records.headers_column import headers_array
-from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN
+from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
 
+_SCHEMA_ID = re.compile(b"_schema_id")
+"""In the names of headers; one literal is found faster than several."""
 _MAX_MS = (2**63 - 1) // 1000
 
 
@@ -81,6 +84,17 @@ def _timestamp_type(rows: Rows) -> pa.Array:
     return number_array(np.array([header.is_log_append_time for header in rows.headers], np.int32)[rows.batch])
 
 
+def _headers(rows: Rows) -> pa.Array:
+    return headers_array(rows.payload, rows.fields, rows.locate)
+
+
+def _schema_id_headers(rows: Rows) -> pa.Array:
+    """To find the header's name takes a tenth of the time that other headers would take."""
+    if rows.fields.header_count.any() and _SCHEMA_ID.search(rows.payload.data) is not None:
+        return _headers(rows)
+    return pa.nulls(len(rows.batch), records_arrow_schema([SCHEMA_ID_HEADERS_COLUMN]).field(0).type)
+
+
 COLUMNS: Mapping[str, Callable[[Rows], pa.Array]] = {
     "key": lambda rows: binary_array(rows.payload, rows.fields.key_at, rows.fields.key_length),
     "value": lambda rows: binary_array(rows.payload, rows.fields.value_at, rows.fields.value_length),
@@ -89,7 +103,8 @@ COLUMNS: Mapping[str, Callable[[Rows], pa.Array]] = {
     "offset": lambda rows: number_array(rows.offset),
     "timestamp": _timestamp,
     "timestampType": _timestamp_type,
-    HEADERS_COLUMN: lambda rows: headers_array(rows.payload, rows.fields, rows.locate),
+    HEADERS_COLUMN: _headers,
+    SCHEMA_ID_HEADERS_COLUMN: _schema_id_headers,
 }
 """Builds each column from at least one row.
 

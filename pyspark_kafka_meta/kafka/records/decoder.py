@@ -30,7 +30,12 @@ from pyspark_kafka_meta.kafka.records.columns import COLUMNS, Rows, describe_bat
 from pyspark_kafka_meta.kafka.records.compression import Codec, TargetFullError, decompress_into
 from pyspark_kafka_meta.kafka.records.fields import PADDING_BYTES, Bytes, Flags, Ints, find_fields, require
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
-from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, records_arrow_schema, rows_without_columns
+from pyspark_kafka_meta.kafka.records.schema import (
+    HEADERS_COLUMN,
+    SCHEMA_ID_HEADERS_COLUMN,
+    records_arrow_schema,
+    rows_without_columns,
+)
 from pyspark_kafka_meta.model import TopicPartition
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -259,8 +264,9 @@ def _decode_chunk(chunk: _Chunk, columns: Sequence[str]) -> Iterator[pa.RecordBa
     kept = list(records.rows(slices)) if len(records.starts) <= SLICE_RECORDS else []
     if len(slices) > 1:
         for rows in kept or records.rows(slices):
-            if HEADERS_COLUMN in columns:
-                COLUMNS[HEADERS_COLUMN](rows)
+            for name in (HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN):
+                if name in columns:
+                    COLUMNS[name](rows)
     for rows in kept or records.rows(slices):
         if rows.offset.size:
             yield _record_batch(rows, columns)

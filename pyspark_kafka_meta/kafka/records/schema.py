@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HEADERS_COLUMN = "headers"
+SCHEMA_ID_HEADERS_COLUMN = "schemaIdHeaders"
+"""The same, or null in all rows if none of them has a header of Confluent's that names a schema. Not for Spark."""
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of a record, in order. An optional `HEADERS_COLUMN` follows."""
 
@@ -20,7 +22,7 @@ def records_arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The Arrow schema of these columns, in the given order."""
     import pyarrow as pa
 
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    headers = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
     types = {
         "key": pa.binary(),
         "value": pa.binary(),
@@ -29,7 +31,8 @@ def records_arrow_schema(columns: Sequence[str]) -> pa.Schema:
         "offset": pa.int64(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "timestampType": pa.int32(),
-        HEADERS_COLUMN: pa.list_(pa.field("element", header)),
+        HEADERS_COLUMN: headers,
+        SCHEMA_ID_HEADERS_COLUMN: headers,
     }
     return pa.schema([(name, types[name]) for name in columns])
 

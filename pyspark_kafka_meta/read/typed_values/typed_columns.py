@@ -5,18 +5,27 @@ Values are decoded by their writers' schemas, all values of a schema id together
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, ValueSchemaError
-from pyspark_kafka_meta.formats.framing import unframe, without_message_indexes
+from pyspark_kafka_meta.formats.framing import (
+    HeaderFrames,
+    Unframed,
+    header_frames,
+    unframe,
+    unframe_with_headers,
+    without_message_indexes,
+)
 from pyspark_kafka_meta.formats.value_formats import Format, SchemaText
 from pyspark_kafka_meta.formats.values import ValueDecoder
+from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
 
@@ -32,7 +41,7 @@ class Malformed(NamedTuple):
     """A value that cannot be decoded.
 
     Attributes:
-        schema_id: None if it has no frame, or no id in its frame.
+        schema_id: None if it has no frame, or a GUID instead.
     """
 
     row: int
@@ -40,55 +49,84 @@ class Malformed(NamedTuple):
     schema_id: int | None
 
 
+class _Parts(NamedTuple):
+    """A column, while it is decoded.
+
+    Attributes:
+        rows: of each array.
+    """
+
+    arrays: list[pa.Array]
+    rows: list[npt.NDArray[np.intp]]
+    malformed: list[Malformed]
+
+
 class ColumnDecoding(NamedTuple):
     """How the values of a column are decoded.
 
     Attributes:
-        writer: the schema of an id; raises UnknownSchemaError, or ValueSchemaError if it has another format.
+        writer: the schema of an id or GUID; raises UnknownSchemaError, or ValueSchemaError if it has another format.
         record_names: of the records that are read; empty for those of any name.
     """
 
     format: Format
     framing: Framing
     reader: SchemaText
-    writer: Callable[[int], SchemaText]
+    writer: Callable[[int | str], SchemaText]
     record_names: tuple[str, ...] = ()
 
-    def decode(self, values: pa.Array) -> tuple[pa.Array, list[Malformed]]:
+    def decode(self, values: pa.Array, in_headers: HeaderFrames | None = None) -> tuple[pa.Array, list[Malformed]]:
         """The decoded column, and its malformed values in the order of rows.
 
         Args:
             values: of type binary.
+            in_headers: the frames that values do not begin with.
         """
         if self.framing is Framing.NONE:
             decoded = self.format.decoder(self.reader, self.reader).decode(values)
             return decoded.values, [Malformed(fault.row, fault.cause, None) for fault in decoded.faults]
-        rows, ids, payloads, faults = unframe(values, self.framing.id_bytes)
-        malformed = [Malformed(fault.row, fault.cause, None) for fault in faults]
+        parts = _Parts([], [], [])
+        for unframed in self._unframed(values, in_headers):
+            parts.malformed.extend(Malformed(fault.row, fault.cause, None) for fault in unframed.faults)
+            self._decode(unframed, parts)
+        array = self._in_order(parts.arrays, parts.rows, len(values))
+        return array, sorted(parts.malformed, key=lambda value: value.row)
+
+    def _unframed(self, values: pa.Array, in_headers: HeaderFrames | None) -> Iterator[Unframed]:
+        if in_headers is not None:
+            yield unframe_with_headers(values, in_headers)
+            is_here = np.ones(len(values), np.bool_)
+            is_here[in_headers.rows] = False
+            values = pc.if_else(pa.array(is_here), values, None)
+        yield unframe(values, self.framing.id_bytes)
+
+    def _decode(self, unframed: Unframed, parts: _Parts) -> None:
+        """Add a part for each schema of a writer."""
+        rows, ids, payloads, malformed = unframed.rows, unframed.schema_ids, unframed.payloads, parts.malformed
         kinds, kind = [NO_INDEXES], np.zeros(len(ids), np.intp)
         if self.format.has_message_indexes:
-            kinds, kind, payloads, faults = without_message_indexes(payloads)
-            malformed += [Malformed(int(rows[fault.row]), fault.cause, int(ids[fault.row])) for fault in faults]
-        parts, places = list[pa.Array](), list[npt.NDArray[np.intp]]()
+            in_headers = unframed.message_indexes
+            kinds, kind, rest, faults = without_message_indexes(payloads if in_headers is None else in_headers)
+            payloads = rest if in_headers is None else payloads
+            malformed += [_malformed(int(rows[fault.row]), fault.cause, unframed.key(fault.row)) for fault in faults]
         for chosen in _groups(ids, kind):
-            schema_id, indexes = int(ids[chosen[0]]), kinds[kind[chosen[0]]]
+            key, indexes = unframed.key(int(chosen[0])), kinds[kind[chosen[0]]]
             try:
-                decoder = self._decoder(self.writer(schema_id)._replace(message=indexes))
+                decoder = self._decoder(self.writer(key)._replace(message=indexes))
             except (UnknownSchemaError, ValueSchemaError) as error:
-                malformed += [Malformed(row, str(error), schema_id) for row in rows[chosen].tolist()]
+                malformed += [_malformed(row, str(error), key) for row in rows[chosen].tolist()]
                 continue
             decoded = decoder.decode(payloads if len(chosen) == len(ids) else payloads.take(pa.array(chosen)))
-            parts.append(decoded.values)
-            places.append(rows[chosen])
-            malformed += [Malformed(int(rows[chosen[fault.row]]), fault.cause, schema_id) for fault in decoded.faults]
-        return self._in_order(parts, places, len(values)), sorted(malformed, key=lambda value: value.row)
+            parts.arrays.append(decoded.values)
+            parts.rows.append(rows[chosen])
+            malformed += [_malformed(int(rows[chosen[fault.row]]), fault.cause, key) for fault in decoded.faults]
 
     def _decoder(self, writer: SchemaText) -> ValueDecoder:
         """Raises ValueSchemaError also for another record in the topic: its fields may fit by chance."""
         name = self.format.record_name(writer) if self.record_names else None
         if name is not None and name not in self.record_names:
             raise ValueSchemaError(f"it is a {name}, not a {' or '.join(self.record_names)}")
-        confluents = self.format.confluent_decoder if self.framing is Framing.CONFLUENT else None
+        confluents = self.format.confluent_decoder if self.framing.is_confluents else None
         return (confluents or self.format.decoder)(writer, self.reader)
 
     def _in_order(self, parts: list[pa.Array], places: list[npt.NDArray[np.intp]], count: int) -> pa.Array:
@@ -102,6 +140,13 @@ class ColumnDecoding(NamedTuple):
         order[np.concatenate([*places, np.flatnonzero(is_null)])] = np.arange(count)
         nulls = pa.nulls(int(is_null.sum()), self.format.arrow_type(self.reader))
         return pa.concat_arrays([*parts, nulls]).take(pa.array(order))
+
+
+def _malformed(row: int, cause: str, key: int | str) -> Malformed:
+    """Of a value with a frame. The cause names the GUID of a schema, as there is no number for it."""
+    if isinstance(key, int):
+        return Malformed(row, cause, key)
+    return Malformed(row, cause if key in cause else f"{cause} (schema GUID {key})", None)
 
 
 def _groups(ids: npt.NDArray[np.int64], kind: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
@@ -144,7 +189,10 @@ class TypedRows:
         bases = [column.removesuffix(ERROR_SUFFIX) for column in columns]
         self._typed = {column: decoded for column, decoded in typed.items() if column in bases}
         self._on_malformed = on_malformed
-        self.raw_columns = list(dict.fromkeys([*bases, *(LOCATION if self._typed else ())]))
+        self._in_headers = [column for column, each in self._typed.items() if each.framing.is_confluents]
+        self._headers = HEADERS_COLUMN if HEADERS_COLUMN in columns else SCHEMA_ID_HEADERS_COLUMN
+        needed = [*(LOCATION if self._typed else ()), *([self._headers] if self._in_headers else ())]
+        self.raw_columns = list(dict.fromkeys([*bases, *needed]))
         self.malformed: dict[tuple[str, TopicPartition], MalformedCount] = {}
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -159,7 +207,8 @@ class TypedRows:
         arrays = {name: batch.column(name) for name in self.raw_columns}
         for column, typed in self._typed.items():
             raw = arrays[column]
-            arrays[column], malformed = typed.decode(raw)
+            in_headers = header_frames(arrays[self._headers], column) if column in self._in_headers else None
+            arrays[column], malformed = typed.decode(raw, in_headers)
             if malformed:
                 self._take(column, malformed, batch)
             arrays[column + ERROR_SUFFIX] = _errors(raw, malformed)

@@ -106,7 +106,8 @@ def _subject_finding(
     check, kind, text = column.column, FORMATS[column.format].registry_type, schema_text(column, given)
     try:
         if not registers:
-            return ok(check, f"subject {subject} has this schema, with id {client.registered_id(subject, kind, text)}")
+            schema_id = client.registered(subject, kind, text).schema_id
+            return ok(check, f"subject {subject} has this schema, with id {schema_id}")
         refusals = client.incompatibilities(subject, kind, text)
     except UnknownSchemaError as error:
         if registers:

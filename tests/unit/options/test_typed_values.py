@@ -61,6 +61,10 @@ GOOD = [
     ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
     ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
     ({"valueFraming": "apicurio"}, lambda typed: typed.column("value").framing is Framing.APICURIO),
+    (
+        {"valueFraming": "confluent-header"},
+        lambda typed: typed.column("value").framing is Framing.CONFLUENT_HEADER,
+    ),
     ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
     (
         {"schema.registry.url": "http://a:1/x/, https://b,"},

@@ -20,6 +20,7 @@ from pyspark_kafka_meta.schema_registry.known_schemas import ASK_AGAIN_S, MAX_UN
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 
 PASSWORD = "kept-secret"
+UNKNOWN_GUID = "00000000-0000-4000-8000-000000000007"
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_a_schema_comes_with_the_schemas_that_it_refers_to_in_order(registry: Mo
     to_both = [{"name": name, "subject": name, "version": 1} for name in ("b", "a")]
     schema_id = registry.register("t-value", '"c"', references=to_both)
 
-    expected = RegisteredSchema(schema_id, "AVRO", SchemaText('"c"', ('"a"', '"b"')))
+    expected = RegisteredSchema(schema_id, "AVRO", SchemaText('"c"', ('"a"', '"b"')), registry.guid(schema_id))
     assert client(registry).schema(schema_id) == expected
     assert client(registry).version("t-value", "latest").registered == expected
 
@@ -65,6 +66,29 @@ def test_versions_of_a_subject(registry: MockRegistry) -> None:
     assert client(registry).subjects() == ["t/1-value"]
 
 
+def test_a_schema_is_found_by_its_guid(registry: MockRegistry) -> None:
+    registry.register("a", '"a"')
+    schema_id = registry.register("t-value", '"b"', references=[{"name": "a", "subject": "a", "version": 1}])
+    guid = registry.guid(schema_id)
+    lookups: list[RegistryLookup] = []
+
+    found = RegistryClient(options(registry.url), lookups.append).schema(guid)
+
+    assert found == RegisteredSchema(None, "AVRO", SchemaText('"b"', ('"a"',)), guid)
+    assert (lookups[0].schema_id, lookups[0].schema_guid, lookups[0].error) == (None, guid, None)
+    with pytest.raises(UnknownSchemaError, match=f"was asked for schema GUID {UNKNOWN_GUID} and does not have it"):
+        client(registry).schema(UNKNOWN_GUID)
+
+
+def test_a_registry_without_guids_does_not_have_a_schema(registry: MockRegistry) -> None:
+    """As Apicurio."""
+    registry.has_guids = False
+    assert client(registry).register("t-value", "AVRO", '"int"').guid is None
+
+    with pytest.raises(UnknownSchemaError, match=r"has no GUIDs \(404\), as Confluent's has from version 8\.0 on"):
+        client(registry).schema(UNKNOWN_GUID)
+
+
 def test_protobuf_comes_as_descriptors(registry: MockRegistry) -> None:
     registry.register("t-value", "CgA=", kind="PROTOBUF")
 
@@ -75,15 +99,15 @@ def test_protobuf_comes_as_descriptors(registry: MockRegistry) -> None:
 def test_registering_a_schema(registry: MockRegistry) -> None:
     asks = client(registry)
 
-    assert asks.register("t-value", "AVRO", '"int"') == 1
-    assert asks.registered_id("t-value", "AVRO", '"int"') == 1
+    assert asks.register("t-value", "AVRO", '"int"') == asks.schema(1)
+    assert asks.registered("t-value", "AVRO", '"int"') == asks.schema(1)
     assert asks.incompatibilities("t-value", "AVRO", '"string"') is None
     registry.incompatible = "reader type: STRING not compatible with writer type: INT"
     assert asks.incompatibilities("t-value", "AVRO", '"string"') == [registry.incompatible]
     with pytest.raises(SchemaRegistryError, match=r"to register a schema in subject t-value \(409: .*not compatible"):
         asks.register("t-value", "AVRO", '"string"')
     with pytest.raises(UnknownSchemaError):
-        asks.registered_id("t-value", "AVRO", '"string"')
+        asks.registered("t-value", "AVRO", '"string"')
 
 
 SCRIPTS: list[tuple[str, Callable[[MockRegistry], None], str]] = [
@@ -294,6 +318,14 @@ def test_given_schemas_are_not_fetched(registry: MockRegistry) -> None:
     known.add(REGISTRY, [given])
 
     assert known.schema(REGISTRY, 5, client(registry)) == given
+    assert registry.requests == []
+
+
+def test_given_schemas_are_known_by_their_guids_too(registry: MockRegistry) -> None:
+    known, given = KnownSchemas(), RegisteredSchema(5, "AVRO", SchemaText('"int"'), UNKNOWN_GUID)
+    known.add(REGISTRY, [given])
+
+    assert known.schema(REGISTRY, UNKNOWN_GUID, client(registry)) == given
     assert registry.requests == []
 
 

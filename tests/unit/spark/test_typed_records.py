@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from pyspark_kafka_meta.errors import MalformedRecordError
+from pyspark_kafka_meta.formats.framing import guid_frame
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, RefreshEvent
-from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
+from pyspark_kafka_meta.kafka.records.schema import SCHEMA_ID_HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.typed_values.query_schemas import WriterSchemas, query_schemas
+from pyspark_kafka_meta.read.typed_values.typed_columns import TypedRows
 from pyspark_kafka_meta.schema_registry.known_schemas import MAX_UNKNOWN_IDS
 from pyspark_kafka_meta.spark.typed_records import typed_rows
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
@@ -21,28 +25,38 @@ from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 RECORD = '{"type": "record", "name": "shop.%s", "fields": [{"name": "id", "type": "long"}]}'
 
 
+def typed_options(registry: MockRegistry, **others: str) -> SourceOptions:
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "valueFormat": "avro", **others}
+    return SourceOptions.parse({**given, "schema.registry.url": registry.url})
+
+
+def records(
+    rows: TypedRows, values: list[bytes], headers: list[list[tuple[str, bytes]]] | None = None
+) -> pa.RecordBatch:
+    """Of partition 0, from offset 7 on."""
+    count = len(values)
+    kinds = records_arrow_schema(rows.raw_columns)
+    columns: list[list[Any]] = [
+        values,
+        ["t"] * count,
+        [0] * count,
+        list(range(7, 7 + count)),
+        headers or [None] * count,
+    ]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=kinds)
+
+
 def test_of_the_records_in_a_topic_those_of_the_named_types_are_read() -> None:
     with MockRegistry() as registry:
         for name in ("Order", "Customer"):
             registry.register(f"shop.{name}", RECORD % name)
-        options = SourceOptions.parse(
-            {
-                "kafka.bootstrap.servers": "a:1",
-                "subscribe": "t",
-                "schema.registry.url": registry.url,
-                "valueFormat": "avro",
-                "valueSubjectNameStrategy": "record",
-                "valueRecordName": "shop.Order",
-                "onMalformedRecord": "null",
-            }
-        )
+        named = {"valueSubjectNameStrategy": "record", "valueRecordName": "shop.Order", "onMalformedRecord": "null"}
+        options = typed_options(registry, **named)
         schemas, events = query_schemas(options.typed, options.topics), Mock()
         known = WriterSchemas(schemas, lambda lookup: None).current()
         with typed_rows(schemas, known, ["value"], events) as rows:
-            values = [[b"\0\0\0\0\1\x0a", b"\0\0\0\0\2\x0a"], ["t"] * 2, [0] * 2, [7, 8]]
-            kinds = records_arrow_schema(rows.raw_columns)
-            arrays = [pa.array(column, kind) for column, kind in zip(values, kinds.types, strict=True)]
-            batch = rows.convert(pa.RecordBatch.from_arrays(arrays, schema=kinds))
+            batch = rows.convert(records(rows, [b"\0\0\0\0\1\x0a", b"\0\0\0\0\2\x0a"]))
 
     assert batch.to_pydict() == {"value": [{"id": 5}, None]}
     (_, details), _ = events.record_malformed.call_args
@@ -55,12 +69,13 @@ def test_events_of_malformed_records_are_few_however_many_there_are(has_other_id
     recorder = EventRecorder("c" * 32, events.append, time.monotonic, time.time)
     raw = [b"\0" + (10 + number).to_bytes(4) if has_other_ids else b"{id}" for number in numbers.tolist()]
     values = pa.array(raw, pa.binary())
-    records = pa.table({
+    columns = pa.table({
         "key": values,
         "value": values,
         "topic": pa.array(["t"] * len(numbers)),
         "partition": pa.array(numbers % 4, pa.int32()),
         "offset": pa.array(numbers // 4),
+        SCHEMA_ID_HEADERS_COLUMN: pa.nulls(len(numbers), records_arrow_schema([SCHEMA_ID_HEADERS_COLUMN]).types[0]),
     })  # fmt: skip
     with MockRegistry() as registry:
         for column in ("key", "value"):
@@ -71,11 +86,43 @@ def test_events_of_malformed_records_are_few_however_many_there_are(has_other_id
         )
         schemas = query_schemas(options.typed, options.topics)
         with typed_rows(schemas, (), ["key", "value"], recorder) as rows:
-            for batch in records.select(rows.raw_columns).to_batches(10_000):
+            for batch in columns.select(rows.raw_columns).to_batches(10_000):
                 assert rows.convert(batch).column("value").null_count == batch.num_rows
 
     malformed = [event.to_dict() for event in events if event.kind is EventKind.MALFORMED_RECORDS]
     places = [(each["malformed_column"], each["cause_partition"], each["malformed_records"]) for each in malformed]
     assert sorted(places) == [(column, number, 25_000) for column in ("key", "value") for number in range(4)]
-    lookups = len(events) - len(malformed)
-    assert lookups == (MAX_UNKNOWN_IDS if has_other_ids else 0)
+    asked = {event.to_dict()["schema_id"] for event in events if event.kind is EventKind.SCHEMA_LOOKUP}
+    assert len(asked) == (MAX_UNKNOWN_IDS if has_other_ids else 0)
+
+
+def test_a_guid_is_looked_up_with_an_event_unless_the_task_carries_it() -> None:
+    with MockRegistry() as registry:
+        registry.register("t-value", RECORD % "Order")
+        other = registry.guid(registry.register("other", (RECORD % "Order").replace("long", "int")))
+        own, options = registry.guid(1), typed_options(registry)
+        schemas, events = query_schemas(options.typed, options.topics), Mock()
+        known = WriterSchemas(schemas, lambda lookup: None).current()
+        asked = len(registry.requests)
+        with typed_rows(schemas, known, ["value"], events) as rows:
+            headers = [[("__value_schema_id", guid_frame(guid))] for guid in (own, other)]
+            batch = rows.convert(records(rows, [b"\x0a", b"\x0c"], headers))
+
+    assert batch.to_pydict() == {"value": [{"id": 5}, {"id": 6}]}
+    assert registry.requests[asked:] == [f"GET /schemas/guids/{other}"]
+    (((_, details), _),) = events.record_lookup.call_args_list
+    assert (details.schema_guid, details.schema_id, details.error) == (other, None, None)
+
+
+def test_a_task_that_is_repeated_asks_again_for_an_unknown_id() -> None:
+    with MockRegistry() as registry:
+        registry.register("t-value", RECORD % "Order")
+        options = typed_options(registry)
+        schemas = query_schemas(options.typed, options.topics)
+        with typed_rows(schemas, (), ["value"], Mock()) as rows, pytest.raises(MalformedRecordError, match="id 2"):
+            rows.convert(records(rows, [b"\0\0\0\0\2\x0a"]))
+        registry.register("t-value", RECORD % "Customer")
+        with typed_rows(schemas, (), ["value"], Mock()) as rows:
+            batch = rows.convert(records(rows, [b"\0\0\0\0\2\x0a"]))
+
+    assert batch.to_pydict() == {"value": [{"id": 5}]}

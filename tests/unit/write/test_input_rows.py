@@ -18,6 +18,7 @@ from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.encoder import encode
+from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import NO_PRODUCER
 from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
 from pyspark_kafka_meta.write.input_columns import SinkColumns
@@ -27,6 +28,7 @@ from tests.partitions import T0
 VALUE = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
 TIMED = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=1)
 NOW_MS = 1_700_000_000_000
+ID_HEADER = "__value_schema_id"
 
 
 def read(batches: list[pa.RecordBatch], columns: SinkColumns = VALUE, chunk_bytes: int = 1_000_000) -> list[InputRows]:
@@ -74,6 +76,52 @@ def test_typed_columns_are_encoded_and_errors_count_the_rows_of_the_task() -> No
     colors = [pa.record_batch({"key": names, "value": names}) for names in (["RED", "RED"], ["RED", "BLUE"])]
     with pytest.raises(InvalidRowError, match=r"^row 3 cannot be written with the schema of key: the value is not a"):
         read(colors, replace(VALUE, key=0, typed={"key": enum}))
+
+
+def test_header_of_a_schema_follows_the_headers_of_the_row() -> None:
+    long = ColumnEncoding("value", avro_encoder(Primitive("long"), pa.int64()), b"", b"\1guid")
+    batch = pa.record_batch(
+        {
+            "value": pa.array([0, 1, 2, 3, None, 5, 6], pa.int64()),
+            "headers": pa.array(
+                [
+                    [("skipped", b"")],
+                    [("a", b"x"), ("b", None)],
+                    None,
+                    [],
+                    [("c", b"y")],
+                    [(ID_HEADER, b"\1guid"), ("d", b"z")],
+                    [(ID_HEADER, b"\1guid"), (ID_HEADER, b"\1other")],
+                ],
+                records_arrow_schema(["headers"]).field(0).type,
+            ),
+        }
+    ).slice(1)
+    own = (ID_HEADER, b"\1guid")
+
+    (chunk,) = read([batch], replace(VALUE, headers=1, typed={"value": long}))
+
+    assert chunk.records.headers is not None
+    assert [[tuple(each.values()) for each in row] for row in chunk.records.headers.to_pylist()] == [
+        [("a", b"x"), ("b", None), own],
+        [own],
+        [own],
+        [("c", b"y")],
+        [own, ("d", b"z")],
+        [own, (ID_HEADER, b"\1other"), own],
+    ]
+
+
+def test_headers_of_schemas_need_no_column_of_headers() -> None:
+    encoder = avro_encoder(Primitive("long"), pa.int64())
+    both = {name: ColumnEncoding(name, encoder, b"", name.encode()) for name in ("key", "value")}
+
+    (chunk,) = read([pa.record_batch({"key": [1], "value": [2]})], replace(VALUE, key=0, value=1, typed=both))
+
+    assert chunk.records.headers is not None
+    assert chunk.records.headers.to_pylist() == [
+        [{"key": "__key_schema_id", "value": b"key"}, {"key": ID_HEADER, "value": b"value"}]
+    ]
 
 
 def test_typed_rows_that_do_not_fit_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -71,6 +72,24 @@ def test_values_have_the_subjects_latest_schema(registry: MockRegistry) -> None:
     assert encoded(column(registry, valueFraming="none")) == [b"\x06\x02/", None]
 
 
+@pytest.mark.parametrize("others", [{}, REGISTERS, {"valueSchema": V1}], ids=str)
+def test_guid_of_the_schema_is_in_the_header(registry: MockRegistry, others: dict[str, str]) -> None:
+    registry.register("t-value", V1)
+    typed = column(registry, valueFraming="confluent-header", **others)
+    assert encoded(typed) == [b"\x06", None]
+    schema = derived_schema(GIVEN) if others == REGISTERS else V1
+    assert typed.header_frame == b"\1" + UUID(registry.guid(registry.register("t-value", schema))).bytes
+
+
+def test_registry_without_guids_has_none_for_headers(registry: MockRegistry) -> None:
+    registry.register("t-value", V1)
+    registry.has_guids = False
+    with pytest.raises(
+        OptionError, match=r"^'valueFraming' confluent-header needs a schema registry with GUIDs, as Con"
+    ):
+        column(registry, valueFraming="confluent-header")
+
+
 def test_values_of_schema_bytes_are_written_as_they_are_in_confluents_frames(registry: MockRegistry) -> None:
     """As KafkaAvroSerializer does."""
     registry.register("t-value", '"bytes"')
@@ -78,6 +97,7 @@ def test_values_of_schema_bytes_are_written_as_they_are_in_confluents_frames(reg
     raw = values.to_pylist()
     written = encoded(column(registry, pa.binary()), values)
     assert written == [None if value is None else b"\0\0\0\0\1" + value for value in raw]
+    assert encoded(column(registry, pa.binary(), valueFraming="confluent-header"), values) == raw
     apicurio = encoded(column(registry, pa.binary(), valueFraming="apicurio"), values)
     assert apicurio[0] == b"\0\0\0\0\0\0\0\0\1\x04ab"
 

@@ -66,7 +66,7 @@ DETAILS = (
     HintDetails(recovery_ms=0.0, changes=SnapshotChanges(brokers_added=(4,))),
     LossDetails(error="they aged out", lost_from_offset=3, lost_until_offset=None),
     TransactionDetails(transactional_id="orders", transactions=3, transactions_ms=12.5, copied_records=0),
-    LookupDetails(latency_ms=3.5, error=None, schema_id=None, schema_subject="t-value"),
+    LookupDetails(latency_ms=3.5, error=None, schema_id=None, schema_guid=None, schema_subject="t-value"),
     MalformedDetails(error="truncated", schema_id=7, malformed_column="value", malformed_records=3),
 )
 

@@ -91,6 +91,17 @@ def test_records_without_headers_have_null_and_duplicate_keys_keep_their_order()
     assert rows_of(fetched(batch(rows))) == rows
 
 
+@pytest.mark.parametrize("name", [None, "trace", "__key_schema_id", "__value_schema_id"])
+def test_headers_are_decoded_for_schema_ids_if_one_may_be_there(name: str | None) -> None:
+    rows = [Row(0, b"k", b"v", headers=None if name is None else ((name, b"1"),)), Row(1, b"k", b"v")]
+
+    (table,) = decode([fetched(batch(rows))], ["headers", "schemaIdHeaders"])
+
+    is_decoded = name is not None and name.endswith("_schema_id")
+    assert table["schemaIdHeaders"].to_pylist() == (table["headers"].to_pylist() if is_decoded else [None, None])
+    assert table["schemaIdHeaders"].type == table["headers"].type
+
+
 def test_records_with_few_and_with_very_many_headers() -> None:
     def headers(count: int) -> tuple[tuple[str, bytes | None], ...]:
         return tuple((f"key-{at % 7}", None if at % 5 == 0 else bytes(at % 11)) for at in range(count))

@@ -6,11 +6,12 @@ import base64
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.formats.framing import without_message_indexes
+from pyspark_kafka_meta.formats.framing import HeaderFrames, guid_frame, id_header, without_message_indexes
 from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.formats.values import Fault
@@ -40,6 +41,7 @@ FILE = (
 """message Order { int32 id = 1; } message Refund { int32 amount = 1; message Part { int32 number = 1; } }"""
 SET = SchemaText(base64.b64encode(descriptor_set([FILE])).decode())
 FRAME = b"\0\0\0\0\1"
+GUID = "89791762-2336-4186-9674-299b90a802e2"
 
 
 def options(registry: MockRegistry | None, **given: str) -> QuerySchemas:
@@ -87,6 +89,19 @@ def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
     (unknown,) = malformed
     assert (unknown.row, unknown.schema_id) == (3, 1)
     assert "no such message type" in unknown.cause
+
+
+def test_message_indexes_are_in_the_header_if_the_schema_is() -> None:
+    """And values are whole: the first begins as message indexes do."""
+    headers = [b"\0", b"\2\2", b"", b"\2\2"]
+    frames = pa.array([guid_frame(GUID) + indexes for indexes in headers])
+    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, SET, lambda _: SET)
+    values = pa.array([b"\x08\x05", b"\x08\x07", b"\0\x08\x09", b"", FRAME + b"\0\x08\x0b"], pa.binary())
+
+    decoded, malformed = column.decode(values, HeaderFrames(id_header("value"), np.arange(4), frames))
+
+    assert decoded.to_pylist() == [{"id": 5}, {"id": 7}, None, {"id": 0}, {"id": 11}]
+    assert malformed == [Malformed(2, f"no frame: its message indexes are malformed (schema GUID {GUID})", None)]
 
 
 def test_a_message_of_another_type_than_the_named_one_is_malformed() -> None:

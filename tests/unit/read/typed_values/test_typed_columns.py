@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import MalformedRecordError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.formats.framing import frame, guid_frame, id_header
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
@@ -18,15 +19,22 @@ from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding, M
 from tests.unit.read.typed_values.digits import DIGITS
 
 READER = SchemaText("0")
-WRITERS = {1: READER, 2: SchemaText("100"), 3: SchemaText("unresolvable")}
+HEADER = id_header("value")
+GUID = "89791762-2336-4186-9674-299b90a802e2"
+WRITERS: dict[int | str, SchemaText] = {
+    1: READER,
+    2: SchemaText("100"),
+    3: SchemaText("unresolvable"),
+    GUID: SchemaText("1000"),
+}
 
 
-def writer(schema_id: int) -> SchemaText:
-    if schema_id == 500:
+def writer(key: int | str) -> SchemaText:
+    if key == 500:
         raise SchemaRegistryError("the schema registry failed", 500)
-    if schema_id not in WRITERS:
-        raise UnknownSchemaError("the registry does not have it", 40403)
-    return WRITERS[schema_id]
+    if key not in WRITERS:
+        raise UnknownSchemaError(f"the registry does not have {key}", 40403)
+    return WRITERS[key]
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:
@@ -40,8 +48,14 @@ def typed_rows(
     return TypedRows(columns, typed, on_malformed)
 
 
-def records(rows: TypedRows, values: Sequence[bytes | None]) -> pa.RecordBatch:
-    """A batch as the decoder of records yields it."""
+def records(
+    rows: TypedRows, values: Sequence[bytes | None], headers: Sequence[list[tuple[str, bytes | None]] | None] = ()
+) -> pa.RecordBatch:
+    """A batch as the decoder of records yields it.
+
+    Args:
+        headers: of the first records; others have none.
+    """
     count = len(values)
     columns: dict[str, Sequence[Any]] = {
         "key": [b"k"] * count,
@@ -49,6 +63,7 @@ def records(rows: TypedRows, values: Sequence[bytes | None]) -> pa.RecordBatch:
         "topic": ["t"] * count,
         "partition": [3] * count,
         "offset": list(range(40, 40 + count)),
+        **{name: [*headers, *([None] * (count - len(headers)))] for name in ("headers", "schemaIdHeaders")},
     }
     schema = records_arrow_schema(rows.raw_columns)
     return pa.RecordBatch.from_arrays(
@@ -78,7 +93,7 @@ BAD = [
     (b"{}{}{}", None, "no frame: its first byte is not 0"),
     (framed(1, b"x"), 1, "not digits"),
     (framed(3, b"1"), 3, "the writer's schema cannot be read as the reader's"),
-    (framed(99, b"1"), 99, "the registry does not have it"),
+    (framed(99, b"1"), 99, "the registry does not have 99"),
 ]
 
 
@@ -128,7 +143,7 @@ def test_a_record_of_another_name_is_malformed_even_if_its_fields_fit() -> None:
 
     number, note = '{"name": "id", "type": "long"}', '{"name": "note", "type": "string", "default": ""}'
     order, older, customer = record("Order", number, note), record("Order", number), record("Customer", number)
-    writers = {1: order, 2: older, 3: customer}
+    writers: dict[int | str, SchemaText] = {1: order, 2: older, 3: customer}
     column = ColumnDecoding(FORMATS["avro"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
 
     decoded, malformed = column.decode(pa.array([framed(1, b"\x0a\2a"), framed(3, b"\x0a"), framed(2, b"\x0a")]))
@@ -148,9 +163,62 @@ def test_values_without_frames_have_the_readers_schema() -> None:
     }
 
 
+OTHER_GUID = "00000000-0000-4000-8000-000000000007"
+IN_HEADER: list[tuple[bytes | None, list[tuple[str, bytes | None]] | None, Any]] = [
+    (b"5", [(HEADER, guid_frame(GUID))], 1005),
+    (framed(2, b"6"), None, 106),
+    (framed(1, b"7"), [("trace", b"a"), (HEADER, None)], 7),
+    (b"8", [(HEADER, b"nonsense"), ("trace", b"a"), (HEADER, guid_frame(GUID) + b"more")], 1008),
+    (b"9", [(HEADER, frame(2, 4))], 109),
+    (framed(1, b"1"), [("__key_schema_id", guid_frame(GUID))], 1),
+    (None, [(HEADER, guid_frame(GUID))], None),
+    (b"2", [(HEADER, guid_frame(GUID)), (HEADER, b"")], f"no frame: its header {HEADER} is malformed"),
+    (framed(1, b"2"), [(HEADER, b"\1" + b"x" * 15)], f"no frame: its header {HEADER} is malformed"),
+    (b"2", [(HEADER, b"\0\xff\xff\xff\xff")], f"no frame: its header {HEADER} is malformed"),
+    (b"x", [(HEADER, guid_frame(GUID))], f"not digits (schema GUID {GUID})"),
+    (b"2", [(HEADER, guid_frame(OTHER_GUID))], f"the registry does not have {OTHER_GUID}"),
+    (b"2", [(HEADER, frame(99, 4))], "the registry does not have 99"),
+]
+
+
+@pytest.mark.parametrize("framing", [Framing.CONFLUENT, Framing.CONFLUENT_HEADER])
+def test_the_last_header_names_the_schema_or_else_the_frame(framing: Framing) -> None:
+    """As in Confluent's DualSchemaIdDeserializer."""
+    rows = typed_rows(["value", "value_error"], framing=framing)
+    values, headers, expected = zip(*IN_HEADER, strict=True)
+
+    batch = rows.convert(records(rows, values, headers)).slice(0).to_pydict()
+
+    causes = [error and error["cause"] for error in batch["value_error"]]
+    assert [value if cause is None else cause for value, cause in zip(batch["value"], causes, strict=True)] == list(
+        expected
+    )
+    assert [error["schema_id"] for error in batch["value_error"] if error] == [None] * 5 + [99]
+    assert batch["value_error"][10]["raw"] == b"x"
+
+
+def test_headers_of_a_slice_belong_to_its_rows() -> None:
+    rows = typed_rows(["value"])
+    values, headers, _ = zip(*IN_HEADER[:6], strict=True)
+    batch = records(rows, values, headers)
+
+    for start in range(len(values)):
+        expected = [value for _, _, value in IN_HEADER[start:6]]
+        assert rows.convert(batch.slice(start)).column("value").to_pylist() == expected
+
+
+def test_headers_that_are_read_too_are_left_as_they_are() -> None:
+    rows = typed_rows(["value", "headers"])
+
+    batch = rows.convert(records(rows, [b"5"], [[(HEADER, guid_frame(GUID))]]))
+
+    assert batch.to_pylist() == [{"value": 1005, "headers": [{"key": HEADER, "value": guid_frame(GUID)}]}]
+
+
 def test_only_requested_columns_are_decoded() -> None:
     rows = typed_rows(["key", "offset"], OnMalformedRecord.FAIL)
 
+    assert typed_rows(["value"], framing=Framing.APICURIO).raw_columns == ["value", "topic", "partition", "offset"]
     assert rows.raw_columns == ["key", "offset"]
     assert rows.convert(records(rows, [b"x"])).to_pydict() == {"key": [b"k"], "offset": [40]}
 
