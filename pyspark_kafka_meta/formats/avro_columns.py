@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import binary_array, not_utf8, number_array
+from pyspark_kafka_meta.arrow_arrays import binary_array, is_ascii, not_utf8, number_array, numbers_at
 from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor, Flags, Longs
 
 BAD_INT = "an int has more than 32 bits"
@@ -142,7 +142,7 @@ class Real(_Fixed):
         return self.fixed_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
-        numbers = cursor.memory.numbers(f"<f{self.fixed_bytes}", cursor.move(self.fixed_bytes))
+        numbers = numbers_at(cursor.memory.data, cursor.move(self.fixed_bytes), f"<f{self.fixed_bytes}")
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
             return number_array(numbers.astype(self.type.to_pandas_dtype(), copy=False))
 
@@ -253,6 +253,8 @@ class Binary(Slices):
         values = binary_array(cursor.memory.data, at, length)
         if pa.types.is_binary(self.type):
             return values
+        if is_ascii(values):
+            return values.view(self.type)
         try:
             return values.cast(self.type)
         except pa.ArrowInvalid:

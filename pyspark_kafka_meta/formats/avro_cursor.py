@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pyspark_kafka_meta.arrow_arrays import numbers_at
 from pyspark_kafka_meta.formats.varints import STOP_BITS, join_sevens
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -54,13 +55,6 @@ class Memory:
         self.view = memoryview(self.data)  # type: ignore[arg-type]
         self.causes: dict[int, str] = {}
         self.empty_items = np.zeros(rows, np.int64)
-
-    def numbers(self, kind: str, at: Longs) -> npt.NDArray[Any]:
-        """Numbers of a numpy type at these positions, aligned or not; after the last possible position, the last."""
-        size = np.dtype(kind).itemsize
-        everywhere: npt.NDArray[Any] = np.ndarray(len(self.data) - size + 1, kind, self.data, strides=(1,))
-        numbers: npt.NDArray[Any] = everywhere[np.minimum(at, len(everywhere) - 1)]
-        return numbers
 
 
 class Cursor:
@@ -105,11 +99,17 @@ class Cursor:
             self.fail(wrong, TRAILING_BYTES)
 
     def longs(self, field: str) -> Longs:
-        """Numbers as zigzag varints: 7 bits in each byte, the lowest first, and a high bit before each other byte."""
+        """Numbers as zigzag varints: 7 bits in each byte, the lowest first, and a high bit before each other byte.
+        Those of up to two bytes, as most lengths are, need no words."""
         first = self.memory.data.take(self.at, mode="clip")
         if first.max(initial=0) <= 0x7F:
             self.at = self.at + 1
-            return (first >> 1).astype(np.int64) ^ -(first & 1).astype(np.int64)
+            return _unzigzag(first).astype(np.int64)
+        has_second = first >> 7
+        second = self.memory.data.take(self.at + 1, mode="clip") * has_second
+        if second.max() <= 0x7F:
+            self.at = self.at + (has_second + 1)
+            return _unzigzag(first & 0x7F | second.astype(np.uint16) << 7).astype(np.int64)
         raw, size = self._varints_in_words(field)
         self.at = self.at + size
         return _unzigzag(raw)
@@ -174,7 +174,7 @@ class Cursor:
     def _varints_in_words(self, field: str) -> tuple[npt.NDArray[np.uint64], Longs]:
         """Unsigned varints and their sizes. Each varint of up to 8 bytes is in a word of 8 bytes, up to the first byte
         without the high bit; others are read byte by byte."""
-        words = self.memory.numbers("<u8", self.at)
+        words = numbers_at(self.memory.data, self.at, "<u8")
         stops = ~words
         stops &= STOP_BITS
         slow = np.flatnonzero((stops == 0) | (self.at > len(self.memory.data) - WORD_BYTES))
@@ -206,9 +206,10 @@ class Cursor:
         return value, size
 
 
-def _unzigzag(raw: npt.NDArray[np.uint64]) -> Longs:
-    sign = raw & _ONE
-    raw >>= _ONE
-    numbers: Longs = raw.view(np.int64)
-    numbers ^= -sign.view(np.int64)
-    return numbers
+def _unzigzag(raw: npt.NDArray[np.unsignedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
+    """Signed numbers of as many bits, in the memory of the unsigned ones."""
+    signed = raw.view(f"i{raw.itemsize}")
+    negative = signed & 1
+    raw >>= 1
+    signed ^= -negative
+    return signed

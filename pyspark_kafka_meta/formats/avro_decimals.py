@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from pyspark_kafka_meta.arrow_arrays import numbers_at
 from pyspark_kafka_meta.formats.avro_columns import Slices, check
 from pyspark_kafka_meta.formats.avro_cursor import Bytes, Cursor, Flags, Longs
 
@@ -26,7 +27,7 @@ class Decimal(Slices):
     def read(self, cursor: Cursor) -> pa.Array:
         at, length = cursor.slices(self.fixed_bytes, self.field)
         memory, bad = cursor.memory, length == 0
-        low = memory.numbers(">i8", at).astype(np.int64) >> (64 - 8 * np.clip(length, 1, 8))
+        low = numbers_at(memory.data, at, ">i8").astype(np.int64) >> (64 - 8 * np.clip(length, 1, 8))
         words = np.stack([low, low >> 63], axis=1)
         long = np.flatnonzero((length > 8) | (at > len(memory.data) - 8))
         if long.size:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import binary_array, memory_of, offsets_of
+from pyspark_kafka_meta.arrow_arrays import binary_array, memory_of, numbers_at, offsets_of
 from pyspark_kafka_meta.formats.values import Fault
 
 MAGIC, MAGIC_GUID = 0, 1
@@ -70,14 +70,14 @@ def unframe(values: pa.Array, id_bytes: int) -> Unframed:
     """
     offsets, data = offsets_of(values), memory_of(values)
     starts, lengths = offsets[:-1], np.diff(offsets)
-    is_valid = np.asarray(values.is_valid())
-    is_framed = is_valid & (lengths > id_bytes)
-    first = starts[is_framed]
-    is_framed[is_framed] = (data[first] == MAGIC) & (data[first + 1] < 0x80)
-    rows = np.flatnonzero(is_framed)
-    frames = _grid(data, starts[rows] + 1, id_bytes)
-    schema_ids = frames.view(f">i{id_bytes}").ravel().astype(np.int64)
-    unframed = np.flatnonzero(is_valid & ~is_framed).tolist()
+    is_valid = np.array(values.is_valid())
+    rows = np.flatnonzero(is_valid & (lengths > id_bytes))
+    schema_ids = numbers_at(data, starts[rows] + 1, f">i{id_bytes}").astype(np.int64)
+    is_framed = (data[starts[rows]] == MAGIC) & (schema_ids >= 0)
+    if not is_framed.all():
+        rows, schema_ids = rows[is_framed], schema_ids[is_framed]
+    is_valid[rows] = False
+    unframed = np.flatnonzero(is_valid).tolist()
     faults = [Fault(row, _fault(data[starts[row] : offsets[row + 1]], id_bytes)) for row in unframed]
     payloads = binary_array(data, starts[rows] + 1 + id_bytes, lengths[rows] - 1 - id_bytes)
     return Unframed(rows, schema_ids, payloads, faults)

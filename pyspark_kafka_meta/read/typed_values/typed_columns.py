@@ -211,7 +211,8 @@ class TypedRows:
             arrays[column], malformed = typed.decode(raw, in_headers)
             if malformed:
                 self._take(column, malformed, batch)
-            arrays[column + ERROR_SUFFIX] = _errors(raw, malformed)
+            if column + ERROR_SUFFIX in self._columns:
+                arrays[column + ERROR_SUFFIX] = _errors(raw, malformed)
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], names=list(self._columns))
 
     def _take(self, column: str, malformed: Sequence[Malformed], batch: pa.RecordBatch) -> None:
