@@ -7,6 +7,7 @@ sentence that names the registry's URL and what was asked, never a login.
 from __future__ import annotations
 
 import base64
+import copy
 import http.client
 import json
 import random
@@ -156,6 +157,12 @@ class RegistryClient:
         self._current = 0  # of the URL that responded last
         self._headers = _headers(options)
         self._secrets = [secret.reveal() for secret in (options.user_info, options.bearer_token) if secret is not None]
+
+    def within(self, timeout_ms: int) -> RegistryClient:
+        """This client, with this timeout if its own is longer."""
+        client = copy.copy(self)
+        client._options = replace(self._options, timeout_ms=min(timeout_ms, self._options.timeout_ms))
+        return client
 
     def subjects(self) -> list[str]:
         """The names of all subjects that this user may see."""

@@ -1,4 +1,4 @@
-"""`KnownSchemas`: the schemas that a process knows of its registries, each fetched once.
+"""The schemas that a process knows of its registries: `KnownSchemas` by id, each fetched once, and `KnownVersions`.
 
 Spark gives a Python worker tasks of any query, so the schemas are kept by the registry. A login belongs to it: one URL
 of Confluent Cloud leads to the registries of many environments, each with the ids of its own.
@@ -6,14 +6,17 @@ of Confluent Cloud leads to the registries of many environments, each with the i
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pyspark_kafka_meta.errors import UnknownSchemaError
+from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError
 from pyspark_kafka_meta.options import RegistryOptions
-from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, SubjectVersion
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN_FOR_S = 60.0
 """How long an id is remembered as unknown."""
@@ -23,6 +26,9 @@ has doubled: a registry that lags behind, or was restored, knows the id later.""
 MAX_UNKNOWN_IDS = 100
 """Of a registry at the same time. With more, values have other frames or none, and each may name another id: then the
 registry is not asked for every record. Tasks carry the ids of the query's own subjects."""
+
+KNOWN_TIMEOUT_MS = 5_000
+"""For a version of a subject, if an earlier answer is known."""
 
 
 class _Unknown(NamedTuple):
@@ -101,3 +107,40 @@ class KnownSchemas:
 
 worker_schemas = KnownSchemas()
 """The schemas of this process."""
+
+
+class KnownVersions:
+    """The versions of subjects that a process has written with, for a registry that fails.
+
+    Confluent's serializers ask for the latest version once (`latest.cache.ttl.sec` -1). This sink asks before each
+    micro-batch, so that it follows the subject, but goes on without an answer.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[RegistryOptions, str, int | str], SubjectVersion] = {}
+
+    def version(
+        self, registry: RegistryOptions, subject: str, version: int | str, client: RegistryClient
+    ) -> SubjectVersion:
+        """A version of a subject, a number or "latest"; that of an earlier call if the registry fails.
+
+        Raises:
+            UnknownSchemaError: the registry does not have the version.
+            SchemaRegistryError: as `RegistryClient.version`, if there was no earlier call.
+        """
+        key = registry, subject, version
+        known = self._known.get(key)
+        try:
+            asked = client if known is None else client.within(KNOWN_TIMEOUT_MS)
+            self._known[key] = asked.version(subject, version)
+        except UnknownSchemaError:
+            raise
+        except SchemaRegistryError as error:
+            if known is None:
+                raise
+            logger.warning("%s; rows are written with version %d as before", error, known.version)
+        return self._known[key]
+
+
+driver_versions = KnownVersions()
+"""Of this process. Spark keeps the one that plans the micro-batches of a sink, but not for an idle minute."""

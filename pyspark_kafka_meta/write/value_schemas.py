@@ -13,6 +13,7 @@ from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import ColumnFormat, Framing, TypedValuesOptions
 from pyspark_kafka_meta.read.typed_values.query_schemas import schema_of, schema_text
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient
+from pyspark_kafka_meta.schema_registry.known_schemas import driver_versions
 from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
 
 if TYPE_CHECKING:
@@ -93,6 +94,6 @@ def _schema(
     derived = FORMATS[column.format].derived
     if options.auto_register and derived is not None:
         return derived(given, next(iter(column.record_names), None)), None
-    assert client is not None, "the options need a registry, if they have no schema"
-    version = client.version(subject, column.version)
+    assert client is not None and options.registry is not None, "options without a schema need a registry"
+    version = driver_versions.version(options.registry, subject, column.version, client)
     return schema_of(column, [version]), version.registered
