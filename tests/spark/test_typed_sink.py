@@ -104,7 +104,12 @@ def write(options: dict[str, str]) -> Callable[..., None]:
 
 
 def orders(spark: SparkSession, first: int = 0, until: int = ROWS) -> DataFrame:
-    return spark.range(first, until, 1, 2).selectExpr("id AS key", f"{ORDERS} AS value")
+    return as_orders(spark.range(first, until, 1, 2))
+
+
+def as_orders(numbers: DataFrame) -> DataFrame:
+    """An order with its key for each `id`."""
+    return numbers.selectExpr("id AS key", f"{ORDERS} AS value")
 
 
 def test_guids_of_schemas_are_written_into_headers_and_read_from_them(
