@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.testing import MockRegistry
@@ -46,6 +47,12 @@ ORDER: dict[str, Any] = {
 V1: dict[str, Any] = {"type": "record", "name": "Click", "fields": [{"name": "id", "type": "int"}]}
 V2: dict[str, Any] = {**V1, "fields": [*V1["fields"], {"name": "page", "type": "string", "default": "/"}]}
 V3: dict[str, Any] = {**V2, "fields": [{"name": "id", "type": "long"}, V2["fields"][1]]}
+TAGS = {"name": "tags", "type": {"type": "array", "items": "string"}, "default": ["none"]}
+V4: dict[str, Any] = {**V3, "fields": [V3["fields"][0], TAGS]}
+V5: dict[str, Any] = {**V4, "fields": [TAGS, {"name": "number", "type": "long", "aliases": ["id"]}]}
+VERSIONS = (V1, V2, V3, V4, V5)
+FORWARD_COMPATIBLE = (2, 4)
+"""Versions that the version before can read: V3 widens a number, V5 gives a field another name."""
 
 
 def order(number: int) -> dict[str, Any]:
@@ -62,6 +69,20 @@ def order(number: int) -> dict[str, Any]:
         "gift": number % 2 == 0,
         "hash": number.to_bytes(4, "big"),
     }
+
+
+def written(version: int, number: int) -> dict[str, Any]:
+    """A click of a version."""
+    click = {"id": number, "number": number, "page": f"/{number}", "tags": [f"tag {number}"]}
+    return {field["name"]: click[field["name"]] for field in VERSIONS[version - 1]["fields"]}
+
+
+def read_as(version: int, writer: int, number: int) -> str:
+    """The JSON of a click of a version in a row of another one."""
+    given = written(writer, number)
+    defaults = {"id": number, "number": number, "page": "/", "tags": ["none"]}
+    click = {field["name"]: {**defaults, **given}[field["name"]] for field in VERSIONS[version - 1]["fields"]}
+    return json.dumps(click, separators=(",", ":"))
 
 
 def encoded(schema: dict[str, Any], value: Any) -> bytes:
@@ -106,12 +127,19 @@ class Query:
         self.checkpoint = folder / "checkpoint"
 
     def start(self, **options: str) -> StreamingQuery:
-        rows = self._read(is_stream=True, **self._options, **options).selectExpr("to_json(value) AS value")
-        sink = rows.writeStream.format("text").option("path", str(self._folder / "rows"))
-        return sink.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        """Until nothing is new."""
+        return self._sink(**options).trigger(availableNow=True).start()
+
+    def keep_running(self, **options: str) -> StreamingQuery:
+        return self._sink(**options).start()
 
     def run(self, **options: str) -> None:
         run_to_the_end(lambda: self.start(**options), self.checkpoint)
+
+    def _sink(self, **options: str) -> DataStreamWriter:
+        rows = self._read(is_stream=True, **self._options, **options).selectExpr("to_json(value) AS value")
+        sink = rows.writeStream.format("text").option("path", str(self._folder / "rows"))
+        return sink.option("checkpointLocation", str(self.checkpoint))
 
     def values(self) -> Counter[str]:
         return Counter(line for file in (self._folder / "rows").glob("*.txt") for line in file.read_text().splitlines())
@@ -288,6 +316,35 @@ def test_a_stream_goes_on_while_its_schema_evolves_and_reads_the_new_columns_onc
     produce(topic, [framed(third, V3, {"id": 7, "page": "d"})])
     query.run(valueSchemaVersion="3")
     assert query.values()['{"id":7,"page":"d"}'] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["producers", "query"])
+def test_a_schema_evolves_four_times_whoever_is_upgraded_first(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path, first: str
+) -> None:
+    """The query runs, and is restarted for each version. Meanwhile producers of the old and the new version write."""
+    query, expected, numbers = Query(read, tmp_path), Counter[str](), itertools.count()
+    ids = {1: registry.register(f"{topic}-value", json.dumps(V1))}
+    running = query.keep_running(valueSchemaVersion="1")
+
+    def click(reader: int, *writers: int) -> None:
+        chosen = [(writer, next(numbers)) for writer in writers for _ in range(5)]
+        values = [framed(ids[writer], VERSIONS[writer - 1], written(writer, number)) for writer, number in chosen]
+        produce(topic, values)
+        running.processAllAvailable()
+        expected.update(read_as(reader, writer, number) for writer, number in chosen)
+
+    click(1, 1)
+    for version in range(2, len(VERSIONS) + 1):
+        ids[version] = registry.register(f"{topic}-value", json.dumps(VERSIONS[version - 1]))
+        if first == "producers" and version in FORWARD_COMPATIBLE:
+            click(version - 1, version - 1, version)
+        running.stop()
+        running = query.keep_running(valueSchemaVersion=str(version))
+        click(version, version - 1, version, 1)
+    running.stop()
+    assert query.values() == expected
 
 
 def test_a_registry_that_is_away_for_a_while_delays_a_stream_and_no_more(
