@@ -1,10 +1,12 @@
-"""Batches, streams and the tables through Spark Connect, in an environment with `pyspark[connect]`: `make connect`.
+"""Batches, streams, typed values and the tables through Spark Connect, in an environment with `pyspark[connect]`:
+`make connect`.
 
 PySpark starts the server on this machine. The server finds the source in its own Python, as any Spark does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -18,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 import pyspark_kafka_meta as kafkameta
-from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster, MockRegistry
 from tests.compat.smoke import VALUES, fill, read_batch, read_stream, write_batch, write_stream
 from tests.consumer import consume
 
@@ -32,9 +34,10 @@ def main() -> None:
                 try_mock_brokers(spark, cluster, Path(folder))
             with LocalKafka(brokers=1) as kafka:
                 copy_exactly_once(spark, kafka.bootstrap_servers, Path(folder) / "copy")
+                copy_typed_values(spark, kafka.bootstrap_servers, Path(folder) / "typed")
     finally:
         spark.stop()
-    print(f"pyspark {pyspark.__version__}: batches, streams and tables work through Spark Connect, also written")  # noqa: T201
+    print(f"pyspark {pyspark.__version__}: Spark Connect reads and writes batches, streams and typed values")  # noqa: T201
 
 
 def try_mock_brokers(spark: SparkSession, cluster: MockCluster, folder: Path) -> None:
@@ -71,9 +74,7 @@ def roles(spark: SparkSession, events: dict[str, Any]) -> set[str]:
 
 def copy_exactly_once(spark: SparkSession, servers: str, folder: Path) -> None:
     """A stream from topic to topic, stopped, continued, and restarted without the commit of its last micro-batch."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    for created in admin.create_topics([NewTopic(topic, 2, 1) for topic in ("source", "copy")]).values():
-        created.result(30)
+    create_topics(servers, "source", "copy")
     where, events = {"kafka.bootstrap.servers": servers}, {"metricsPath": str(folder / "events")}
     source = where | events | {"subscribe": "source", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}
     rows = spark.readStream.format("kafkameta").options(**source).load().select("key", "value")
@@ -90,6 +91,52 @@ def copy_exactly_once(spark: SparkSession, servers: str, folder: Path) -> None:
     copies = sorted((message.value() or b"").decode() for message in consume(servers, "copy", "read_committed"))
     assert copies == sorted(VALUES), copies
     assert roles(spark, events) == {"planner", "reader", "writer", "committer"}
+
+
+def copy_typed_values(spark: SparkSession, servers: str, folder: Path) -> None:
+    """A batch of Avro in a schema that is derived; a stream of it, and its copy, once, in a schema of more fields; and
+    a malformed value."""
+    create_topics(servers, "clicks", "clicks-copy")
+    more = [
+        {"name": "id", "type": "long"},
+        {"name": "page", "type": "string"},
+        {"name": "by", "type": "string", "default": "?"},
+    ]
+    with MockRegistry() as registry:
+        registry.register("clicks-copy-value", json.dumps({"type": "record", "name": "Click", "fields": more}))
+        typed = {"kafka.bootstrap.servers": servers, "valueFormat": "avro", "schema.registry.url": registry.url}
+        clicks = spark.range(100).selectExpr("struct(id, concat('/', id) AS page) AS value")
+        clicks.write.format("kafkameta").mode("append").options(**typed, topic="clicks").option(
+            "auto.register.schemas", "true"
+        ).save()
+        produce(servers, "clicks", ["no frame"])
+
+        read = {"startingOffsets": "earliest", "onMalformedRecord": "record"}
+        rows = spark.readStream.format("kafkameta").options(**typed, **read, subscribe="clicks").load()
+        good = rows.where("value_error IS NULL").selectExpr("struct(value.*) AS value")
+        sink = good.writeStream.format("kafkameta").options(**typed, topic="clicks-copy")
+        sink = sink.options(**{"kafka.transactional.id": "clicks", "checkpointLocation": str(folder / "checkpoint")})
+        assert sink.trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
+
+        batch = {"subscribe": "clicks-copy", "kafka.isolation.level": "read_committed"}
+        copies = spark.read.format("kafkameta").options(**typed, **batch).load().select("value.*")
+        assert sorted(map(tuple, copies.collect())) == [(number, f"/{number}", "?") for number in range(100)]
+        (malformed,) = (
+            spark.read.format("kafkameta")
+            .options(**typed, onMalformedRecord="record", subscribe="clicks")
+            .load()
+            .where("value_error IS NOT NULL")
+            .select("value_error.*")
+            .collect()
+        )
+        assert (malformed.cause, bytes(malformed.raw)) == ("no frame: its first byte is not 0", b"no frame")
+
+
+def create_topics(servers: str, *topics: str) -> None:
+    """Of two partitions each."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    for created in admin.create_topics([NewTopic(topic, 2, 1) for topic in topics]).values():
+        created.result(30)
 
 
 def produce(servers: str, topic: str, values: Sequence[str]) -> None:
