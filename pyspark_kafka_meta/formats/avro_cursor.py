@@ -109,7 +109,8 @@ class Cursor:
         second = self.memory.data.take(self.at + 1, mode="clip") * has_second
         if second.max() <= 0x7F:
             self.at = self.at + (has_second + 1)
-            return _unzigzag(first & 0x7F | second.astype(np.uint16) << 7).astype(np.int64)
+            both = np.left_shift(second, 7, dtype=np.uint16) | (first & 0x7F)
+            return _unzigzag(both).astype(np.int64)
         raw, size = self._varints_in_words(field)
         self.at = self.at + size
         return _unzigzag(raw)
