@@ -1,4 +1,4 @@
-"""Adds bytecode to the zip from which Spark's Python processes import pyspark: for `make test` and docs/options.md.
+"""Adds bytecode to the zip from which Spark's Python processes import pyspark: for `make test`.
 
 Spark ships sources alone there, and Python keeps no bytecode beside a zip: each process compiles what it imports, which
 takes half a second of CPU time.

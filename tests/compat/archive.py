@@ -69,7 +69,7 @@ def submit(archive: Path, home: Path, servers: str) -> str:
     environment = {
         name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_DRIVER_PYTHON")
     }
-    environment |= {"PYSPARK_PYTHON": "./environment/bin/python", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"PYSPARK_PYTHON": "./environment/bin/kafkameta-python", "SPARK_LOCAL_IP": "127.0.0.1"}
     environment["SPARK_HOME"] = str(SPARK_HOME)  # which the packed Python could not tell
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=600)
