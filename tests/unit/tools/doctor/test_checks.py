@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -150,6 +151,22 @@ def test_a_driver_python_that_executors_would_get_is_a_warning(
     environment: dict[str, str], expected: list[Verdict]
 ) -> None:
     assert [one.verdict for one in machine_checks.driver_python_findings(environment)] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "proposed"), [("python", True), ("kafkameta-python", False), ("elsewhere/python", False)]
+)
+def test_the_faster_python_beside_the_workers_python_is_proposed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, proposed: bool
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("python", "kafkameta-python", "elsewhere/python"):
+        (tmp_path / name).symlink_to(sys.executable)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / given))
+    monkeypatch.setattr(machine_checks, "_output", lambda _: json.dumps([sys.version_info[:2], []]))
+
+    (found,) = [one for one in machine_checks.machine_findings() if one.check == "PYSPARK_PYTHON"]
+    assert (f"PYSPARK_PYTHON={tmp_path}/kafkameta-python starts it faster" in found.what) == proposed
 
 
 def test_the_python_and_the_java_that_the_environment_names_are_tried(
