@@ -3,6 +3,7 @@
     python -m benchmarks.cold_start [--rounds 5] [--json FILE]
 
 Each turn is a new process, timed from its start: it imports pyspark, creates a session and takes one row of a topic.
+pip has installed this package, with `kafkameta-python`, into the Python that runs this.
 Sources take turns. The jars of the JVM source are local files, and this source is installed: no turn resolves or
 downloads packages. A Python source with ready rows shows Spark's own time for a source in Python.
 """
@@ -27,6 +28,7 @@ RECORDS = 6_000
 VALUE_BYTES = 200
 ROOT = Path(__file__).parent.parent
 TURN_TIMEOUT_S = 180
+FASTER = OURS._replace(name="kafkameta, kafkameta-python")
 PROGRAM = """
 import json, sys, time
 from pyspark.sql import SparkSession
@@ -49,9 +51,12 @@ def turn_s(bootstrap_servers: str, topic: str, reader: Reader) -> tuple[float, f
     """Seconds from the start of a process to its session, and from the session to the first row."""
     jars = ",".join(map(str, jvm_source_jars())) if reader is JVM else ""
     options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
+    environment = installed_environment(ROOT)
+    if reader is FASTER:
+        environment["PYSPARK_PYTHON"] = str(Path(sys.executable).with_name("kafkameta-python"))
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM, reader.source, json.dumps(options), jars, str(time.time())],
-        env=installed_environment(ROOT),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=TURN_TIMEOUT_S,
@@ -63,7 +68,7 @@ def turn_s(bootstrap_servers: str, topic: str, reader: Reader) -> tuple[float, f
 
 def main() -> None:
     arguments = argument_parser(__doc__, rounds=5).parse_args()
-    readers = (OURS, JVM, ceiling(PARTITIONS, RECORDS, VALUE_BYTES))
+    readers = (OURS, FASTER, JVM, ceiling(PARTITIONS, RECORDS, VALUE_BYTES))
     with brokers() as bootstrap_servers:
         topic = new_topic(bootstrap_servers, "cold-start", PARTITIONS)
         fill(bootstrap_servers, topic, PARTITIONS, RECORDS, VALUE_BYTES)
