@@ -33,8 +33,11 @@ def brokers() -> Iterator[str]:
 
 
 @contextmanager
-def spark_session(master: str = "local[2]", more_jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
-    """A session with local cores and default settings, with the JVM source's jars and others on the class path."""
+def spark_session(
+    master: str = "local[2]", more_jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session with local cores, default settings but for `settings`, and the JVM source's jars and others on the
+    class path."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     spark = (
@@ -44,6 +47,7 @@ def spark_session(master: str = "local[2]", more_jars: Sequence[Path] = ()) -> I
         .config("spark.driver.memory", "3g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config(map=dict(settings or {}))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
