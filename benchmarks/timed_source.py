@@ -169,15 +169,18 @@ class IdleSource(DataSource):
         return records_struct_type(include_headers=False)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return TimedReader(IdleReader())
+        return TimedReader(IdleReader(READY_ROWS))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         record("writer made", self._made_ms)
-        return TimedWriter(IdleWriter())
+        return TimedWriter(IdleWriter(schema))
 
 
 class IdleReader(LowLatencyTask, DataSourceStreamReader):
     """Always has another micro-batch."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -187,7 +190,7 @@ class IdleReader(LowLatencyTask, DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         avoid_socket_delays()
-        return {"offset": start["offset"] + READY_ROWS}
+        return {"offset": start["offset"] + self._rows}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None
@@ -201,6 +204,11 @@ class IdleReader(LowLatencyTask, DataSourceStreamReader):
 
 
 class IdleWriter(LowLatencyTask, DataSourceStreamArrowWriter):
+    """Has a field: objects without one are unpickled without `__setstate__`."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = schema
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
             pass

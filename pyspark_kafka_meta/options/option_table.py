@@ -182,7 +182,8 @@ def option_field(option: Option) -> Any:
     return field(metadata={"option": option})
 
 
-def options_of(kind: type) -> dict[str, Option]:
+@cache
+def options_of(kind: type) -> Mapping[str, Option]:
     """The options of a dataclass by field."""
     return {field.name: field.metadata["option"] for field in fields(kind) if field.metadata}
 
@@ -221,19 +222,19 @@ class GivenOptions:
         named = with_current_names(options)
         self._texts = named if place is None else without_effectless(named, query, place)
         self.query = query
-        self._known = CaseInsensitiveMap(
-            {name: option for name, option in OPTIONS.items() if option.has_effect_in(query)}
-        )
+        self._known = _options_with_effect(query)
         names = CaseInsensitiveMap({name: name for name in self._known})
         self._problems = [unknown_option(name, names) for name in self._texts if name not in self._known]
         self._contradictions: list[str] = []
-        others = [option for option in OPTIONS.values() if not option.has_effect_in(query)]
-        self._values: dict[str, Any] = {option.name: option.default_value() for option in others}
-        for name, option in self._known.items():
-            try:
-                self._values[name] = option.value(self._texts[name]) if name in self._texts else option.default_value()
-            except OptionError as error:
-                self._problems.append(str(error))
+        self._values = dict(_defaults())
+        given = {self._known[name].name: text for name, text in self._texts.items() if name in self._known}
+        for option in self._known.values():
+            if option.name in given:
+                try:
+                    self._values[option.name] = option.value(given[option.name])
+                except OptionError as error:
+                    del self._values[option.name]
+                    self._problems.append(str(error))
 
     def values(self, kind: type) -> dict[str, Any]:
         """The values of the options of a dataclass by field; None if there is neither a value nor a default."""
@@ -263,6 +264,19 @@ class GivenOptions:
     def raise_problems(self) -> None:
         """Raises OptionError: a line for each unknown option, invalid value and contradiction, in this order."""
         raise_problems(self._problems + self._contradictions)
+
+
+@cache
+def _options_with_effect(query: Query) -> CaseInsensitiveMap[Option]:
+    """The options of a kind of queries by name. Spark makes a data source twice for each micro-batch that is written,
+    and all options are many."""
+    return CaseInsensitiveMap({name: option for name, option in OPTIONS.items() if option.has_effect_in(query)})
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    """The default values of all options by name."""
+    return {name: option.default_value() for name, option in OPTIONS.items()}
 
 
 def raise_problems(problems: Iterable[str]) -> None:
@@ -297,8 +311,9 @@ def without_effectless(options: CaseInsensitiveMap[str], query: Query, place: st
     Args:
         place: the query for the warning.
     """
-    others = [option.name for option in OPTIONS.values() if not option.has_effect_in(query)]
-    ignored = [name for name in (*others, CHECKPOINT_LOCATION) if name in options]
+    known = _options_with_effect(query)
+    others = [name for name in OPTIONS if name in options and name not in known]
+    ignored = [*others, *(name for name in (CHECKPOINT_LOCATION,) if name in options)]
     for name in ignored:
         _warn_once(f"Option '{name}' has no effect in {place}")
     return CaseInsensitiveMap(options.without(*ignored))
