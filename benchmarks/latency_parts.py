@@ -1,6 +1,6 @@
 """Measures the parts of a micro-batch, and the delay of a record from its topic to another.
 
-    python -m benchmarks.latency_parts [--batches 1000] [--rounds 5] [--json FILE]
+    python -m benchmarks.latency_parts [--batches 1000] [--rounds 5] [--json FILE] [PIPELINE ...]
 
 A thousand records a second arrive in 6 partitions. Pipelines take turns, without a trigger interval, from the latest
 offsets on. Times of Spark are those of its progress reports and of its event log, times of Python those of the calls
@@ -57,6 +57,7 @@ class Pipeline(NamedTuple):
     """A query: formats and options of its source and its sink.
 
     Attributes:
+        settings: of Spark, while it runs.
         delivers: whether what it reads comes to the topic that it writes.
     """
 
@@ -66,6 +67,7 @@ class Pipeline(NamedTuple):
     source_options: Mapping[str, str] = {}
     sink_options: Mapping[str, str] = {}
     trigger: Mapping[str, str] = {"processingTime": "0 seconds"}
+    settings: Mapping[str, str] = {}
 
     @property
     def delivers(self) -> bool:
@@ -84,6 +86,18 @@ PIPELINES = (
     Pipeline("kafkameta", "timed", "timed"),
     Pipeline("kafkameta, exactly once", "timed", "timed", {}, {"kafka.transactional.id": "parts"}),
     Pipeline(JVM, "kafka", "kafka"),
+)
+FEWER_PROCESSES = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""Without Hadoop's native library, a new file of a checkpoint in a local file system costs several processes, such as
+`chmod` and `stat`: Hadoop's FileContext, which Spark prefers, starts more of them than its FileSystem."""
+FASTER_CHECKPOINTS = tuple(
+    each._replace(name=f"{each.name}, FileSystem checkpoint", settings=FEWER_PROCESSES)
+    for each in PIPELINES
+    if each.sink in KAFKA or each is PIPELINES[0]
 )
 REAL_TIME = Pipeline("Real-Time Mode, JVM", "kafka", "kafka", trigger={"realTime": "5 minutes"})
 
@@ -131,6 +145,10 @@ def turn(spark: SparkSession, servers: str, topics: tuple[str, str], batches: in
     """
     source, target = topics
     kafka = {"kafka.bootstrap.servers": servers}
+    for name in FEWER_PROCESSES:
+        spark.conf.unset(name)
+    for name, value in pipeline.settings.items():
+        spark.conf.set(name, value)
     rows = spark.readStream.format(pipeline.source).options(**kafka, subscribe=source, **pipeline.source_options).load()
     has_key = "key" in rows.columns
     rows = rows.selectExpr(f"CAST({'key' if has_key else 'NULL'} AS STRING) key", "CAST(value AS STRING) value")
@@ -360,7 +378,12 @@ Rows = list[dict[str, Any]]
 
 
 def main() -> None:
-    arguments = argument_parser(__doc__, batches=1000, rounds=5).parse_args()
+    every = (*PIPELINES, *FASTER_CHECKPOINTS, REAL_TIME)
+    parser = argument_parser(__doc__, batches=1000, rounds=5)
+    names = [pipeline.name for pipeline in every]
+    parser.add_argument("pipelines", nargs="*", default=names, metavar="PIPELINE", help=f"default: {names}")
+    arguments = parser.parse_args()
+    chosen = [pipeline for pipeline in every if pipeline.name in arguments.pipelines]
     each = math.ceil(arguments.batches / arguments.rounds)
     with brokers() as servers, tempfile.TemporaryDirectory() as folder:
         spans, log = Path(folder, "spans"), Path(folder, "log")
@@ -379,10 +402,14 @@ def main() -> None:
                 spark.dataSource.register(TimedSource)
                 spark.dataSource.register(IdleSource)
                 turns = take_turns(
-                    PIPELINES, arguments.rounds, partial(turn, spark, servers, topics, each), warm_up_rounds=0
+                    (*PIPELINES, *FASTER_CHECKPOINTS),
+                    arguments.rounds,
+                    partial(turn, spark, servers, topics, each),
+                    warm_up_rounds=0,
                 )
-            with spark_session(f"local[{PARTITIONS + 2}]") as spark, suppress_refusal():
-                turns[REAL_TIME.name] = [turn(spark, servers, topics, 0, REAL_TIME)]
+            if REAL_TIME in chosen:
+                with spark_session(f"local[{PARTITIONS + 2}]") as spark, suppress_refusal():
+                    turns[REAL_TIME.name] = [turn(spark, servers, topics, 0, REAL_TIME)]
         micro_batches = {name: taken for name, taken in turns.items() if name != REAL_TIME.name}
         rows = part_rows(micro_batches, batches_of_runs(log), recorded(spans))
     totals = [row for row in rows if row["part"] == "micro-batch"]
