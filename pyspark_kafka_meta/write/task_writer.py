@@ -89,12 +89,21 @@ class TaskWriter:
         chunk_bytes = min(CHUNK_BYTES, self._options.buffer_bytes)
         max_record_bytes = self._options.max_request_bytes
         with self._failing():
+            self._begin_early()
             given = self._without_deadlines(batches)
             for rows in read_rows(given, self._columns, chunk_bytes, max_record_bytes, self._now_ms):
                 self._add(rows)
                 self._wait_until_unacknowledged(self._options.buffer_bytes)
             self._wait_until_unacknowledged(0)
+        if self._transaction is not None:
+            self._client.expects_rows = bool(self._queues)
         return self._written()
+
+    def _begin_early(self) -> None:
+        """Get the producer id of a transaction while Spark computes the first rows, unless there may be none: a query
+        may have thousands of tasks without rows."""
+        if self._transaction is not None and self._client.expects_rows:
+            self._transaction.begin()
 
     def write_encoded(self, batches: Iterable[tuple[TopicPartition, EncodedBatch]]) -> TaskOutput:
         """Write record batches as they are. Returns and raises as `write`."""

@@ -35,6 +35,7 @@ class ClientState:
         replicas: preferred read replicas, by rack: queries with different racks share a client.
         broker_reports: the last metadata of each broker that was asked for its own, by node id.
         producer: sequence numbers of idempotent writes.
+        expects_rows: whether the last task in a transaction had rows: the next one gets its producer id before its own.
         batch_committers: by the options of their sinks: `write.exactly_once` keeps them as long as this client.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
         rng: of backoffs and of the choice of brokers.
@@ -65,6 +66,7 @@ class ClientState:
         self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
         self.broker_reports: dict[int, MetadataSnapshot] = {}
         self.producer = ProducerState()
+        self.expects_rows = False
         self.batch_committers: dict[SinkOptions, object] = {}
         self.network: Network = KafkaNetwork(ConnectionSettings.of(options)) if network is None else network
         self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)

@@ -30,7 +30,7 @@ from pyspark_kafka_meta.write.exactly_once.decision import (
     earlier_attempts,
 )
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
+from pyspark_kafka_meta.write.exactly_once.step_runner import Lead, StepRunner
 
 T = TypeVar("T")
 
@@ -50,6 +50,7 @@ class BatchCommitter:
         self._transactional_id = options.transaction.transactional_id
         self._plan: TransactionPlan  # of the last protocol
         self._has_planned = False
+        self._lead: Lead | None = None  # since the last commit
 
     @classmethod
     def of(cls, client: KafkaClient, options: SinkOptions) -> BatchCommitter:
@@ -78,9 +79,11 @@ class BatchCommitter:
     def commit(
         self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None
     ) -> None:
-        """Make a batch visible; see `commit_protocol.commit`."""
+        """Make a batch visible; see `commit_protocol.commit`. Keeps the lead for the next batch."""
         lost = [earlier for each in transactions for earlier in earlier_attempts(each.transactional_id)]
-        self._carry_out(lambda: commit(batch, transactions, now_ms, lost, rows), EventKind.TRANSACTIONS_COMMITTED)
+        self._carry_out(
+            lambda: commit(batch, transactions, now_ms, lost, rows), EventKind.TRANSACTIONS_COMMITTED, leads_on=True
+        )
 
     def abort(self, tasks: int, transactions: Sequence[OpenTransaction] = (), *, all_ended: bool) -> None:
         """Settle a batch that is decided nevertheless, else abort its transactions.
@@ -98,15 +101,15 @@ class BatchCommitter:
             [attempt_id(self._transactional_id, *attempt) for attempt in attempts],
         )
 
-    def _carry_out(self, protocol: Callable[[], Protocol[T]], committed_as: EventKind) -> T:
+    def _carry_out(self, protocol: Callable[[], Protocol[T]], committed_as: EventKind, *, leads_on: bool = False) -> T:
         """Run a protocol. If brokers do not accept its timeouts any more, ask them for their limit, and run it again:
         it begins with what an earlier run has decided."""
         try:
-            return self._run(protocol(), committed_as)
+            return self._run(protocol(), committed_as, leads_on)
         except BrokerError as error:
             if error.code != INVALID_TRANSACTION_TIMEOUT or not self._has_new_limit():
                 raise
-        return self._run(protocol(), committed_as)
+        return self._run(protocol(), committed_as, leads_on)
 
     def _has_new_limit(self) -> bool:
         """Ask the brokers for their limit again. Whether it has changed."""
@@ -114,12 +117,19 @@ class BatchCommitter:
         del self._max_timeout_ms
         return self._max_timeout_ms != before
 
-    def _run(self, protocol: Protocol[T], committed_as: EventKind) -> T:
-        """Run a protocol, and report the transactions that it has ended, also if it fails later."""
+    def _run(self, protocol: Protocol[T], committed_as: EventKind, leads_on: bool) -> T:
+        """Run a protocol, and report the transactions that it has ended, also if it fails later.
+
+        Args:
+            leads_on: whether it may go on with the lead of the last protocol, and leave it to the next one.
+        """
         started = self._client.clock()
-        runner = self.step_runner()
+        lead, self._lead = self._lead, None
+        runner = self.step_runner(lead if leads_on else None)
         try:
-            return runner.carry_out(protocol)
+            result = runner.carry_out(protocol)
+            self._lead = runner.lead() if leads_on else None
+            return result
         finally:
             latency_ms = (self._client.clock() - started) * 1000
             ended = {
@@ -132,13 +142,17 @@ class BatchCommitter:
                         kind, self._transactional_id, transactions, latency_ms, copied_records
                     )
 
-    def step_runner(self) -> StepRunner:
-        """Of one protocol, under the transaction version that the cluster has finalized by now."""
+    def step_runner(self, lead: Lead | None = None) -> StepRunner:
+        """Of one protocol, under the transaction version that the cluster has finalized by now.
+
+        Args:
+            lead: see `StepRunner`.
+        """
         max_timeout_ms = self._max_timeout_ms
         timeout_ms = self._options.transaction.timeout_ms or max_timeout_ms or DEFAULT_MAX_TIMEOUT_MS
         version = self._client.coordinators.transaction_version(self._client.api_deadline())
         self._plan = TransactionPlan(self._transactional_id, timeout_ms, version)
-        return StepRunner(self._client, self._options, self._plan, max_timeout_ms or timeout_ms, self._decisions)
+        return StepRunner(self._client, self._options, self._plan, max_timeout_ms or timeout_ms, self._decisions, lead)
 
     @cached_property
     def _decisions(self) -> DecisionsTopic:

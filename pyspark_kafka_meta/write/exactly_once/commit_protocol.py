@@ -16,7 +16,8 @@ In other two-phase commits a prepared participant waits for the decision. Kafka'
 transaction after its timeout, or once its id is used again. Its records stay in the log, invisible, and the driver
 copies them (`WriteSettled`).
 
-    recover (before a batch):  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
+    recover (before a query):  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
+    recover (next batches):    ReadDecisions, AbortOpen; if decisions are unsettled, as before a query
     commit:                    Fence, ReadDecisions, settle*, WriteDecision, settle, AbortOpen
     commit if it was decided:  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
     settle one decision:       Commit, then [ReadOutcomes, Fence, ReadDecisions] if need be, WriteSettled
@@ -158,13 +159,19 @@ def recover(known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms:
 
     Args:
         known, guessed: transactional ids that may be open, for `AbortOpen`.
-        confirms: False if this query has confirmed the decisions before, and only its own decisions have followed.
+        confirms: False if this query has confirmed the decisions before, and only its own decisions have followed: it
+            need not take over again, as only `commit` decides.
 
     Raises:
         FencedError: other drivers keep taking over.
         DataLossError: decided records, or decisions, are gone.
         ConnectError: it is not known yet how a decided transaction ended.
     """
+    if not confirms:
+        last: Decisions = yield ReadDecisions()
+        if all(decision.is_settled for decision in last.values()):
+            yield AbortOpen(tuple(known), tuple(guessed))
+            return last
     for _ in range(MAX_TAKEOVERS):
         decisions = yield from _settle_all()
         if not confirms or (yield ConfirmDecisions()):

@@ -115,7 +115,12 @@ class DecisionsTopic:
             DataLossError: the topic was recreated, or its log truncated. The next read starts at the start of the log.
             KafkaMetaError: the topic cannot be read.
         """
-        return {series: decision for (_, series), decision in self.read_all().items()}
+        self.read_all()
+        return self.known()
+
+    def known(self) -> Decisions:
+        """As `read` has returned them last, or `is_unchanged_until` has found them."""
+        return {series: decision for (_, series), decision in self._decisions.items()}
 
     def read_all(self) -> Mapping[tuple[str, str], Decision]:
         """The last committed decision of each sink and series. Raises as `read`."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch
-from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
+from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
@@ -34,7 +34,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     WriteDecision,
     WriteSettled,
 )
-from pyspark_kafka_meta.write.exactly_once.decision import Decision, TransactionPlan, tasks_of_sink
+from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions, TransactionPlan, tasks_of_sink
 from pyspark_kafka_meta.write.exactly_once.decision_records import (
     MESSAGE_BYTES,
     Record,
@@ -58,6 +58,23 @@ MAX_NAMED = 10
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
 
 
+class Lead(NamedTuple):
+    """What a protocol that has committed a batch leaves to the next one, under `TransactionVersion.V2`.
+
+    As long as no other driver takes over, the producer may write, and nobody else has decided anything. Once one does,
+    the producer is fenced, and the next `WriteDecision` or `ConfirmDecisions` returns False. Under V1 the next protocol
+    would write in the same epoch: see race 5 of `commit_protocol`.
+
+    Attributes:
+        producer: of the sink's own transactional id.
+        written: decisions after those that were read.
+    """
+
+    producer: TransactionalProducer
+    timeout_ms: int
+    written: dict[str, Decision]
+
+
 class StepRunner:
     """Runs one protocol of one sink.
 
@@ -75,7 +92,12 @@ class StepRunner:
         plan: TransactionPlan,
         timeout_ms: int,
         decisions: DecisionsTopic,
+        lead: Lead | None = None,
     ) -> None:
+        """
+        Args:
+            lead: that this driver has kept. The first `Fence` and `ReadDecisions` then send nothing.
+        """
         self._client = client
         self._plan = plan
         self.timeout_ms = timeout_ms
@@ -90,6 +112,8 @@ class StepRunner:
         self._decisions = decisions
         self._producer: TransactionalProducer | None = None  # since the last `Fence`
         self._written: dict[str, Decision] = {}  # since the last `ReadDecisions`
+        is_usable = lead is not None and (lead.producer.version, lead.timeout_ms) == (plan.version, timeout_ms)
+        self._lead = lead if is_usable else None  # until the first `ReadDecisions`
         self.committed = self.aborted = self.copied_records = 0
 
     def carry_out(self, protocol: Protocol[T]) -> T:
@@ -107,19 +131,20 @@ class StepRunner:
                 return value
             result = self.run(step)
 
+    def lead(self) -> Lead | None:
+        """Of a protocol that has committed a batch, for the next one."""
+        producer = self._producer
+        if producer is None or producer.version is not TransactionVersion.V2:
+            return None
+        return Lead(producer, self.timeout_ms, self._written)
+
     def run(self, step: Step) -> Any:
         """Carry out one step; returns its result."""
         match step:
             case Fence():
-                max_block_ms = self._producer_options.max_block_ms
-                plan = self._plan
-                self._producer = TransactionalProducer(
-                    self._client, plan.transactional_id, self.timeout_ms, plan.version, max_block_ms
-                )
-                self._producer.begin()
+                self._fence()
             case ReadDecisions():
-                self._written.clear()
-                return self._decisions.read()
+                return self._read_decisions()
             case ConfirmDecisions():
                 record = confirming_record(self._plan.transactional_id)
                 return self._write("a record", lambda _: [record])
@@ -139,6 +164,23 @@ class StepRunner:
             case AbortOpen(known, guessed):
                 self._abort(known, guessed)
         return None
+
+    def _fence(self) -> None:
+        if self._lead is not None:
+            self._producer, self._written = self._lead.producer, self._lead.written
+            return
+        plan, max_block_ms = self._plan, self._producer_options.max_block_ms
+        self._producer = TransactionalProducer(
+            self._client, plan.transactional_id, self.timeout_ms, plan.version, max_block_ms
+        )
+        self._producer.begin()
+
+    def _read_decisions(self) -> Decisions:
+        if self._lead is not None:
+            self._lead = None
+            return {**self._decisions.known(), **self._written}
+        self._written.clear()
+        return self._decisions.read()
 
     @cached_property
     def _reader(self) -> TransactionReader:

@@ -18,7 +18,11 @@ from pyspark_kafka_meta.errors import (
     TransactionTimeoutError,
 )
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
-from pyspark_kafka_meta.kafka.protocol.transactions import AddPartitionsRequest, EndTransactionRequest
+from pyspark_kafka_meta.kafka.protocol.transactions import (
+    AddPartitionsRequest,
+    EndTransactionRequest,
+    ProducerIdRequest,
+)
 from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer
@@ -91,6 +95,25 @@ def test_no_rows_need_no_transaction(scene: WriterScene, transaction: Transactio
     assert scene.write_in(transaction, numbered(0)) == {}
     assert transaction.opened({}) is None
     assert scene.network.requests == []
+
+
+def test_producer_id_is_requested_before_the_rows_come_unless_the_last_task_had_none(
+    scene: WriterScene, version: TransactionVersion
+) -> None:
+    requested_before: list[bool] = []
+
+    def given(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        sent = [request for _, request in scene.network.transactions_sent]
+        requested_before.append(any(isinstance(request, ProducerIdRequest) for request in sent))
+        yield batch
+
+    for number, count in enumerate([30, 0, 30, 30]):
+        scene.network.transactions_sent.clear()
+        transaction = scene.transaction(f"orders/{number}/0", version, TIMEOUT_MS)
+        batch = numbered(count)
+        scene.write_from(given(batch), batch.schema.names, transaction)
+
+    assert requested_before == [False, True, False, True]
 
 
 def test_tasks_of_a_worker_have_separate_producers(

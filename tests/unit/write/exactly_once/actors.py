@@ -80,7 +80,7 @@ class Scenario:
     rows: int = 1
     disturbances: frozenset[Disturbance] = frozenset(Disturbance)
     may_copy: bool = True
-    recover: Callable[[], Protocol[Decisions]] = recover
+    recover: Callable[..., Protocol[Decisions]] = recover
     commit: Callable[..., Protocol[None]] = commit
 
     def batch_id(self, number: int) -> BatchId:
@@ -330,13 +330,13 @@ class World:
         last_batch = first_batch if self.scenario.overlapping else self.scenario.batches - 1
         try:
             for batch in range(first_batch, last_batch + 1):
-                yield from self._batch(driver, run, batch)
+                yield from self._batch(driver, run, batch, is_first=batch == first_batch)
         except (Failure, FencedError):
             yield from driver.carry_out(self.scenario.recover())  # Spark calls abort
             raise
 
-    def _batch(self, driver: DriverModel, run: int, batch: int) -> Actions:
-        decisions = yield from driver.carry_out(self.scenario.recover())
+    def _batch(self, driver: DriverModel, run: int, batch: int, *, is_first: bool) -> Actions:
+        decisions = yield from driver.carry_out(self.scenario.recover(confirms=is_first))
         transactions: tuple[OpenTransaction, ...] = ()
         if not is_written(decisions, self.scenario.batch_id(batch)):
             job = Job(self.scenario.tasks)
@@ -346,7 +346,7 @@ class World:
             if len(messages) < job.tasks:
                 raise Failure("a task failed too often")
             transactions = tuple(message for _, message in messages)
-        yield from driver.carry_out(self.scenario.commit(self.scenario.batch_id(batch), transactions, 0))
+        yield from driver.commit(self.scenario.commit(self.scenario.batch_id(batch), transactions, 0))
         yield self.spark_log.add, (batch,)
 
     def _begin_attempt(self, attempt: Attempt) -> Actor:

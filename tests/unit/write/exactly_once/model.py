@@ -7,7 +7,7 @@ Produce: an added partition without records shows nothing. The results of EndTxn
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
@@ -25,7 +25,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     WriteDecision,
     WriteSettled,
 )
-from pyspark_kafka_meta.write.exactly_once.decision import Decision
+from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions
 
 SINK_ID = "T"
 """The sink's own transactional id. Those of its tasks are T/<task>/<attempt>."""
@@ -101,7 +101,7 @@ class KafkaModel:
     """Brokers. Each request is carried out as a whole."""
 
     def __init__(self, version: TransactionVersion) -> None:
-        self._version = version
+        self.version = version
         self._producers: dict[str, _Producer] = {}
         self.log: list[Record] = []
 
@@ -143,7 +143,7 @@ class KafkaModel:
 
     def abort(self, name: str, producer: ProducerIdAndEpoch) -> None:
         """What a failed task sends: with V1, InitProducerId, which takes over the id."""
-        if self._version == TransactionVersion.V1:
+        if self.version == TransactionVersion.V1:
             self.init_producer(name)
         else:
             self.end(name, producer, Outcome.ABORTED)
@@ -152,7 +152,7 @@ class KafkaModel:
         """A coordinator aborts a transaction after transaction.timeout.ms, and fences its producer."""
         self._end(name, Outcome.ABORTED)
         known = self._producers[name]
-        if self._version == TransactionVersion.V1:
+        if self.version == TransactionVersion.V1:
             self._producers[name] = known._replace(epoch=known.epoch + 1)
 
     def ids_that_end_again(self) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ class KafkaModel:
         for offset, record in enumerate(self.log):
             if record.transactional_id == name and record.outcome == Outcome.OPEN:
                 self.log[offset] = record._replace(outcome=outcome)
-        epoch = known.epoch + (self._version == TransactionVersion.V2)
+        epoch = known.epoch + (self.version == TransactionVersion.V2)
         self._producers[name] = _Producer(epoch, last=(known.epoch, outcome))
         if outcome == Outcome.COMMITTED:
             self._require_exact()
@@ -257,6 +257,7 @@ class DriverModel:
     Attributes:
         copied_at_once: how many transactions are copied in one of the driver.
         produced_at_once: how many records are in one request.
+        lead: the decisions after the last commit, if the next one may go on with its producer.
     """
 
     copied_at_once: ClassVar[int] = 100
@@ -264,6 +265,16 @@ class DriverModel:
 
     kafka: KafkaModel
     producer: ProducerIdAndEpoch = NO_PRODUCER
+    lead: Decisions | None = None
+    _led: Decisions | None = None  # the lead that a commit goes on with, until its first `ReadDecisions`
+    _decisions: dict[str, Decision] = field(default_factory=dict)
+
+    def commit(self, protocol: Protocol[T]) -> Requests[T]:
+        """Carry out the protocol of a commit, which goes on with the lead of the last one."""
+        self._led, self.lead = self.lead, None
+        committed = yield from self.carry_out(protocol)
+        self.lead = dict(self._decisions) if self.kafka.version is TransactionVersion.V2 else None
+        return committed
 
     def carry_out(self, protocol: Protocol[T]) -> Requests[T]:
         result: Any = None
@@ -278,10 +289,9 @@ class DriverModel:
     def _run(self, step: Step) -> Requests[Any]:
         match step:
             case Fence():
-                self.producer = yield self.kafka.init_producer, (SINK_ID,)
+                yield from self._fence()
             case ReadDecisions():
-                decisions = yield self.kafka.last_decision, ()
-                return {decision.batch.series: decision for decision in decisions}
+                return (yield from self._read_decisions())
             case ConfirmDecisions():
                 return True  # what this model reads is never stale
             case WriteDecision(decision):
@@ -298,6 +308,19 @@ class DriverModel:
                 yield from self._abort_open()
         return None
 
+    def _fence(self) -> Requests[None]:
+        if self._led is None:
+            self.lead = None
+            self.producer = yield self.kafka.init_producer, (SINK_ID,)
+
+    def _read_decisions(self) -> Requests[Decisions]:
+        if self._led is None:
+            decisions = yield self.kafka.last_decision, ()
+            self._decisions = {decision.batch.series: decision for decision in decisions}
+        else:
+            self._decisions, self._led = dict(self._led), None
+        return dict(self._decisions)
+
     def _abort_open(self) -> Requests[None]:
         for name in (yield self.kafka.open_ids, ()):
             if name != SINK_ID:
@@ -310,6 +333,8 @@ class DriverModel:
                 return False
         producer = yield self.kafka.end, (SINK_ID, self.producer, Outcome.COMMITTED)
         self.producer = producer or self.producer
+        if producer is not None:
+            self._decisions |= {each.batch.series: each for each in values if isinstance(each, Decision)}
         return producer is not None
 
     def _commit(self, transactions: tuple[OpenTransaction, ...]) -> Requests[tuple[OpenTransaction, ...]]:

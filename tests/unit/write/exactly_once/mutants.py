@@ -36,8 +36,8 @@ def _scenario(mutation: Mutation, **arguments: Any) -> Scenario:
 
 
 def _mutated(original: Callable[..., Protocol[Any]], mutation: Mutation) -> Callable[..., Protocol[Any]]:
-    def protocol(*arguments: Any) -> Protocol[Any]:
-        steps = original(*arguments)
+    def protocol(*arguments: Any, **named: Any) -> Protocol[Any]:
+        steps = original(*arguments, **named)
         result: Any = None
         while True:
             try:
@@ -168,7 +168,7 @@ def copy_in_the_epoch_of_the_decision(monkeypatch: pytest.MonkeyPatch) -> Scenar
 
 
 def begin_before_settling(_: pytest.MonkeyPatch) -> Scenario:
-    def recover_what_is_settled() -> Protocol[Decisions]:
+    def recover_what_is_settled(**_: bool) -> Protocol[Decisions]:
         yield Fence()
         decisions: Decisions = yield ReadDecisions()
         if all(decision.is_settled for decision in decisions.values()):
@@ -200,7 +200,7 @@ def abort_nothing(_: pytest.MonkeyPatch) -> Scenario:
 
 
 def abort_before_settling(_: pytest.MonkeyPatch) -> Scenario:
-    def abort_first() -> Generator[Step, Any, Decisions]:
+    def abort_first(**_: bool) -> Generator[Step, Any, Decisions]:
         yield AbortOpen()
         return (yield from recover())
 

@@ -10,6 +10,7 @@ from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM
 from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
 from tests.unit.write.writer_scene import numbered
@@ -37,9 +38,9 @@ class CommitterScene(CommitScene):
     def long_lived_committer(self) -> BatchCommitter:
         return BatchCommitter(self.client(), self.sink_options(**{"kafka.transactional.id": SINK}))
 
-    def planned_task(self, committer: BatchCommitter, start: int) -> OpenTransaction:
+    def planned_task(self, committer: BatchCommitter, start: int, series: str = BATCH) -> OpenTransaction:
         """The transaction of a task of the next batch."""
-        plan = committer.plan()
+        plan = committer.plan(series)
         producer = self.transaction(plan.task_id(0, 0), plan.version, plan.timeout_ms)
         opened = producer.opened(self.write_in(producer, numbered(6, start=start)))
         assert opened is not None
@@ -120,3 +121,38 @@ def test_transaction_version_that_changes_under_a_committer_is_followed(
     ends = [each.version for _, each in scene.network.transactions_sent if isinstance(each, EndTransactionRequest)]
     assert set(ends) == {after}
     assert scene.rows() == [*range(18)]
+
+
+def producer_ids_asked(scene: CommitterScene) -> list[str | None]:
+    """The transactional ids of the InitProducerId requests."""
+    sent = [each for _, each in scene.network.transactions_sent if type(each) is ProducerIdRequest]
+    return [each.transactional_id for each in sent]
+
+
+@pytest.mark.parametrize(("version", "asked"), [(V1, [SINK]), (V2, [])])
+def test_committer_keeps_the_lead_for_its_next_batch(
+    version: TransactionVersion, asked: list[str], scene: CommitterScene
+) -> None:
+    """Not under V1, where the next batch needs an epoch of its own."""
+    scene.cluster.coordinators.version = version
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    for number in range(3):
+        written = scene.planned_task(planner, 6 * number, STREAM)
+        scene.network.transactions_sent.clear()
+        committer.commit(micro_batch(number), [written], 1)
+
+    assert producer_ids_asked(scene) == asked
+    assert scene.rows() == [*range(18)]
+    assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(2)
+
+
+def test_committer_that_lost_the_lead_reads_what_the_other_driver_has_decided(scene: CommitterScene) -> None:
+    planner, committer, other = (scene.long_lived_committer() for _ in range(3))
+    committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
+    late = scene.planned_task(planner, 100, STREAM)
+    other.commit(micro_batch(1), [scene.task(1, 6)], 1)
+    committer.commit(micro_batch(1), [late], 1)
+
+    assert scene.cluster.coordinators.transactions[late.transactional_id].state == "Empty"  # fenced, and so aborted
+    assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(1)
+    assert scene.cluster.coordinators.transactions[f"{SINK}/1/0"].state == "CompleteCommit"
