@@ -301,6 +301,7 @@ def parts(batch: Batch, spans: Sequence[Span]) -> dict[str, Part]:
 
 
 START, END = 0, 1
+WHOLE = "micro-batch"
 GAPS = (
     ("addBatch: before the job", ("addBatch", START), ("addBatch: job", START)),
     ("task: until the reader", ("addBatch: task", START), ("reader unpickled", END)),
@@ -309,6 +310,7 @@ GAPS = (
     ("task: end of rows from source to sink", ("read", END), ("write: all rows", END)),
     ("task: after the sink", ("write", END), ("addBatch: task", END)),
     ("task: after the source", ("read", END), ("addBatch: task", END)),
+    ("addBatch: after the job", ("addBatch: job", END), ("addBatch", END)),
     ("addBatch: from the job to the commit", ("addBatch: job", END), ("sink commit", START)),
     ("addBatch: after the commit", ("sink commit", END), ("addBatch", END)),
 )
@@ -325,7 +327,7 @@ def _driver_parts(batch: Batch) -> Iterator[tuple[str, float, float]]:
     at = batch.end_ms - batch.duration_ms["commitOffsets"]
     yield "Spark: commitOffsets", at, batch.duration_ms["commitOffsets"]
     yield "addBatch", at - batch.duration_ms["addBatch"], batch.duration_ms["addBatch"]
-    yield "micro-batch", batch.start_ms, batch.duration_ms["triggerExecution"]
+    yield WHOLE, batch.start_ms, batch.duration_ms["triggerExecution"]
 
 
 def named(spans: Sequence[Span]) -> list[str]:
@@ -360,6 +362,7 @@ def part_rows(turns: Mapping[str, Sequence[Turn]], runs: Mapping[str, Sequence[B
 
 def part_row(pipeline: str, name: str, batches: int, found: Sequence[Part]) -> dict[str, Any]:
     return {
+        "case": WHOLE if name == WHOLE else "part",
         "pipeline": pipeline,
         "part": name,
         "batches": batches,
@@ -412,11 +415,13 @@ def main() -> None:
                     turns[REAL_TIME.name] = [turn(spark, servers, topics, 0, REAL_TIME)]
         micro_batches = {name: taken for name, taken in turns.items() if name != REAL_TIME.name}
         rows = part_rows(micro_batches, batches_of_runs(log), recorded(spans))
-    totals = [row for row in rows if row["part"] == "micro-batch"]
+    totals = [row for row in rows if row["case"] == WHOLE]
     delayed = delay_rows(turns)
-    report("Parts of a micro-batch", rows, None)
-    report("Milliseconds a micro-batch", totals, None)
-    report("Milliseconds from the sending of a record to its arrival in the other topic", delayed, None)
+    if totals:
+        report("Parts of a micro-batch", rows, None)
+        report("Milliseconds a micro-batch", totals, None)
+    if delayed:
+        report("Milliseconds from the sending of a record to its arrival in the other topic", delayed, None)
     if arguments.json:
         arguments.json.write_text(json.dumps([*rows, *delayed], indent=2))
 
@@ -424,7 +429,7 @@ def main() -> None:
 def delay_rows(turns: Mapping[str, Sequence[Turn]]) -> Rows:
     found = {name: list(chain.from_iterable(each.delays_ms for each in taken)) for name, taken in turns.items()}
     return [
-        {"pipeline": name, "part": "delay of a record", "records": len(late), **percentiles(late)}
+        {"case": "delay", "pipeline": name, "records": len(late), **percentiles(late)}
         for name, late in found.items()
         if late
     ]

@@ -1,4 +1,4 @@
-"""Draws the picture of docs/benchmarks.md from the figures in docs/benchmarks/.
+"""Draws the pictures of docs/benchmarks.md from the figures in docs/benchmarks/.
 
 python -m benchmarks.plots
 """
@@ -15,6 +15,16 @@ from docs.generate import DOCS, results
 
 COLOURS = {OURS.name: "#0b6e4f", JVM.name: "#b0413e", TUNED_JVM.name: "#d98e04"}
 BAR = 0.27
+PARTS = {
+    "Spark: latestOffset": ("plan offsets", "#0b6e4f"),
+    "Spark: walCommit": ("offset log", "#b0413e"),
+    "Spark: queryPlanning": ("plan the query", "#9aa5b1"),
+    "addBatch: before the job": ("ready to write", "#5b7db1"),
+    "addBatch: job": ("tasks", "#d98e04"),
+    "addBatch: after the job": ("commit", "#7a5195"),
+    "Spark: commitOffsets": ("commit log", "#e07a5f"),
+}
+"""Of a micro-batch, one after the other: what they are called in the picture, and their colours."""
 
 
 def bars(axes: Axes, title: str, rows: list[dict[str, Any]], by: str, height: str) -> None:
@@ -40,7 +50,29 @@ def lines(axes: Axes, title: str, rows: list[dict[str, Any]], by: str, height: s
     axes.set_title(title, loc="left")
 
 
+def timelines(axes: Axes, title: str, rows: list[dict[str, Any]]) -> None:
+    """A bar for each pipeline, of the parts of its median micro-batch."""
+    pipelines = list(dict.fromkeys(row["pipeline"] for row in rows))[::-1]
+    for part, (name, colour) in PARTS.items():
+        drawn = [row for row in rows if row["part"] == part]
+        at = [pipelines.index(row["pipeline"]) for row in drawn]
+        starts = [row["start_p50_ms"] for row in drawn]
+        axes.barh(at, [row["p50_ms"] for row in drawn], left=starts, height=0.6, color=colour, label=name)
+    axes.set_yticks(range(len(pipelines)), pipelines)
+    axes.set_title(title, loc="left")
+
+
+def draw_micro_batches() -> None:
+    rows = [row for row in results("latency_parts") if row.get("part") in PARTS]
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    axes = figure.subplots()
+    timelines(axes, "A micro-batch, ms", rows)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(PARTS))
+    figure.savefig(DOCS / "images" / "latency_parts.png", dpi=90)
+
+
 def main() -> None:
+    draw_micro_batches()
     figure = Figure(figsize=(11, 8), layout="constrained")
     throughput, micro_batches, planning, requests = figure.subplots(2, 2).flat
     bars(throughput, "Thousand records a second: more is better", results("throughput"), "case", "krec_s")
