@@ -78,10 +78,15 @@ class DropSink(DataSource):
         return DROP.sink
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return DropWriter()
+        return DropWriter(schema)
 
 
 class DropWriter(LowLatencyTask, DataSourceArrowWriter):
+    """Has a field: objects without one are unpickled without `__setstate__`."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = schema
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
             pass
