@@ -200,7 +200,8 @@ def default_options(kind: type[T], **others: Any) -> T:
     Args:
         others: the other fields, and fields that differ from the default.
     """
-    return kind(**{name: option.default_value() for name, option in options_of(kind).items()} | others)
+    untyped: type = kind  # for mypy, whose type[T] is not hashable
+    return kind(**{name: option.default_value() for name, option in options_of(untyped).items()} | others)
 
 
 # --- the options of a query -------------------------------------------------------------------------------------------
