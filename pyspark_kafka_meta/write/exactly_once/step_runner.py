@@ -196,20 +196,25 @@ class StepRunner:
                 decision = decision.settled(self._copy(aborted, writer))
             return decision_records(self._plan.transactional_id, decision)
 
-        if not self._write(f"the decision of {decision.batch}", records):
+        leads = self._written.get(decision.batch.series) == decision  # this runner has written it: it was the last
+        if not self._write(f"the decision of {decision.batch}", records, is_checked=leads):
             return None
         self._written[decision.batch.series] = decision
         return decision
 
-    def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]]) -> bool:
+    def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]], *, is_checked: bool = False) -> bool:
         """Write records to the decisions topic in one transaction of the sink's own id, and before them what `records`
-        writes. False if decisions were committed that this driver has not read, or another driver has fenced it."""
+        writes. False if decisions were committed that this driver has not read, or another driver has fenced it.
+
+        Args:
+            is_checked: whether all decisions up to the last one of this driver are read: later ones would fence it.
+        """
         producer = self._producer
         assert producer is not None, "a driver fences all others before it writes"
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=producer)
             offset = self._write_records(writer, records(writer), what)
-            if not self._decisions.is_unchanged_until(offset, self._written):
+            if not is_checked and not self._decisions.is_unchanged_until(offset, self._written):
                 producer.abort()
                 return False
             producer.commit(self._client.api_deadline())

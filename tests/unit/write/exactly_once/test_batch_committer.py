@@ -139,9 +139,11 @@ def test_committer_keeps_the_lead_for_its_next_batch(
     for number in range(3):
         written = scene.planned_task(planner, 6 * number, STREAM)
         scene.network.transactions_sent.clear()
+        scene.network.fetches.clear()
         committer.commit(micro_batch(number), [written], 1)
 
     assert producer_ids_asked(scene) == asked
+    assert len(scene.network.fetches) == 1  # of decisions: nobody else can have written one after the batch's own
     assert scene.rows() == [*range(18)]
     assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(2)
 
