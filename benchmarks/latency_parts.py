@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -126,9 +127,7 @@ class Batch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Attributes:
-    start_ms: since the start of the micro-batch.
-    """
+    """How long something took in a micro-batch, and when it began, in ms since the micro-batch did."""
 
     start_ms: float
     ms: float
@@ -184,7 +183,7 @@ def suppress_refusal() -> Iterator[None]:
     """Print why Real-Time Mode does not run: it needs the connector of a release that has it."""
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         print(f"{REAL_TIME.name}: {error}")
 
 
