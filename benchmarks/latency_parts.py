@@ -403,12 +403,9 @@ def main() -> None:
             with spark_session(settings=logged) as spark:
                 spark.dataSource.register(TimedSource)
                 spark.dataSource.register(IdleSource)
-                turns = take_turns(
-                    (*PIPELINES, *FASTER_CHECKPOINTS),
-                    arguments.rounds,
-                    partial(turn, spark, servers, topics, each),
-                    warm_up_rounds=0,
-                )
+                run = partial(turn, spark, servers, topics, each)
+                in_micro_batches = [pipeline for pipeline in chosen if pipeline is not REAL_TIME]
+                turns = take_turns(in_micro_batches, arguments.rounds, run, warm_up_rounds=0)
             if REAL_TIME in chosen:
                 with spark_session(f"local[{PARTITIONS + 2}]") as spark, suppress_refusal():
                     turns[REAL_TIME.name] = [turn(spark, servers, topics, 0, REAL_TIME)]
