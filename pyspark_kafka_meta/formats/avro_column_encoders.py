@@ -10,28 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_kafka_meta.formats.column_encoders import (
+    ColumnEncoder,
+    concatenated,
+    lengths,
+    list_lengths,
+    map_entries,
+    not_null,
+    refuse,
+    rows_of_items,
+    valid_rows,
+)
 from pyspark_kafka_meta.formats.encoded_rows import Bytes, EncodedRows, Flags, Integers
-from pyspark_kafka_meta.formats.values import UnwritableValueError
 
 _END_OF_BLOCKS = b"\x00"
 _LARGEST_DECIMAL_DIGITS = 76
-
-
-class ColumnEncoder(Protocol):
-    """Encodes one field of all rows. Attribute `place` of its classes is the field in error texts."""
-
-    def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        """Append the values to the rows that are `used`; None is all rows. Values of other rows are null.
-
-        Raises:
-            UnwritableValueError: a value is null or does not fit.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class BooleanEncoder:
     place: str
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
+        used = not_null(self.place, values, used)
         rows.append_bytes(values.cast(pa.uint8()).fill_null(0).to_numpy()[:, None], used)
 
 
@@ -64,7 +62,7 @@ class IntegerEncoder:
     divisor: int = 1
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
+        used = not_null(self.place, values, used)
         storage = pa.int32() if values.type.bit_width <= 32 and self.multiplier == 1 else pa.int64()
         if values.type.bit_width == 32:
             values = values.cast(pa.int32())  # Arrow casts times of 32 bits to nothing else
@@ -73,7 +71,7 @@ class IntegerEncoder:
             numbers = numbers // self.divisor
         if self.multiplier != 1:
             limit = np.iinfo(np.int64).max // self.multiplier
-            _refuse(self.place, (numbers > limit) | (numbers < -limit), "is out of the range of the schema's unit")
+            refuse(self.place, (numbers > limit) | (numbers < -limit), "is out of the range of the schema's unit")
             numbers = numbers * self.multiplier
         rows.append_varints(numbers, used)
 
@@ -90,7 +88,7 @@ class FloatEncoder:
     type: pa.DataType
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
+        used = not_null(self.place, values, used)
         numbers = values.cast(self.type).fill_null(0).to_numpy()
         rows.append_bytes(np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), numbers.itemsize), used)
 
@@ -102,8 +100,8 @@ class StringEncoder:
     place: str
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
-        rows.append_varints(_lengths(values), used)
+        used = not_null(self.place, values, used)
+        rows.append_varints(lengths(values), used)
         rows.append_values(values.cast(pa.binary()))
 
 
@@ -113,9 +111,9 @@ class FixedEncoder:
     size: int
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
-        wrong = _lengths(values) != self.size
-        _refuse(self.place, wrong if used is None else wrong & used, f"does not have the schema's {self.size} bytes")
+        used = not_null(self.place, values, used)
+        wrong = lengths(values) != self.size
+        refuse(self.place, wrong if used is None else wrong & used, f"does not have the schema's {self.size} bytes")
         rows.append_values(values.cast(pa.binary()))
 
 
@@ -125,10 +123,10 @@ class EnumEncoder:
     symbols: Sequence[str]
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
+        used = not_null(self.place, values, used)
         index = pc.index_in(values, value_set=pa.array(self.symbols, values.type))
         unknown = index.is_null().to_numpy(zero_copy_only=False)
-        _refuse(self.place, unknown if used is None else unknown & used, "is not a symbol of the schema's enum")
+        refuse(self.place, unknown if used is None else unknown & used, "is not a symbol of the schema's enum")
         rows.append_varints(index.fill_null(0).to_numpy(), used)
 
 
@@ -147,7 +145,7 @@ class DecimalEncoder:
     size: int | None = None
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
+        used = not_null(self.place, values, used)
         number = _big_endian(self._rescaled(values))[:, -decimal_bytes(self.precision) :]
         if self.size is not None:
             rows.append_bytes(_resized(number, self.size), used)
@@ -164,7 +162,7 @@ class DecimalEncoder:
         rescaled = values.cast(pa.decimal256(_LARGEST_DECIMAL_DIGITS, self.scale))
         limit = pa.scalar(Decimal(10) ** (self.precision - self.scale), rescaled.type)
         too_large = pc.greater_equal(pc.abs(rescaled), limit).fill_null(False).to_numpy(zero_copy_only=False)
-        _refuse(self.place, too_large, f"does not fit into the schema's decimal({self.precision}, {self.scale})")
+        refuse(self.place, too_large, f"does not fit into the schema's decimal({self.precision}, {self.scale})")
         return rescaled
 
 
@@ -179,7 +177,7 @@ class RecordEncoder:
     fields: Sequence[tuple[int, ColumnEncoder] | bytes]
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
+        used = not_null(self.place, values, used)
         columns = values.flatten()
         for field in self.fields:
             if isinstance(field, bytes):
@@ -195,16 +193,13 @@ class ArrayEncoder:
     items: ColumnEncoder
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        used = _not_null(self.place, values, used)
-        counts = pc.list_value_length(values).fill_null(0).to_numpy()
-        ends, items = np.cumsum(counts), values.flatten()
+        used = not_null(self.place, values, used)
+        counts, items = list_lengths(values), values.flatten()
         encoded = EncodedRows(len(items))
-        try:
+        with rows_of_items(counts):
             self.items.append(encoded, items, None)
-        except UnwritableValueError as error:
-            raise UnwritableValueError(int(np.searchsorted(ends, error.row, "right")), error.cause) from None
         rows.append_varints(counts, used)
-        rows.append_values(_concatenated(encoded.to_array(), ends))
+        rows.append_values(concatenated(encoded.to_array(), counts))
         rows.append_constant(_END_OF_BLOCKS, counts > 0)
 
 
@@ -218,7 +213,7 @@ class MapEncoder:
     entries: ArrayEncoder
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        self.entries.append(rows, _entries(values), used)
+        self.entries.append(rows, map_entries(values), used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +232,10 @@ class BranchEncoder:
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
         if self.null_branch is None:
-            used = _not_null(self.place, values, used)
+            used = not_null(self.place, values, used)
         branch, valid = np.full(len(values), self.branch, np.int32), None
         if values.null_count:
-            valid = values.is_valid().to_numpy(zero_copy_only=False)
+            valid = valid_rows(values)
             branch[~valid] = self.null_branch or 0
         rows.append_varints(branch if used is None else branch * used, used)
         self.encoder.append(rows, values, valid)
@@ -261,14 +256,14 @@ class UnionEncoder:
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
         if self.null_branch is None:
-            used = _not_null(self.place, values, used)
+            used = not_null(self.place, values, used)
         members = values.flatten()
-        valid = [member.is_valid().to_numpy(zero_copy_only=False) for member in members]
+        valid = [valid_rows(member) for member in members]
         count = np.sum(valid, axis=0)
-        _refuse(self.place, count > 1, "has more than one member that is not null")
+        refuse(self.place, count > 1, "has more than one member that is not null")
         if self.null_branch is None:
             none = count == 0
-            _refuse(self.place, none if used is None else none & used, "has no member that is not null")
+            refuse(self.place, none if used is None else none & used, "has no member that is not null")
         branch = np.full(len(values), self.null_branch or 0, np.int32)
         for (index, _), chosen in zip(self.branches, valid, strict=True):
             branch[chosen] = index
@@ -281,39 +276,6 @@ def decimal_bytes(precision: int) -> int:
     """How many bytes hold each number of as many digits. Spark's `Decimal.minBytesForPrecision`."""
     largest: int = 10**precision - 1
     return largest.bit_length() // 8 + 1
-
-
-def _entries(maps: pa.MapArray) -> pa.ListArray:
-    """The maps as lists of structs, without a copy. A cast would refuse nulls of required fields below a null."""
-    entries = pa.StructArray.from_arrays([maps.keys, maps.items], fields=[maps.type.key_field, maps.type.item_field])
-    return pa.Array.from_buffers(
-        pa.list_(entries.type), len(maps), maps.buffers()[:2], offset=maps.offset, children=[entries]
-    )
-
-
-def _not_null(place: str, values: pa.Array, used: Flags | None) -> Flags | None:
-    """The rows that are used, from the values: None if no value is null."""
-    if not values.null_count:
-        return None
-    valid: Flags = values.is_valid().to_numpy(zero_copy_only=False)
-    _refuse(place, ~valid if used is None else ~valid & used, "is null, and the schema does not allow null")
-    return valid
-
-
-def _refuse(place: str, wrong: Flags, why: str) -> None:
-    if wrong.any():
-        raise UnwritableValueError(int(np.argmax(wrong)), f"{place} {why}")
-
-
-def _lengths(values: pa.Array) -> Integers:
-    lengths: Integers = pc.binary_length(values).fill_null(0).to_numpy()
-    return lengths
-
-
-def _concatenated(values: pa.BinaryArray, ends: Integers) -> pa.BinaryArray:
-    """Each run of values as one, without a copy; a run ends before the index in `ends`."""
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[np.append(0, ends)]
-    return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), values.buffers()[2]])
 
 
 def _big_endian(decimals: pa.Array) -> Bytes:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
-from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.avro_column_encoders import (
     ArrayEncoder,
     BooleanEncoder,
     BranchEncoder,
-    ColumnEncoder,
     DecimalEncoder,
     EnumEncoder,
     FixedEncoder,
@@ -45,6 +43,14 @@ from pyspark_kafka_meta.formats.avro_schema import (
     column_schema,
     is_nullable,
 )
+from pyspark_kafka_meta.formats.column_encoders import (
+    ColumnEncoder,
+    check_names,
+    inner_path,
+    place_of,
+    refuse_column,
+    valid_rows,
+)
 from pyspark_kafka_meta.formats.encoded_rows import EncodedRows
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "millis": 10**3, "us": 10**6, "micros": 10**6, "ns": 10**9, "nanos": 10**9}
@@ -60,7 +66,7 @@ class AvroEncoder:
     root: ColumnEncoder
 
     def encode(self, values: pa.Array) -> pa.BinaryArray:
-        valid = values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
+        valid = valid_rows(values) if values.null_count else None
         rows = EncodedRows(len(values))
         self.root.append(rows, values, valid)
         return rows.to_array(valid)
@@ -84,47 +90,41 @@ def _encoder(schema: AvroSchema, given: pa.DataType, path: str) -> ColumnEncoder
         case Record() if pa.types.is_struct(given):
             encoder = _record_encoder(schema, given, path)
         case Array(items) if pa.types.is_list(given):
-            encoder = ArrayEncoder(_place(path), _encoder(items, given.value_type, _inner(path, "element")))
+            encoder = ArrayEncoder(place_of(path), _encoder(items, given.value_type, inner_path(path, "element")))
         case Map(values) if pa.types.is_map(given) and pa.types.is_string(given.key_type):
-            value = _encoder(values, given.item_type, _inner(path, "value"))
-            entry = RecordEncoder(_place(path), [(0, StringEncoder(_place(path))), (1, value)])
-            encoder = MapEncoder(ArrayEncoder(_place(path), entry))
+            value = _encoder(values, given.item_type, inner_path(path, "value"))
+            entry = RecordEncoder(place_of(path), [(0, StringEncoder(place_of(path))), (1, value)])
+            encoder = MapEncoder(ArrayEncoder(place_of(path), entry))
         case Union():
             encoder = _union_encoder(schema, given, path)
         case Enumeration(symbols=symbols) if pa.types.is_string(given):
-            encoder = EnumEncoder(_place(path), symbols)
+            encoder = EnumEncoder(place_of(path), symbols)
         case Primitive("int" | "long"):
-            encoder = _integer_encoder(schema, given, _place(path))
+            encoder = _integer_encoder(schema, given, place_of(path))
         case Primitive() | Fixed():
-            encoder = _scalar_encoder(schema, given, _place(path))
-    return encoder or _refuse(path, f"has type {given}, which cannot be written as Avro {_text(schema)}")
+            encoder = _scalar_encoder(schema, given, place_of(path))
+    return encoder or refuse_column(path, f"has type {given}, which cannot be written as Avro {_text(schema)}")
 
 
 def _record_encoder(record: Record, given: pa.StructType, path: str) -> RecordEncoder:
-    names = [field.name for field in given]
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
-            _refuse(_inner(path, name), "occurs twice: rename one")
-        if all(field.name != name for field in record.fields):
-            _refuse(_inner(path, name), f"is not in the Avro record {record.name!r}: drop it, or extend the schema")
+    check_names(given, {field.name for field in record.fields}, path, f"the Avro record {record.name!r}")
     fields: list[tuple[int, ColumnEncoder] | bytes] = []
     for field in record.fields:
-        inner = _inner(path, field.name)
-        if field.name in names:
-            index = names.index(field.name)
+        inner = inner_path(path, field.name)
+        if (index := given.get_field_index(field.name)) >= 0:
             fields.append((index, _encoder(field.type, given[index].type, inner)))
         else:
             fields.append(_default(field, inner))
-    return RecordEncoder(_place(path), fields)
+    return RecordEncoder(place_of(path), fields)
 
 
 def _default(field: Field, path: str) -> bytes:
     if not field.has_default and not is_nullable(field.type):
-        _refuse(path, "is missing, and the Avro schema has no default for it: add it")
+        refuse_column(path, "is missing, and the Avro schema has no default for it: add it")
     try:
         return encode_default(field.type, field.default)
     except ValueError as error:
-        return _refuse(path, f"is missing, and its default in the Avro schema is not valid: {error}")
+        return refuse_column(path, f"is missing, and its default in the Avro schema is not valid: {error}")
 
 
 def _union_encoder(union: Union, given: pa.DataType, path: str) -> ColumnEncoder | None:
@@ -133,15 +133,15 @@ def _union_encoder(union: Union, given: pa.DataType, path: str) -> ColumnEncoder
     if pa.types.is_null(given) and null_branch is not None:
         column = Primitive("null")
     if not isinstance(column, Union):
-        return BranchEncoder(_place(path), _branch(union, column), null_branch, _encoder(column, given, path))
+        return BranchEncoder(place_of(path), _branch(union, column), null_branch, _encoder(column, given, path))
     members = [f"member{index}" for index in range(len(column.branches))]
     if not pa.types.is_struct(given) or [field.name for field in given] != members:
         return None
     branches = [
-        (_branch(union, branch), _encoder(branch, field.type, _inner(path, field.name)))
+        (_branch(union, branch), _encoder(branch, field.type, inner_path(path, field.name)))
         for branch, field in zip(column.branches, given, strict=True)
     ]
-    return UnionEncoder(_place(path), branches, null_branch)
+    return UnionEncoder(place_of(path), branches, null_branch)
 
 
 def _branch(union: Union, schema: AvroSchema) -> int:
@@ -199,18 +199,6 @@ def _scalar_encoder(schema: Primitive | Fixed, given: pa.DataType, place: str) -
     return None
 
 
-def _refuse(path: str, why: str) -> NoReturn:
-    raise ValueSchemaError(f"{_place(path)} {why}")
-
-
-def _place(path: str) -> str:
-    return f"field {path}" if path else "the value"
-
-
-def _inner(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
 def _text(schema: AvroSchema) -> str:
     """A type in an error text."""
     match schema:
@@ -256,24 +244,24 @@ def _derived(given: pa.DataType, path: str, name: str, namespace: str) -> Any:
     """
     full_name = f"{namespace}.{name}" if namespace else name
     if pa.types.is_struct(given):
-        fields = [_derived_field(field, _inner(path, field.name), full_name) for field in given]
+        fields = [_derived_field(field, inner_path(path, field.name), full_name) for field in given]
         return {"type": "record", "name": name, "namespace": namespace, "fields": fields}
     if pa.types.is_list(given):
-        items = _derived(given.value_type, _inner(path, "element"), name, namespace)
+        items = _derived(given.value_type, inner_path(path, "element"), name, namespace)
         return {"type": "array", "items": _or_null(items, given.value_field)}
     if pa.types.is_map(given) and pa.types.is_string(given.key_type):
-        values = _derived(given.item_type, _inner(path, "value"), name, namespace)
+        values = _derived(given.item_type, inner_path(path, "value"), name, namespace)
         return {"type": "map", "values": _or_null(values, given.item_field)}
     if pa.types.is_decimal128(given):
         digits = {"precision": given.precision, "scale": given.scale}
         size = decimal_bytes(given.precision)
         return {"type": "fixed", "name": f"{full_name}.fixed", "size": size, "logicalType": "decimal", **digits}
-    return _derived_scalar(given) or _refuse(path, f"has type {given}, which Avro does not have")
+    return _derived_scalar(given) or refuse_column(path, f"has type {given}, which Avro does not have")
 
 
 def _derived_field(field: pa.Field, path: str, namespace: str) -> dict[str, Any]:
     if not _NAME.fullmatch(field.name):
-        _refuse(path, "has a name that Avro does not allow: use letters, digits and _ only, and no digit first")
+        refuse_column(path, "has a name that Avro does not allow: use letters, digits and _ only, and no digit first")
     return {"name": field.name, "type": _or_null(_derived(field.type, path, field.name, namespace), field)}
 
 

@@ -6,7 +6,7 @@ joins grids and strings. No Python object is made for a row.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Integers: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Unsigned: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
 
 MAX_BYTES = 2**31 - 1
 """Of all rows together: offsets of Arrow's binary type are int32."""
@@ -35,11 +36,16 @@ class EncodedRows:
 
     def append_varints(self, numbers: Integers, used: Flags | None = None) -> None:
         """Zigzag varints, as Avro's `BinaryEncoder.writeLong` writes each. Numbers of other rows are 0."""
-        raw = _zigzag(numbers)
+        self.append_unsigned_varints(zigzag(numbers), used)
+
+    def append_unsigned_varints(self, raw: Unsigned, used: Flags | None = None) -> None:
+        """Varints, as Protobuf's `CodedOutputStream.writeUInt64NoTag` writes each. Numbers of other rows are 0."""
+        if raw.itemsize == 8 and raw.max(initial=0) < 1 << 32:
+            raw = raw.astype(np.uint32)  # which is faster
         while (has_more := raw > 0x7F).any():
             self.append_bytes((raw.astype(np.uint8) & _LOW_BITS | has_more.view(np.uint8) << _MORE_BIT)[:, None], used)
             used = has_more
-            raw = raw >> 7
+            raw = np.right_shift(raw, 7, dtype=raw.dtype)
         self.append_bytes(raw.astype(np.uint8)[:, None], used)
 
     def append_bytes(self, data: Bytes, used: Flags | None = None) -> None:
@@ -111,8 +117,7 @@ def _packed(rows: int, fields: list[tuple[Bytes, Flags | None]]) -> pa.BinaryArr
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(packed)])
 
 
-def _zigzag(numbers: Integers) -> npt.NDArray[Any]:
-    """The numbers as varints have them, of 32 bits if they fit, which is faster."""
-    bits = 8 * numbers.itemsize
-    raw = (numbers << 1 ^ numbers >> bits - 1).view(f"u{numbers.itemsize}")
-    return raw if bits == 32 or raw.max(initial=0) >= 1 << 32 else raw.astype(np.uint32)
+def zigzag(numbers: Integers) -> Unsigned:
+    """Numbers near 0 as small ones: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    raw: Unsigned = (numbers << 1 ^ numbers >> 8 * numbers.itemsize - 1).view(f"u{numbers.itemsize}")
+    return raw

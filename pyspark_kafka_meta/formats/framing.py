@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import binary_array, memory_of, numbers_at, offsets_of
+from pyspark_kafka_meta.formats.protobuf_wire import varint_bytes
 from pyspark_kafka_meta.formats.values import Fault
 
 MAGIC, MAGIC_GUID = 0, 1
@@ -27,14 +28,24 @@ MAX_KINDS = 1_000
 """Of different message types in a column: more are bytes that are no message indexes."""
 
 
-def guid_frame(guid: str) -> bytes:
-    """The value of the header `id_header`. Raises ValueError if it is no GUID."""
-    return bytes([MAGIC_GUID]) + UUID(guid).bytes
+def frame(schema_id: int, id_bytes: int, message_indexes: Sequence[int] = ()) -> bytes:
+    """What precedes a value.
+
+    Args:
+        id_bytes: 4 or 8.
+        message_indexes: of Protobuf, in Confluent's frames.
+    """
+    return bytes([MAGIC]) + schema_id.to_bytes(id_bytes) + _indexes_bytes(message_indexes)
 
 
-def frame(schema_id: int, id_bytes: int) -> bytes:
-    """What precedes a value. `id_bytes` is 4 or 8."""
-    return bytes([MAGIC]) + schema_id.to_bytes(id_bytes)
+def guid_frame(guid: str, message_indexes: Sequence[int] = ()) -> bytes:
+    """The value of the header `id_header`. Args as of `frame`. Raises ValueError if it is no GUID."""
+    return bytes([MAGIC_GUID]) + UUID(guid).bytes + _indexes_bytes(message_indexes)
+
+
+def _indexes_bytes(message_indexes: Sequence[int]) -> bytes:
+    numbers = [0] if tuple(message_indexes) == (0,) else [len(message_indexes), *message_indexes]
+    return b"".join(varint_bytes(2 * number) for number in numbers) if message_indexes else b""  # zigzag
 
 
 class Unframed(NamedTuple):

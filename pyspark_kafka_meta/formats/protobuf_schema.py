@@ -7,12 +7,13 @@ numbers get columns that can hold them (Spark's `upcast.unsigned.ints`). pyarrow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.formats.protobuf_wire import wire_fields
+from pyspark_kafka_meta.formats.protobuf_wire import varint_bytes, wire_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,9 +55,9 @@ _REQUIRED, _REPEATED = 2, 3
 """`FieldDescriptorProto.Label`."""
 _PROTO3, _EDITION_2023 = 999, 1000
 """`Edition`."""
-_PRESENCE, _ENUM_TYPE, _MESSAGE_ENCODING = 1, 2, 5
+_PRESENCE, _ENUM_TYPE, _REPEATED_ENCODING, _MESSAGE_ENCODING = 1, 2, 3, 5
 """Numbers of `FeatureSet`, with the values that matter here:"""
-_IMPLICIT, _LEGACY_REQUIRED, _CLOSED, _DELIMITED = 2, 3, 2, 2
+_IMPLICIT, _LEGACY_REQUIRED, _CLOSED, _EXPANDED, _DELIMITED = 2, 3, 2, 2, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,29 @@ class Enum:
     """Attributes:
     closed: unknown numbers are unknown fields, as in proto2.
     names: by number; the first name of a number that has several.
+    numbers: by name.
     """
 
     full_name: str
     closed: bool
     names: Mapping[int, str]
+    numbers: Mapping[str, int]
 
     def name_of(self, number: int) -> str:
         """As Protobuf's Java library, and so Spark, names numbers that an open enum does not have."""
-        return self.names.get(number) or f"UNKNOWN_ENUM_VALUE_{self.full_name.rpartition('.')[2]}_{number}"
+        return self.names.get(number) or f"{self._unknown}{number}"
+
+    def number_of(self, name: str) -> int | None:
+        """The number of a name of `name_of`, or of another name in the schema; None if it is neither."""
+        if name in self.numbers:
+            return self.numbers[name]
+        number = name.removeprefix(self._unknown)
+        is_number = name != number and re.fullmatch("0|-?[1-9][0-9]{0,9}", number) and -(2**31) <= int(number) < 2**31
+        return int(number) if is_number and not self.closed else None
+
+    @property
+    def _unknown(self) -> str:
+        return f"UNKNOWN_ENUM_VALUE_{self.full_name.rpartition('.')[2]}_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +98,7 @@ class Field:
         kind: a type of .proto files, else message, enum or group.
         type_name: the full name of a message's or enum's type; else empty.
         presence: an absent field is null or `default`; without presence it is zero, false or empty.
+        packed: repeated numbers are written as one field.
         oneof: the index of the oneof in its message; None if it is in none.
         default: proto2's, as text.
     """
@@ -92,6 +108,7 @@ class Field:
     kind: str
     type_name: str = ""
     repeated: bool = False
+    packed: bool = False
     required: bool = False
     presence: bool = False
     oneof: int | None = None
@@ -127,7 +144,7 @@ class ProtobufSchema:
 
 def descriptor_set(files: Sequence[bytes]) -> bytes:
     """A serialized FileDescriptorSet of serialized FileDescriptorProtos, which is what registries return."""
-    return b"".join(b"\x0a" + _varint(len(file)) + file for file in files)
+    return b"".join(b"\x0a" + varint_bytes(len(file)) + file for file in files)
 
 
 def parse_protobuf(descriptor: bytes, message: str | None = None) -> ProtobufSchema:
@@ -155,6 +172,19 @@ def parse_protobuf(descriptor: bytes, message: str | None = None) -> ProtobufSch
     return ProtobufSchema(first, messages, types.enums, _empty_messages(messages))
 
 
+def only_file(descriptor: bytes) -> bytes:
+    """The last file of a set, a serialized FileDescriptorProto, of which the others are Protobuf's own.
+
+    Raises:
+        ValueSchemaError: there are others, which a registry must have as references.
+    """
+    *imported, file = _Node(descriptor).all(1)
+    names = [_Node(each).text(1) for each in imported]
+    if others := [name for name in names if not name.startswith("google/protobuf/")]:
+        raise ValueSchemaError(f"its Protobuf schema imports {', '.join(others[:10])}: define all types in one file")
+    return file
+
+
 def message_name(descriptor: bytes, indexes: Sequence[int]) -> str:
     """The full name of the message type at Confluent's message indexes: [1, 0] is the first type nested in the second.
 
@@ -170,6 +200,26 @@ def message_name(descriptor: bytes, indexes: Sequence[int]) -> str:
         names.append(node.text(1))
         nodes = node.all(3)
     return ".".join(names)
+
+
+def message_indexes(descriptor: bytes, message: str) -> tuple[int, ...]:
+    """The message indexes of a full name: the reverse of `message_name`.
+
+    Raises:
+        ValueSchemaError: the last file of the set does not define the type.
+    """
+    file = _Node(_Node(descriptor).all(1)[-1])
+    scope, nodes, indexes = f"{file.text(2)}." if file.text(2) else "", file.all(4), []
+    while nodes:
+        names = [scope + _Node(node).text(1) for node in nodes]
+        index = next((index for index, name in enumerate(names) if f"{message}.".startswith(f"{name}.")), None)
+        if index is None:
+            break
+        indexes.append(index)
+        if names[index] == message:
+            return tuple(indexes)
+        scope, nodes = f"{names[index]}.", _Node(nodes[index]).all(3)
+    raise ValueSchemaError(f"the message type {message} is not defined in the schema itself, but in a file it imports")
 
 
 def arrow_type(schema: ProtobufSchema) -> pa.StructType:
@@ -282,7 +332,8 @@ class _Types:
 
     def add_file(self, file: _Node) -> None:
         edition = file.number(14) or (_PROTO3 if file.text(12) == "proto3" else 0)
-        defaults = {_PRESENCE: _IMPLICIT} if edition == _PROTO3 else {} if edition else {_ENUM_TYPE: _CLOSED}
+        proto2 = {_ENUM_TYPE: _CLOSED, _REPEATED_ENCODING: _EXPANDED}
+        defaults = {_PRESENCE: _IMPLICIT} if edition == _PROTO3 else {} if edition else proto2
         features = {**defaults, **file.features(8, 50)}
         scope = f"{file.text(2)}." if file.text(2) else ""
         self._add_types(scope, file.all(4), file.all(5), features)
@@ -296,10 +347,11 @@ class _Types:
             self._add_message(scope + node.text(1), node, {**features, **node.features(7, 12)})
 
     def _add_enum(self, full_name: str, node: _Node, features: Mapping[int, int]) -> None:
+        numbers = {value.text(1): _signed(value.number(2)) for value in map(_Node, node.all(2))}
         names: dict[int, str] = {}
-        for value in map(_Node, node.all(2)):
-            names.setdefault(_signed(value.number(2)), value.text(1))
-        self.enums[full_name] = Enum(full_name, features.get(_ENUM_TYPE) == _CLOSED, names)
+        for name, number in numbers.items():
+            names.setdefault(number, name)
+        self.enums[full_name] = Enum(full_name, features.get(_ENUM_TYPE) == _CLOSED, names, numbers)
 
     def _add_message(self, full_name: str, node: _Node, features: Mapping[int, int]) -> None:
         self._add_types(f"{full_name}.", node.all(3), node.all(4), features)
@@ -318,7 +370,7 @@ def _is_entry(fields: Sequence[Field]) -> bool:
 
 
 def _parse_field(node: _Node, features: Mapping[int, int]) -> Field:
-    features = {**features, **node.features(8, 21)}
+    features, options = {**features, **node.features(8, 21)}, node.child(8)
     kind = _KINDS[node.number(5)]
     presence = features.get(_PRESENCE)
     oneof = node.number(9) if node.has(9) and not node.number(17) else None
@@ -328,6 +380,7 @@ def _parse_field(node: _Node, features: Mapping[int, int]) -> Field:
         kind="group" if kind == "message" and features.get(_MESSAGE_ENCODING) == _DELIMITED else kind,
         type_name=node.text(6).removeprefix("."),
         repeated=node.number(4) == _REPEATED,
+        packed=bool(options.number(2)) if options.has(2) else features.get(_REPEATED_ENCODING) != _EXPANDED,
         required=node.number(4) == _REQUIRED or presence == _LEGACY_REQUIRED,
         presence=presence != _IMPLICIT or node.has(9) or kind == "message",
         oneof=oneof,
@@ -366,11 +419,6 @@ class _Node:
 
 def _signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
-
-
-def _varint(number: int) -> bytes:
-    low, rest = number & 0x7F, number >> 7
-    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
 
 
 def _some(names: Mapping[str, Message]) -> str:

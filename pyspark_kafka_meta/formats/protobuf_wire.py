@@ -97,6 +97,11 @@ class Payload:
         size[rows] = 9 + more + (more & (tenth >> 7))
 
 
+def varint_bytes(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint_bytes(rest) if rest else bytes([low])
+
+
 class WireField(NamedTuple):
     """A field of one message.
 

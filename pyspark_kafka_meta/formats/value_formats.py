@@ -50,10 +50,11 @@ class Format:
         decoder: from a writer's schema to a reader's schema, compiled once in a process.
         any_of: the schema of values that have one of several schemas; None if there is none.
         encoder: of columns of a type, with a schema. None if values of the format are only read.
-        derived: the schema of a type, whose record has this full name, or any. None if `encoder` is.
+        derived: the schema of a type, whose record has this full name, or any. None if there is no rule for it.
         confluent_decoder, confluent_encoder: of values that Confluent's serializers write; None for `decoder` and
             `encoder`.
-        has_message_indexes: whether Confluent's frames end with those.
+        message_indexes: of a schema's message type, with which Confluent's frames end. None if they do not.
+        registered_text: of a schema, to register it or to look it up.
         record_name: the full name of a schema's record or message type; None if it has none.
     """
 
@@ -66,8 +67,9 @@ class Format:
     derived: Callable[[pa.DataType, str | None], SchemaText] | None = None
     confluent_decoder: Callable[[SchemaText, SchemaText], ValueDecoder] | None = None
     confluent_encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
-    has_message_indexes: bool = False
+    message_indexes: Callable[[SchemaText], tuple[int, ...]] | None = None
     record_name: Callable[[SchemaText], str | None] = lambda _: None
+    registered_text: Callable[[SchemaText], str] = lambda schema: schema.text
 
 
 @lru_cache(COMPILED_SCHEMAS)
@@ -166,6 +168,24 @@ def _protobuf_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     return protobuf_decoder(_protobuf(writer), _protobuf(reader))
 
 
+def _protobuf_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
+    from pyspark_kafka_meta.formats.protobuf_encoder import protobuf_encoder
+
+    return protobuf_encoder(_protobuf(schema), given)
+
+
+def _protobuf_indexes(schema: SchemaText) -> tuple[int, ...]:
+    from pyspark_kafka_meta.formats.protobuf_schema import message_indexes
+
+    return message_indexes(base64.b64decode(schema.text), _protobuf(schema).message)
+
+
+def _protobuf_file(schema: SchemaText) -> str:
+    from pyspark_kafka_meta.formats.protobuf_schema import only_file
+
+    return base64.b64encode(only_file(base64.b64decode(schema.text))).decode()
+
+
 @lru_cache(COMPILED_SCHEMAS)
 def _json_type(schema: SchemaText) -> pa.DataType:
     from pyspark_kafka_meta.formats.json_schema import parse_json_schema
@@ -200,7 +220,14 @@ FORMATS: Mapping[str, Format] = {
         record_name=_avro_name,
     ),
     "protobuf": Format(
-        "Protobuf", "PROTOBUF", _protobuf_type, _protobuf_decoder, has_message_indexes=True, record_name=_protobuf_name
+        "Protobuf",
+        "PROTOBUF",
+        _protobuf_type,
+        _protobuf_decoder,
+        encoder=_protobuf_encoder,
+        message_indexes=_protobuf_indexes,
+        record_name=_protobuf_name,
+        registered_text=_protobuf_file,
     ),
     "json": Format("JSON", "JSON", _json_type, _json_decoder),
 }

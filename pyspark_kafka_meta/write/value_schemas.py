@@ -1,17 +1,18 @@
 """The schemas that keys and values are written with. The driver looks them up for each batch or micro-batch; tasks get
-the compiled encoders, and never ask the registry. Follows Confluent's `AbstractKafkaAvroSerializer`.
+the compiled encoders, and never ask the registry. Follows Confluent's `AbstractKafkaAvroSerializer`, and for Protobuf
+its Python client, which registers descriptors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.framing import frame, guid_frame
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import ColumnFormat, Framing, TypedValuesOptions
-from pyspark_kafka_meta.read.typed_values.query_schemas import schema_of, schema_text
+from pyspark_kafka_meta.read.typed_values.query_schemas import given_schema, schema_of
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient
 from pyspark_kafka_meta.schema_registry.known_schemas import driver_versions
 from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
@@ -49,17 +50,18 @@ def _typed_column(
 ) -> ColumnEncoding:
     wanted = FORMATS[column.format]
     if wanted.encoder is None:
-        raise OptionError(f"'{column.column}Format' {column.format} is only for reading: write bytes or avro")
+        raise OptionError(f"'{column.column}Format' {column.format} is only for reading: write bytes, avro or protobuf")
     subject = next(iter(column.subjects(() if topic is None else (topic,))), "")
     is_framed = column.framing is not Framing.NONE
     compiled = (column.framing.is_confluents and wanted.confluent_encoder) or wanted.encoder
     try:
         schema, registered = _schema(options, column, client, subject, given)
         encoder = compiled(schema, given)
+        indexes = wanted.message_indexes(schema) if wanted.message_indexes and column.framing.is_confluents else ()
         if client is not None and options.auto_register:
-            registered = client.register(subject, wanted.registry_type, schema.text)
+            registered = client.register(subject, wanted.registry_type, wanted.registered_text(schema))
         elif client is not None and registered is None and is_framed:
-            registered = client.registered(subject, wanted.registry_type, schema.text)
+            registered = client.registered(subject, wanted.registry_type, wanted.registered_text(schema))
     except ValueSchemaError as error:
         raise ValueSchemaError(f"column {column.column} cannot be written: {error}") from None
     except UnknownSchemaError as error:
@@ -68,19 +70,19 @@ def _typed_column(
         return ColumnEncoding(column.column, encoder, b"")
     assert registered is not None, "the options refuse frames without a registry"
     if column.framing is Framing.CONFLUENT_HEADER:
-        return ColumnEncoding(column.column, encoder, b"", _header_frame(column, registered))
+        return ColumnEncoding(column.column, encoder, b"", _header_frame(column, registered, indexes))
     assert registered.schema_id is not None, "it was not looked up by its GUID"
-    return ColumnEncoding(column.column, encoder, frame(registered.schema_id, column.framing.id_bytes))
+    return ColumnEncoding(column.column, encoder, frame(registered.schema_id, column.framing.id_bytes, indexes))
 
 
-def _header_frame(column: ColumnFormat, registered: RegisteredSchema) -> bytes:
+def _header_frame(column: ColumnFormat, registered: RegisteredSchema, indexes: Sequence[int]) -> bytes:
     if registered.guid is None:
         raise OptionError(
             f"'{column.column}Framing' confluent-header needs a schema registry with GUIDs, as Confluent's has from "
             "version 8.0 on: use confluent"
         )
     try:
-        return guid_frame(registered.guid)
+        return guid_frame(registered.guid, indexes)
     except ValueError:
         raise SchemaRegistryError("the schema registry responded with a schema whose 'guid' is no GUID") from None
 
@@ -90,7 +92,7 @@ def _schema(
 ) -> tuple[SchemaText, RegisteredSchema | None]:
     """The schema to write with, as it is registered if it is known that the subject has it."""
     if column.schema is not None:
-        return SchemaText(schema_text(column, column.schema)), None
+        return given_schema(column, column.schema), None
     derived = FORMATS[column.format].derived
     if options.auto_register and derived is not None:
         return derived(given, next(iter(column.record_names), None)), None

@@ -104,15 +104,13 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
 def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
     """The schema of a column. Args and errors as of `query_schemas`; `client` is None without a registry."""
     if column.schema is not None:
-        schema, source = SchemaText(schema_text(column, column.schema)), f"option {column.column}Schema"
+        schema, source = given_schema(column, column.schema), f"option {column.column}Schema"
         subjects = column.subjects(topics)
     else:
         assert client is not None, "options without a schema need a registry"
         subjects = column.subjects(topics)
         versions = [client.version(subject, column.version) for subject in subjects]
         schema, source = schema_of(column, versions), ", ".join(map(_described, versions))
-    if column.format is ValueFormat.PROTOBUF and column.record_names:
-        schema = schema._replace(message=column.record_names[0])
     try:
         columns = str(FORMATS[column.format].arrow_type(schema))
     except ValueSchemaError as error:
@@ -120,8 +118,19 @@ def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: Registr
     return ReaderSchema(column, schema, SchemaPin(_digest(columns), fingerprint(schema), source), subjects)
 
 
-def schema_text(column: ColumnFormat, given: str) -> str:
-    """The text of `valueSchema` or `keySchema`, which may be the path of a file; of Protobuf always."""
+def given_schema(column: ColumnFormat, given: str) -> SchemaText:
+    """Of `valueSchema` or `keySchema`."""
+    return _with_message(column, SchemaText(_schema_text(column, given)))
+
+
+def _with_message(column: ColumnFormat, schema: SchemaText) -> SchemaText:
+    """The schema, of Protobuf with the message type that the options name."""
+    named = column.format is ValueFormat.PROTOBUF and column.record_names
+    return schema._replace(message=column.record_names[0]) if named else schema
+
+
+def _schema_text(column: ColumnFormat, given: str) -> str:
+    """The text, or that of a file with this path; of Protobuf always a file."""
     if column.format is not ValueFormat.PROTOBUF and given.lstrip()[:1] in ("{", "[", '"'):
         return given
     try:
@@ -156,7 +165,7 @@ def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> Schem
             )
         schemas.append(of_name[0].registered.schema)
     if len(schemas) == 1:
-        return schemas[0]
+        return _with_message(column, schemas[0])
     assert wanted.any_of is not None, "the options refuse several record names of this format"
     return wanted.any_of(schemas)
 

@@ -107,7 +107,7 @@ class ColumnDecoding(NamedTuple):
         """Add a part for each schema of a writer."""
         rows, ids, payloads, malformed = unframed.rows, unframed.schema_ids, unframed.payloads, parts.malformed
         kinds, kind = [NO_INDEXES], np.zeros(len(ids), np.intp)
-        if self.format.has_message_indexes:
+        if self.format.message_indexes is not None:
             in_headers = unframed.message_indexes
             kinds, kind, rest, faults = without_message_indexes(payloads if in_headers is None else in_headers)
             payloads = rest if in_headers is None else payloads

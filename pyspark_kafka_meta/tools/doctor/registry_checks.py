@@ -24,7 +24,7 @@ from pyspark_kafka_meta.options import (
     option_names,
 )
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
-from pyspark_kafka_meta.read.typed_values.query_schemas import reader_schema, schema_text
+from pyspark_kafka_meta.read.typed_values.query_schemas import given_schema, reader_schema
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
 
@@ -103,7 +103,8 @@ def _subject_finding(
     column: ColumnFormat, given: str, subject: str, client: RegistryClient, registers: bool
 ) -> Finding:
     """Whether the subject has the given schema of a write, or would accept it."""
-    check, kind, text = column.column, FORMATS[column.format].registry_type, schema_text(column, given)
+    check, wanted = column.column, FORMATS[column.format]
+    kind, text = wanted.registry_type, wanted.registered_text(given_schema(column, given))
     try:
         if not registers:
             schema_id = client.registered(subject, kind, text).schema_id

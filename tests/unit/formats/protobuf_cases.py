@@ -184,6 +184,13 @@ class RandomSchema:
         self._fill(message)
         return bytes(message.SerializePartialToString())
 
+    def written_payload(self) -> bytes | None:
+        """What the library writes of a message that can be columns; None if a required field is missing."""
+        message = self.message_class()
+        self._fill(message)
+        as_columns(message)
+        return bytes(message.SerializeToString(deterministic=True)) if message.IsInitialized() else None
+
     def _fill(self, message: Any) -> None:
         for field in message.DESCRIPTOR.fields:
             if not field.is_required and self.random.random() < 0.3:
@@ -307,6 +314,31 @@ def parsed(schema: RandomSchema, payload: bytes) -> Any:
     if not message.IsInitialized():
         raise ValueError("required field")
     return _expected(message)
+
+
+def as_columns(message: Any) -> None:
+    """Change a message to what the reader's columns can hold: messages without fields are absent, absent fields with a
+    default have it, times have whole microseconds, which count forward in timestamps."""
+    if message.DESCRIPTOR.full_name == "google.protobuf.Timestamp":
+        message.nanos = abs(message.nanos) // 1000 * 1000
+    if message.DESCRIPTOR.full_name == "google.protobuf.Duration":
+        message.nanos = abs(message.nanos) // 1000 * (-1000 if message.seconds < 0 else 1000)
+    for field in message.DESCRIPTOR.fields:
+        if _is_empty(field.message_type):
+            message.ClearField(field.name)
+        elif field.has_default_value and not message.HasField(field.name):
+            setattr(message, field.name, field.default_value)
+    for field, value in message.ListFields():
+        for part in _messages_in(field, value):
+            as_columns(part)
+
+
+def _messages_in(field: Any, value: Any) -> list[Any]:
+    if field.message_type is None:
+        return []
+    if not field.message_type.GetOptions().map_entry:
+        return list(value) if field.is_repeated else [value]
+    return [value[key] for key in value] if field.message_type.fields[1].message_type is not None else []
 
 
 def _expected(message: Any) -> dict[str, Any]:

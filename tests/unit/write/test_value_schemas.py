@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from pyspark_kafka_meta.errors import (
     ValueSchemaError,
 )
 from pyspark_kafka_meta.formats.avro_encoder import derived_schema
+from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import Framing, RegistryOptions, SinkOptions, default_options
 from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding
@@ -27,6 +29,7 @@ from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
 from pyspark_kafka_meta.write.value_schemas import column_encodings
+from tests.unit.read.typed_values.test_protobuf_columns import FILE, sized
 
 GIVEN = pa.struct([pa.field("id", pa.int64(), nullable=False)])
 V1 = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]})
@@ -186,10 +189,50 @@ def test_subject_that_is_missing_or_of_another_format_is_refused(registry: MockR
         column(registry)
 
 
-@pytest.mark.parametrize("name", ["json", "protobuf"])
-def test_format_that_is_only_read_is_refused(registry: MockRegistry, name: str) -> None:
-    with pytest.raises(OptionError, match=f"^'valueFormat' {name} is only for reading: write bytes or avro$"):
-        column(registry, valueFormat=name)
+@pytest.mark.parametrize(
+    ("given", "framed"),
+    [
+        ({}, b"\0\0\0\0\1\0"),
+        ({"valueRecordName": "shop.Refund"}, b"\0\0\0\0\1\2\2"),
+        ({"valueRecordName": "shop.Refund.Part"}, b"\0\0\0\0\1\4\2\0"),
+        ({"valueFraming": "none"}, b""),
+    ],
+)
+def test_frames_of_protobuf_name_the_message_type(registry: MockRegistry, given: dict[str, str], framed: bytes) -> None:
+    registry.register("t-value", base64.b64encode(FILE).decode(), kind="PROTOBUF")
+    named = {"shop.Refund": "amount", "shop.Refund.Part": "number"}.get(given.get("valueRecordName", ""), "id")
+    values = pa.array([{named: 5}, None], pa.struct([(named, pa.int32())]))
+    assert encoded(column(registry, values.type, valueFormat="protobuf", **given), values) == [
+        framed + b"\x08\x05",
+        None,
+    ]
+
+
+def test_file_of_protobuf_is_looked_up_or_registered_as_a_descriptor(registry: MockRegistry, tmp_path: Path) -> None:
+    given = {"valueFormat": "protobuf", "valueSchema": str(tmp_path / "shop.desc")}
+    (tmp_path / "shop.desc").write_bytes(descriptor_set([sized(0x0A, b"google/protobuf/any.proto"), FILE]))
+    kind = pa.struct([("id", pa.int32())])
+    assert encoded(column(None, kind, **given), pa.array([{"id": 5}], kind)) == [b"\x08\x05"]
+    with pytest.raises(UnknownSchemaError, match=r"subject t-value .* register the schema"):
+        column(registry, kind, **given)
+    assert column(registry, kind, **given, **REGISTERS).frame == b"\0\0\0\0\1\0"
+    assert column(registry, kind, **given).frame == b"\0\0\0\0\1\0"
+    (schema,) = registered(registry, "t-value")
+    assert schema == base64.b64encode(descriptor_set([FILE])).decode()
+
+    (tmp_path / "shop.desc").write_bytes(descriptor_set([sized(0x0A, b"money.proto"), FILE]))
+    with pytest.raises(ValueSchemaError, match=r"^column value cannot be written: its .* imports money.proto: define"):
+        column(registry, kind, **given)
+
+
+def test_schema_of_protobuf_is_not_derived(registry: MockRegistry) -> None:
+    with pytest.raises(OptionError, match=r"'auto.register.schemas' needs 'valueSchema' for protobuf"):
+        column(registry, valueFormat="protobuf", **REGISTERS)
+
+
+def test_format_that_is_only_read_is_refused(registry: MockRegistry) -> None:
+    with pytest.raises(OptionError, match=r"^'valueFormat' json is only for reading: write bytes, avro or protobuf$"):
+        column(registry, valueFormat="json")
     assert registry.requests == []
 
 
