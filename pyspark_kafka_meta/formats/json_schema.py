@@ -32,15 +32,21 @@ MAX_COLUMNS = 100_000
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _ANY_OF = ("anyOf", "oneOf")
 _FORMATS = ("date", "date-time")
+_NULLABLE = "anyOf null"
+"""A keyword of merged schemas: a union had null."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
     """Attributes:
     type: of the column.
+    required: places in the schema of properties that each object must have.
+    nullable: places that allow null; None if all do.
     """
 
     type: pa.DataType
+    required: frozenset[str] = frozenset()
+    nullable: frozenset[str] | None = None
 
 
 def parse_json_schema(text: str) -> JsonSchema:
@@ -53,7 +59,8 @@ def parse_json_schema(text: str) -> JsonSchema:
         document = json.loads(text)
         if isinstance(document, dict) and document.get("type") == "struct":
             return JsonSchema(_SparkTypes().type(document, "struct"))
-        return JsonSchema(_JsonSchemaTypes(document).type(document, "#", ()))
+        types = _JsonSchemaTypes(document)
+        return JsonSchema(types.type(document, "#", ()), frozenset(types.required), frozenset(types.nullable))
     except (ValueError, RecursionError):
         raise ValueSchemaError("The JSON schema is not valid JSON, or is nested too deeply.") from None
 
@@ -75,6 +82,8 @@ class _JsonSchemaTypes:
 
     def __init__(self, document: object) -> None:
         self._document, self._columns = document, _Columns()
+        self.required: set[str] = set()
+        self.nullable: set[str] = set()
 
     def type(self, schema: object, path: str, parents: tuple[str, ...]) -> pa.DataType:
         """Args:
@@ -102,6 +111,7 @@ class _JsonSchemaTypes:
         import pyarrow as pa
 
         properties, others = schema.get("properties"), schema.get("additionalProperties")
+        self.required.update(f"{path}/properties/{name}" for name in _list(schema.get("required")))
         if isinstance(properties, dict) and properties:
             return pa.struct(
                 [(name, self.type(each, f"{path}/properties/{name}", parents)) for name, each in properties.items()]
@@ -114,7 +124,10 @@ class _JsonSchemaTypes:
         """The only type of JSON Schema beside null."""
         names = schema.get("type", self._implied(schema))
         names = names if isinstance(names, list) else [names]
-        types = {name for name in names if isinstance(name, str)} - {"null"}
+        types = {name for name in names if isinstance(name, str)}
+        if "null" in types or _NULLABLE in schema:
+            self.nullable.add(path)
+        types.discard("null")
         if types == {"integer", "number"}:
             return "number"
         if len(types) != 1 or not types < {"object", "array", "string", "integer", "number", "boolean"}:
@@ -137,8 +150,7 @@ class _JsonSchemaTypes:
         if not isinstance(schema, dict):
             raise _refused(path, "it allows any value, or none")
         own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *_ANY_OF)}
-        all_of = schema.get("allOf")
-        parts = list(all_of) if isinstance(all_of, list) else []
+        parts = [*_list(schema.get("allOf"))]
         parts += [self._beside_null(schema[key], f"{path}/{key}") for key in _ANY_OF if key in schema]
         if "$ref" in schema:
             reference = schema["$ref"]
@@ -152,6 +164,8 @@ class _JsonSchemaTypes:
         for part in parts:
             resolved, parents = self._resolved(part, path, parents)
             merged = _merged(merged, resolved)
+        if any({"type": "null"} in _list(schema.get(key)) for key in _ANY_OF):
+            own[_NULLABLE] = True
         return _merged(merged, own), parents
 
     def _beside_null(self, choices: object, path: str) -> object:
@@ -176,10 +190,16 @@ class _JsonSchemaTypes:
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
+def _list(given: object) -> list[Any]:
+    return given if isinstance(given, list) else []
+
+
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The second schema after the first, with the properties of both."""
     properties = [each["properties"] for each in (first, second) if isinstance(each.get("properties"), dict)]
     both = {**first, **second}
+    if "required" in both:
+        both["required"] = [*_list(first.get("required")), *_list(second.get("required"))]
     return both if len(properties) < 2 else {**both, "properties": {**properties[0], **properties[1]}}
 
 

@@ -48,8 +48,8 @@ class Format:
         registry_type: the format's `schemaType` in a schema registry.
         arrow_type: of a column with a schema.
         decoder: from a writer's schema to a reader's schema, compiled once in a process.
+        encoder: of columns of a type, with a schema.
         any_of: the schema of values that have one of several schemas; None if there is none.
-        encoder: of columns of a type, with a schema. None if values of the format are only read.
         derived: the schema of a type, whose record has this full name, or any. None if there is no rule for it.
         confluent_decoder, confluent_encoder: of values that Confluent's serializers write; None for `decoder` and
             `encoder`.
@@ -62,8 +62,8 @@ class Format:
     registry_type: str
     arrow_type: Callable[[SchemaText], pa.DataType]
     decoder: Callable[[SchemaText, SchemaText], ValueDecoder]
+    encoder: Callable[[SchemaText, pa.DataType], ValueEncoder]
     any_of: Callable[[Sequence[SchemaText]], SchemaText] | None = None
-    encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
     derived: Callable[[pa.DataType, str | None], SchemaText] | None = None
     confluent_decoder: Callable[[SchemaText, SchemaText], ValueDecoder] | None = None
     confluent_encoder: Callable[[SchemaText, pa.DataType], ValueEncoder] | None = None
@@ -206,14 +206,27 @@ def _json_decoder_of(text: str) -> ValueDecoder:
     return json_decoder(parse_json_schema(text))
 
 
+def _json_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
+    from pyspark_kafka_meta.formats.json_encoder import json_encoder
+    from pyspark_kafka_meta.formats.json_schema import parse_json_schema
+
+    return json_encoder(parse_json_schema(schema.text), given)
+
+
+def _json_derived(given: pa.DataType, name: str | None) -> SchemaText:
+    from pyspark_kafka_meta.formats.json_encoder import derived_json_schema
+
+    return SchemaText(derived_json_schema(given, name))
+
+
 FORMATS: Mapping[str, Format] = {
     "avro": Format(
         "Avro",
         "AVRO",
         _avro_type,
         _avro_decoder,
-        _avro_union,
         _avro_encoder,
+        _avro_union,
         _avro_derived,
         _confluent_avro_decoder,
         _confluent_avro_encoder,
@@ -224,10 +237,10 @@ FORMATS: Mapping[str, Format] = {
         "PROTOBUF",
         _protobuf_type,
         _protobuf_decoder,
-        encoder=_protobuf_encoder,
+        _protobuf_encoder,
         message_indexes=_protobuf_indexes,
         record_name=_protobuf_name,
         registered_text=_protobuf_file,
     ),
-    "json": Format("JSON", "JSON", _json_type, _json_decoder),
+    "json": Format("JSON", "JSON", _json_type, _json_decoder, _json_encoder, derived=_json_derived),
 }

@@ -49,8 +49,6 @@ def _typed_column(
     client: RegistryClient | None,
 ) -> ColumnEncoding:
     wanted = FORMATS[column.format]
-    if wanted.encoder is None:
-        raise OptionError(f"'{column.column}Format' {column.format} is only for reading: write bytes, avro or protobuf")
     subject = next(iter(column.subjects(() if topic is None else (topic,))), "")
     is_framed = column.framing is not Framing.NONE
     compiled = (column.framing.is_confluents and wanted.confluent_encoder) or wanted.encoder

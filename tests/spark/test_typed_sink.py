@@ -1,7 +1,8 @@
-"""Avro keys and values that Spark writes: batches, streams, exactly once; read back by fastavro and by our source."""
+"""Typed keys and values that Spark writes: batches, streams, exactly once; read by other libraries and by us."""
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import fastavro
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import lit
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_kafka_meta.testing import MockRegistry
@@ -190,9 +191,105 @@ def test_refusals_are_errors_of_one_sentence(
     with pytest.raises(PySparkException, match="READER_FIELD_MISSING_DEFAULT_VALUE"):
         write(rows, **{"auto.register.schemas": "true"})
     assert consume(kafka.bootstrap_servers, topic) == [], "no task was started"
-    bad = rows.select(rows.value.withField("state", lit("LOST")).alias("value"))
+    bad = rows.select(rows.value.withField("state", F.lit("LOST")).alias("value"))
     with pytest.raises(PySparkException, match=r"row 0 cannot be written with the schema of value: field state is not"):
         write(bad)
+
+
+PAYMENT_FILE = """
+name: "payment.proto" package: "shop" syntax: "proto3" dependency: "google/protobuf/timestamp.proto"
+enum_type { name: "State" value { name: "NEW" number: 0 } value { name: "PAID" number: 1 } }
+message_type {
+  name: "Payment"
+  field { name: "id" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }
+  field { name: "note" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL proto3_optional: true oneof_index: 1 }
+  field { name: "total" number: 3 type: TYPE_UINT64 label: LABEL_OPTIONAL }
+  field { name: "at" number: 4 type: TYPE_MESSAGE type_name: ".google.protobuf.Timestamp" label: LABEL_OPTIONAL }
+  field { name: "state" number: 5 type: TYPE_ENUM type_name: ".shop.State" label: LABEL_OPTIONAL }
+  field { name: "parts" number: 6 type: TYPE_SINT32 label: LABEL_REPEATED }
+  field { name: "tags" number: 7 type: TYPE_MESSAGE type_name: ".shop.Payment.TagsEntry" label: LABEL_REPEATED }
+  field { name: "card" number: 8 type: TYPE_STRING label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "voucher" number: 9 type: TYPE_INT32 label: LABEL_OPTIONAL oneof_index: 0 }
+  nested_type {
+    name: "TagsEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type: TYPE_DOUBLE label: LABEL_OPTIONAL }
+  }
+  oneof_decl { name: "means" }
+  oneof_decl { name: "_note" }
+}
+"""
+PAYMENTS = """struct(
+    id,
+    IF(id % 3 = 0, NULL, concat('note ', id)) AS note,
+    CAST(id + 18446744073709550000 AS DECIMAL(20, 0)) AS total,
+    timestamp_micros(1704067200000000 + id) AS at,
+    IF(id % 2 = 0, 'NEW', 'PAID') AS state,
+    transform(sequence(0, CAST(id % 3 AS INT)), n -> -n) AS parts,
+    map('t', id / 2) AS tags,
+    IF(id % 2 = 0, 'card', NULL) AS card,
+    IF(id % 2 = 0, NULL, 0) AS voucher
+)"""
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
+def test_protobuf_is_written_and_read_back(
+    spark: SparkSession, kafka: Any, topic: str, options: dict[str, str], registry: MockRegistry, once: bool
+) -> None:
+    pytest.importorskip("google.protobuf")
+    from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]
+        descriptor_pb2,
+        descriptor_pool,
+        message_factory,
+        text_format,
+        timestamp_pb2,
+    )
+
+    file = text_format.Parse(PAYMENT_FILE, descriptor_pb2.FileDescriptorProto()).SerializeToString()
+    pool = descriptor_pool.DescriptorPool()
+    for each in (timestamp_pb2.DESCRIPTOR.serialized_pb, file):
+        pool.AddSerializedFile(each)
+    registry.register(f"{topic}-value", base64.b64encode(file).decode(), "PROTOBUF")
+    given = {**options, "valueFormat": "protobuf"}
+    rows = spark.range(0, ROWS, 1, 2).selectExpr("CAST(id AS STRING) AS key", f"{PAYMENTS} AS value")
+    rows = rows.unionByName(rows.where("key = '7'").selectExpr("'null' AS key", "IF(true, NULL, value) AS value"))
+    transactional = {"kafka.transactional.id": topic} if once else {}
+    rows.write.format("kafkameta").options(**given, **transactional).mode("append").save()
+
+    read = spark.read.format("kafkameta").option("subscribe", topic).option("kafka.isolation.level", "read_committed")
+    found = read.options(**{name: text for name, text in given.items() if name != "topic"}).load()
+    assert sorted(map(str, found.selectExpr("CAST(key AS STRING) AS key", "value").collect())) == sorted(
+        map(str, rows.collect())
+    )
+    values = {message.key(): message.value() for message in consume(kafka.bootstrap_servers, topic, "read_committed")}
+    assert values[b"null"] is None
+    payment = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Payment"))
+    data = values[b"7"] or b""
+    parsed = payment.FromString(data[6:])
+    assert data == b"\0\0\0\0\1\0" + parsed.SerializeToString(deterministic=True)
+    assert (parsed.note, parsed.parts, parsed.WhichOneof("means")) == ("note 7", [0, -1], "voucher")
+
+
+def test_json_is_written_and_read_back_also_by_spark(spark: SparkSession, topic: str, options: dict[str, str]) -> None:
+    given = {**options, "valueFormat": "json"}
+    rows = (
+        orders(spark)
+        .selectExpr("CAST(key AS STRING) AS key", "value")
+        .withColumn("value", F.col("value").dropFields("price"))
+    )
+    rows = rows.unionByName(rows.where("key = '7'").selectExpr("'null' AS key", "IF(true, NULL, value) AS value"))
+    expected = sorted(map(str, rows.collect()))
+    rows.write.format("kafkameta").options(**given, **{"auto.register.schemas": "true"}).mode("append").save()
+
+    def read(**given: str) -> DataFrame:
+        read = spark.read.format("kafkameta").option("subscribe", topic).options(**given).load()
+        return read.selectExpr("CAST(key AS STRING) AS key", "value")
+
+    del given["topic"]
+    assert sorted(map(str, read(**given).collect())) == expected
+    raw = read(**{"kafka.bootstrap.servers": options["kafka.bootstrap.servers"]})
+    by_spark = F.from_json(F.expr("CAST(substring(value, 6) AS STRING)"), rows.schema["value"].dataType.simpleString())
+    assert sorted(map(str, raw.withColumn("value", by_spark).collect())) == expected
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])

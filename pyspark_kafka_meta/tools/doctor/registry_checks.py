@@ -76,11 +76,7 @@ def registry_findings(
         else:
             yield ok("registry", what)
     for column in typed.columns:
-        if writes and FORMATS[column.format].encoder is None:
-            what = f"{column.format} is only for reading"
-            yield fail(column.column, what, f"set '{column.column}Format' to bytes or avro in writes")
-            continue
-        if typed.auto_register and column.schema is None:
+        if typed.auto_register and column.schema is None and FORMATS[column.format].derived is not None:
             yield ok(column.column, "its schema is registered by the write")
             continue
         yield (found := _column_finding(column, topics, client))

@@ -21,6 +21,7 @@ from pyspark_kafka_meta.errors import (
     ValueSchemaError,
 )
 from pyspark_kafka_meta.formats.avro_encoder import derived_schema
+from pyspark_kafka_meta.formats.json_encoder import derived_json_schema
 from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import Framing, RegistryOptions, SinkOptions, default_options
@@ -230,10 +231,12 @@ def test_schema_of_protobuf_is_not_derived(registry: MockRegistry) -> None:
         column(registry, valueFormat="protobuf", **REGISTERS)
 
 
-def test_format_that_is_only_read_is_refused(registry: MockRegistry) -> None:
-    with pytest.raises(OptionError, match=r"^'valueFormat' json is only for reading: write bytes, avro or protobuf$"):
-        column(registry, valueFormat="json")
-    assert registry.requests == []
+def test_json_has_the_subjects_schema_a_derived_one_or_none(registry: MockRegistry) -> None:
+    assert encoded(column(registry, valueFormat="json", **REGISTERS)) == [b'\0\0\0\0\1{"id":3}', None]
+    assert registered(registry, "t-value") == [derived_json_schema(GIVEN)]
+    assert encoded(column(registry, valueFormat="json")) == [b'\0\0\0\0\1{"id":3}', None]
+    schema = '{"properties": {"id": {"type": "number"}}}'
+    assert encoded(column(None, valueFormat="json", valueSchema=schema)) == [b'{"id":3}', None]
 
 
 def test_value_that_does_not_fit_is_named_by_its_row_in_the_task() -> None:

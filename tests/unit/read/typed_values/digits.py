@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.value_formats import Format, SchemaText
-from pyspark_kafka_meta.formats.values import Decoded, Fault
+from pyspark_kafka_meta.formats.values import Decoded, Fault, ValueEncoder
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,8 @@ def _type(schema: SchemaText) -> pa.DataType:
     return pa.struct([("wide", pa.string())]) if "wide" in schema.text else pa.int64()
 
 
-DIGITS = Format("Digits", "DIGITS", _type, _decoder, _any_of)
+def _encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
+    raise NotImplementedError
+
+
+DIGITS = Format("Digits", "DIGITS", _type, _decoder, _encoder, _any_of)

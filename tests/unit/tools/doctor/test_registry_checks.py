@@ -91,13 +91,6 @@ def test_schema_of_a_write_must_be_in_its_subject(registry: MockRegistry) -> Non
     )
 
 
-def test_format_that_is_only_read_is_no_format_of_a_write(registry: MockRegistry) -> None:
-    registry.register("t-value", '{"type": "object"}', kind="JSON")
-    _, value = findings(registry, "t", writes=True, valueFormat="json")
-
-    assert (value.verdict, value.what) == (Verdict.FAIL, "json is only for reading")
-
-
 def test_schema_that_a_write_registers_must_be_compatible(registry: MockRegistry) -> None:
     given = {"valueFormat": "avro", "valueSchema": '"int"', "auto.register.schemas": "true"}
     *_, new = findings(registry, "t", writes=True, **given)
