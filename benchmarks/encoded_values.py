@@ -19,10 +19,10 @@ from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]
     message_factory,
 )
 from pyspark.sql import Column
-from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.functions import from_json
+from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.functions import from_json, to_json
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.protobuf.functions import from_protobuf
+from pyspark.sql.protobuf.functions import from_protobuf, to_protobuf
 
 from pyspark_kafka_meta.formats.avro_encoder import avro_encoder, derived_schema
 from pyspark_kafka_meta.formats.avro_schema import parse_avro
@@ -77,7 +77,7 @@ class Encoded(NamedTuple):
         format: as in `valueFormat`.
         schema: as it is registered.
         values: without frames.
-        decode: Spark's own function, of a column without frames.
+        decode, encode: Spark's own functions, from and to a column without frames.
         message_indexes: the end of the frame of Protobuf.
     """
 
@@ -85,6 +85,7 @@ class Encoded(NamedTuple):
     schema: str
     values: list[bytes]
     decode: Callable[[Column], Column]
+    encode: Callable[[Column], Column]
     message_indexes: bytes = b""
 
 
@@ -134,7 +135,13 @@ def _text(rng: random.Random, low: int, high: int) -> str:
 def as_avro(kind: pa.StructType, rows: Sequence[Row]) -> Encoded:
     schema = derived_schema(kind)
     values = avro_encoder(parse_avro(schema), kind).encode(pa.array(rows, kind))
-    return Encoded("avro", schema, values.to_pylist(), partial(from_avro, jsonFormatSchema=schema))
+    return Encoded(
+        "avro",
+        schema,
+        values.to_pylist(),
+        partial(from_avro, jsonFormatSchema=schema),
+        partial(to_avro, jsonFormatSchema=schema),
+    )
 
 
 def as_protobuf(rows: Sequence[Row]) -> Encoded:
@@ -152,6 +159,7 @@ def as_protobuf(rows: Sequence[Row]) -> Encoded:
         base64.b64encode(file.SerializeToString()).decode(),
         [order(**row).SerializeToString() for row in rows],
         partial(from_protobuf, messageName=MESSAGE, binaryDescriptorSet=descriptor_set),
+        partial(to_protobuf, messageName=MESSAGE, binaryDescriptorSet=descriptor_set),
         message_indexes=b"\0",
     )
 
@@ -165,6 +173,7 @@ def as_json(rows: Sequence[Row]) -> Encoded:
         json.dumps(schema),
         [json.dumps(row).encode() for row in rows],
         lambda payload: from_json(payload.cast("string"), columns),
+        lambda value: to_json(value).cast("binary"),
     )
 
 

@@ -7,8 +7,8 @@ Protobuf or JSON; in the case nested, Avro records in an array and an array of s
 from a registry; after Spark's source, `from_avro`, `from_protobuf` or `from_json` decodes what `substring` leaves of a
 value. Before the turns, all of these must have read the same values.
 
-In the case writing, the typed rows of an Avro topic, cached in the memory of Spark, are written as Avro in the same
-frames, by this sink, and by Spark's after `to_avro`, as in `benchmarks.write_throughput`.
+In the cases of writing, the typed rows of such a topic, cached in the memory of Spark, are written in the same frames,
+by this sink, and by Spark's after `to_avro`, `to_protobuf` or `to_json`, as in `benchmarks.write_throughput`.
 
 Turns, figures, ratios and CPU seconds are those of `benchmarks.throughput`. All readers have the same columns; for a
 row of the noop sink, Spark copies each field of a typed value, or the bytes.
@@ -25,10 +25,9 @@ from typing import NamedTuple
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.avro.functions import to_avro
 
 from benchmarks import peers, write_peers
-from benchmarks.encoded_values import ENCODED, Encoded
+from benchmarks.encoded_values import ENCODED, MESSAGE, Encoded
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.jvm_source import jvm_format_jars
 from benchmarks.peers import Reader, take_turns
@@ -41,8 +40,9 @@ from pyspark_kafka_meta.options import Framing
 from pyspark_kafka_meta.testing import MockRegistry
 
 DIFFERENT_VALUES = 100_000
-WRITING, WRITTEN = "writing", "avro"
-CASES = (*ENCODED, WRITING)
+WRITTEN = {"writing": "avro", "writing_protobuf": "protobuf", "writing_json": "json"}
+"""Cases of writing, and what they write."""
+CASES = (*ENCODED, *WRITTEN)
 
 
 class TypedTopic(NamedTuple):
@@ -70,14 +70,13 @@ class TypedTopic(NamedTuple):
 
     @property
     def writers(self) -> list[Writer]:
-        """Of typed values to other topics; this sink first. Each registers no other schema than that of this topic."""
-        schema = self.encoded.schema
-        value = F.concat(F.lit(self.frame), to_avro("value", schema))
-        own = {**self.options, "valueSchema": schema, "auto.register.schemas": "true"}
+        """Of typed values to other topics; this sink first, with the schema of subject `MESSAGE`."""
+        value = F.concat(F.lit(self.frame), self.encoded.encode(F.col("value")))
+        own = {**self.options, "valueSubjectNameStrategy": "record", "valueRecordName": MESSAGE}
         return [
             Writer("kafkameta, typed", write_peers.OURS.sink, own),
             *(
-                jvm._replace(name=f"{jvm.name}, to_avro", value=value)
+                jvm._replace(name=f"{jvm.name}, to_{self.encoded.format}", value=value)
                 for jvm in (write_peers.JVM, write_peers.TUNED_JVM)
             ),
         ]
@@ -116,8 +115,9 @@ def read_turns(
 
 
 def write_turns(
-    spark: SparkSession, bootstrap_servers: str, topic: TypedTopic, rounds: int, records: int
+    registry: MockRegistry, spark: SparkSession, bootstrap_servers: str, topic: TypedTopic, rounds: int, records: int
 ) -> dict[str, list[Turn]]:
+    registry.register(MESSAGE, topic.encoded.schema, topic.encoded.format.upper())
     rows = topic.readers[0].read(spark, bootstrap_servers, topic.name).select("key", "value")
     rows.persist(StorageLevel.MEMORY_ONLY).count()
     try:
@@ -131,7 +131,8 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES), help=f"of {', '.join(CASES)}")
     arguments = parser.parse_args()
     rounds, records = arguments.rounds, arguments.records
-    jars = jvm_format_jars("avro", *({"protobuf"} & set(arguments.cases)))
+    formats = {WRITTEN.get(case, case) for case in arguments.cases}
+    jars = jvm_format_jars("avro", *({"protobuf"} & formats))
     rows = []
     with (
         brokers() as bootstrap_servers,
@@ -139,8 +140,8 @@ def main() -> None:
         MockRegistry() as registry,
     ):
         for case in arguments.cases:
-            encoded = ENCODED[WRITTEN if case == WRITING else case](DIFFERENT_VALUES)
-            take = write_turns if case == WRITING else read_turns
+            encoded = ENCODED[WRITTEN.get(case, case)](DIFFERENT_VALUES)
+            take = partial(write_turns, registry) if case in WRITTEN else read_turns
             with typed_topic(bootstrap_servers, registry, encoded, records) as topic:
                 played = take(spark, bootstrap_servers, topic, rounds, records)
             value_bytes = round(statistics.fmean(map(len, encoded.values)))
