@@ -146,8 +146,10 @@ def unframe_with_headers(values: pa.Array, in_headers: HeaderFrames) -> Unframed
     has_id[has_id] = data[starts[has_id] + 1] < 0x80
     has_guid = (magic == MAGIC_GUID) & (lengths > GUID_BYTES)
     schema_ids = np.zeros(len(rows), np.int64)
-    schema_ids[has_id] = numbers_at(data, starts[has_id] + 1, f">i{HEADER_ID_BYTES}")
-    distinct, which = np.unique(numbers_at(data, starts[has_guid] + 1, f"V{GUID_BYTES}"), return_inverse=True)
+    schema_ids[has_id] = _grid(data, starts[has_id] + 1, HEADER_ID_BYTES).view(f">i{HEADER_ID_BYTES}").ravel()
+    distinct, which = np.unique(
+        _grid(data, starts[has_guid] + 1, GUID_BYTES).view(f"V{GUID_BYTES}"), return_inverse=True
+    )
     schema_ids[has_guid] = -1 - which.ravel()
     is_framed = has_id | has_guid
     cause = f"no frame: its header {in_headers.header} is malformed"
@@ -160,6 +162,12 @@ def unframe_with_headers(values: pa.Array, in_headers: HeaderFrames) -> Unframed
         [str(UUID(bytes=guid.tobytes())) for guid in distinct],
         binary_array(data, at[is_framed], offsets[1:][is_framed] - at[is_framed]),
     )
+
+
+def _grid(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.uint8]:
+    """`width` bytes from each start."""
+    grid: npt.NDArray[np.uint8] = data[starts[:, np.newaxis] + np.arange(width)]
+    return grid
 
 
 class Indexed(NamedTuple):

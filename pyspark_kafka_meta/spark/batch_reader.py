@@ -167,13 +167,11 @@ def _read(
             for batch in TaskReader(client, options, list(columns)).read(task.ranges, task.topics):
                 yield batch.rename_columns(names)
             return
-        from pyspark_kafka_meta.read.typed_values.typed_columns import in_parts
         from pyspark_kafka_meta.spark.typed_records import typed_rows
 
         with typed_rows(schemas, task.schemas, list(columns), client.events) as rows:
             for batch in TaskReader(client, options, rows.raw_columns).read(task.ranges, task.topics):
-                for part in in_parts(batch):
-                    yield rows.convert(part).rename_columns(names)
+                yield rows.convert(batch).rename_columns(names)
 
 
 def new_writer_schemas(schemas: QuerySchemas, events: EventRecorder) -> WriterSchemas:

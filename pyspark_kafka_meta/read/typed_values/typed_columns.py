@@ -35,9 +35,6 @@ ERROR_TYPE = pa.struct([("cause", pa.string()), ("schema_id", pa.int64()), ("raw
 NO_INDEXES: tuple[int, ...] = ()
 """Of a format without message indexes."""
 LOCATION = ("topic", "partition", "offset")
-PART_BYTES = 3 * 1024 * 1024
-"""Of rows that are converted together. A decoder goes over all values once for each field, so more of them would leave
-the processor's cache in between."""
 
 
 class Malformed(NamedTuple):
@@ -170,13 +167,6 @@ class MalformedCount:
     offset: int
     cause: str
     schema_id: int | None
-
-
-def in_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of up to about `PART_BYTES`, of equal numbers of rows, without a copy."""
-    parts = max(1, -(-batch.nbytes // PART_BYTES))
-    size = -(-batch.num_rows // parts)
-    return (batch.slice(first, size) for first in range(0, batch.num_rows, size))
 
 
 class TypedRows:

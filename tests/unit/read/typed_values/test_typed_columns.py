@@ -15,14 +15,7 @@ from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
-from pyspark_kafka_meta.read.typed_values import typed_columns
-from pyspark_kafka_meta.read.typed_values.typed_columns import (
-    ColumnDecoding,
-    Malformed,
-    MalformedCount,
-    TypedRows,
-    in_parts,
-)
+from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding, Malformed, MalformedCount, TypedRows
 from tests.unit.read.typed_values.digits import DIGITS
 
 READER = SchemaText("0")
@@ -220,16 +213,6 @@ def test_headers_that_are_read_too_are_left_as_they_are() -> None:
     batch = rows.convert(records(rows, [b"5"], [[(HEADER, guid_frame(GUID))]]))
 
     assert batch.to_pylist() == [{"value": 1005, "headers": [{"key": HEADER, "value": guid_frame(GUID)}]}]
-
-
-def test_parts_of_a_batch_have_all_rows_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = records(typed_rows(["value"]), [b"%d" % number for number in range(10)])
-
-    assert [part.num_rows for part in in_parts(batch)] == [10]
-    monkeypatch.setattr(typed_columns, "PART_BYTES", batch.nbytes // 3)
-    assert [part.num_rows for part in in_parts(batch)] == [3, 3, 3, 1]
-    monkeypatch.setattr(typed_columns, "PART_BYTES", 1)
-    assert pa.Table.from_batches(in_parts(batch)).equals(pa.Table.from_batches([batch]))
 
 
 def test_only_requested_columns_are_decoded() -> None:
