@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.peers import JVM, OURS, TUNED_JVM
-from docs.generate import DOCS, results
+from docs.generate import DOCS, results, results_file
 
 COLOURS = {OURS.name: "#0b6e4f", JVM.name: "#b0413e", TUNED_JVM.name: "#d98e04"}
 BAR = 0.27
@@ -63,6 +63,8 @@ def timelines(axes: Axes, title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def draw_micro_batches() -> None:
+    if not results_file("latency_parts").exists():
+        return
     rows = [row for row in results("latency_parts") if row.get("part") in PARTS]
     figure = Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
