@@ -54,7 +54,7 @@ class Format:
         confluent_decoder, confluent_encoder: of values that Confluent's serializers write; None for `decoder` and
             `encoder`.
         message_indexes: of a schema's message type, with which Confluent's frames end. None if they do not.
-        registered_text: of a schema, to register it or to look it up.
+        registered_text: of a schema, to look it up in a registry.
         record_name: the full name of a schema's record or message type; None if it has none.
     """
 

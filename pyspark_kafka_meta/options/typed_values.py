@@ -366,8 +366,8 @@ class TypedValuesOptions:
     auto_register: bool = _rows.choice(
         "auto.register.schemas",
         {"false": False, "true": True},
-        "Whether a write registers valueSchema, or else (not of Protobuf) the schema of the DataFrame's type, in the "
-        "subject. Otherwise the subject must have it: valueSchema, or else the version of valueSchemaVersion.",
+        "Whether a write registers valueSchema, or else the schema of the DataFrame's type, in the subject; not of "
+        "Protobuf. Otherwise the subject must have it: valueSchema, or else the version of valueSchemaVersion.",
         queries=Query.WRITES,
     )
 
@@ -458,7 +458,7 @@ def _write_problems(
 ) -> Iterator[str]:
     if registers and is_given["version"] and chosen.schema is None:
         yield f"Set either 'auto.register.schemas' or '{name['version']}', not both"
-    if registers and chosen.schema is None and chosen.format is ValueFormat.PROTOBUF:
-        yield f"'auto.register.schemas' needs '{name['schema']}' for protobuf: columns do not say numbers of fields"
+    if registers and chosen.format is ValueFormat.PROTOBUF:
+        yield "'auto.register.schemas' is not supported for protobuf: register the .proto file in the registry"
     if len(chosen.record_names) > 1:
         yield f"Option '{name['record_names']}' must be one name in a write"

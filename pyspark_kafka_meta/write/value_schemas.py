@@ -1,6 +1,6 @@
 """The schemas that keys and values are written with. The driver looks them up for each batch or micro-batch; tasks get
 the compiled encoders, and never ask the registry. Follows Confluent's `AbstractKafkaAvroSerializer`, and for Protobuf
-its Python client, which registers descriptors.
+its Python client, which looks descriptors up.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _typed_column(
         encoder = compiled(schema, given)
         indexes = wanted.message_indexes(schema) if wanted.message_indexes and column.framing.is_confluents else ()
         if client is not None and options.auto_register:
-            registered = client.register(subject, wanted.registry_type, wanted.registered_text(schema))
+            registered = client.register(subject, wanted.registry_type, schema.text)
         elif client is not None and registered is None and is_framed:
             registered = client.registered(subject, wanted.registry_type, wanted.registered_text(schema))
     except ValueSchemaError as error:
