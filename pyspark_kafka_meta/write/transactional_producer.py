@@ -106,12 +106,17 @@ class TransactionalProducer:
         Raises:
             AuthorizationError, BrokerError, ConnectError: as `TransactionCoordinators.fence`.
         """
-        if self._producer == NO_PRODUCER:
+        if not self.has_id:
             deadline = self._deadline()
             producer = self._fence(deadline)
             while producer.epoch >= LAST_EPOCHS and self._client.clock() < deadline:
                 producer = self._fence(deadline)
             self._start(producer)
+
+    @property
+    def has_id(self) -> bool:
+        """Whether there is a producer id. Without one, the next transaction would fence all earlier producers."""
+        return self._producer != NO_PRODUCER
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
         """Make partitions part of the transaction. Call it before the first Produce to them.

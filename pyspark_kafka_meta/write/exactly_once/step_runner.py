@@ -211,6 +211,8 @@ class StepRunner:
         """
         producer = self._producer
         assert producer is not None, "a driver fences all others before it writes"
+        if not producer.has_id:  # its epochs are used up: to write it would take over, and perhaps from another driver
+            return False
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=producer)
             offset = self._write_records(writer, records(writer), what)

@@ -10,7 +10,9 @@ from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, WriteSettled
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, Decision
+from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS
 from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
 from tests.unit.write.writer_scene import numbered
@@ -158,3 +160,36 @@ def test_committer_that_lost_the_lead_reads_what_the_other_driver_has_decided(sc
     assert scene.cluster.coordinators.transactions[late.transactional_id].state == "Empty"  # fenced, and so aborted
     assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(1)
     assert scene.cluster.coordinators.transactions[f"{SINK}/1/0"].state == "CompleteCommit"
+
+
+def give_epoch(scene: CommitterScene, epoch: int) -> None:
+    """The next driver that takes over the sink's own id gets this epoch."""
+    scene.cluster.coordinators.init(SINK, 60_000)
+    known = scene.cluster.coordinators.transactions[SINK]
+    known.producer = known.producer._replace(epoch=epoch - 1)
+
+
+def test_driver_whose_epochs_are_used_up_hides_no_decision_of_another_driver(scene: CommitterScene) -> None:
+    """It stands still between its decision and the settled record, whose transaction would fence the other driver."""
+    give_epoch(scene, LAST_EPOCHS - 1)
+    still, other = scene.committer().runner(), scene.long_lived_committer()
+    for step in (Fence(), ReadDecisions()):
+        still.run(step)
+    first = Decision(micro_batch(0), (scene.task(0, 0),), 1)
+    assert still.run(WriteDecision(first))
+    other.commit(micro_batch(0), [], 1)
+    other.commit(micro_batch(1), [scene.task(1, 6)], 1)
+
+    assert still.run(WriteSettled(first, ())) is False
+    assert other.plan().decisions[STREAM].batch == micro_batch(1)
+
+
+@pytest.mark.parametrize("epoch", range(LAST_EPOCHS - 6, LAST_EPOCHS))
+def test_committer_whose_epochs_are_used_up_goes_on(epoch: int, scene: CommitterScene) -> None:
+    give_epoch(scene, epoch)
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    for number in range(3):
+        committer.commit(micro_batch(number), [scene.planned_task(planner, 6 * number, STREAM)], 1)
+
+    assert planner.plan(STREAM).decisions[STREAM].is_settled
+    assert scene.rows() == [*range(18)]
