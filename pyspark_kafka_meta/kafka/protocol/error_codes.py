@@ -110,6 +110,8 @@ _ACTIONS: dict[int, _Actions] = {
     ErrorCode.record_list_too_large: _Actions(Action.FAIL, Action.SPLIT),
     # A Produce with an outdated epoch gets this code; only coordinators name PRODUCER_FENCED (KIP-588).
     ErrorCode.invalid_producer_epoch: _Actions(Action.FAIL, Action.FENCED),
+    # Its coordinator has forgotten it (transactional.id.expiration.ms), or has given its id another producer.
+    ErrorCode.invalid_producer_id_mapping: _Actions(Action.FAIL, Action.FENCED),
     ErrorCode.concurrent_transactions: _Actions(Action.FAIL, Action.RETRY),
     ErrorCode.kafka_storage_error: _refresh(RefreshReason.NOT_LEADER),
     ErrorCode.listener_not_found: _refresh(RefreshReason.NO_LEADER),
@@ -138,7 +140,6 @@ _NEXT_STEPS: dict[int, str] = {
     ErrorCode.duplicate_sequence_number: _REPEAT,
     ErrorCode.invalid_producer_epoch: _REPEAT,
     ErrorCode.invalid_txn_state: f"its transaction has ended: {_REPEAT}",
-    ErrorCode.invalid_producer_id_mapping: f"its coordinator does not know the producer any more: {_REPEAT}",
     ErrorCode.transactional_id_authorization_failed: "allow this user WRITE on all transactional ids that begin with "
     "kafka.transactional.id",
     ErrorCode.unknown_producer_id: _REPEAT,

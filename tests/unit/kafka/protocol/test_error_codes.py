@@ -46,6 +46,7 @@ OTHER_WRITES = {
     45: Action.SEQUENCE,
     46: Action.DUPLICATE,
     47: Action.FENCED,
+    49: Action.FENCED,
     59: Action.SEQUENCE,
     90: Action.FENCED,
 }

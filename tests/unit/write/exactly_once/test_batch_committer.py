@@ -193,3 +193,15 @@ def test_committer_whose_epochs_are_used_up_goes_on(epoch: int, scene: Committer
 
     assert planner.plan(STREAM).decisions[STREAM].is_settled
     assert scene.rows() == [*range(18)]
+
+
+def test_committer_whose_id_was_forgotten_between_two_batches_takes_it_again(scene: CommitterScene) -> None:
+    """As after a week without rows, by transactional.id.expiration.ms."""
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
+    written = scene.planned_task(planner, 6, STREAM)
+    del scene.cluster.coordinators.transactions[SINK]
+    committer.commit(micro_batch(1), [written], 1)
+
+    assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(1)
+    assert scene.cluster.coordinators.transactions[written.transactional_id].state == "CompleteCommit"
