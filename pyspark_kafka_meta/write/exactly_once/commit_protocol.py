@@ -23,6 +23,9 @@ copies them (`WriteSettled`).
     settle one decision:       Commit, then [ReadOutcomes, Fence, ReadDecisions] if need be, WriteSettled
     settle*:                   if decisions are unsettled, settle each, then Fence and ReadDecisions again
 
+Under `TransactionVersion.V2`, a driver that has committed a batch has fenced all others for the next one too, and knows
+all decisions until another driver fences it: the first Fence and ReadDecisions then send nothing (`step_runner.Lead`).
+
 | state of a batch | its decision | its records | ends with |
 |---|---|---|---|
 | undecided | none | invisible; each transaction may be aborted | `WriteDecision`, or `AbortOpen` |
@@ -50,8 +53,9 @@ happens without a guard, and the guard. A and B are drivers of the same sink.
    Guard: `Fence` raises the epoch before copies, and after earlier decisions were settled.
 6. A broker lags behind. (1) It does not know yet that it leads the decisions topic no more, and reports an end of the
    log before the last decision. (2) The driver decides that batch again, or aborts its transactions. Guard: a record
-   that is acknowledged is at the true end. `WriteDecision` and `WriteSettled` read up to a record of their own before
-   they commit. `ConfirmDecisions` writes one for this alone, before `AbortOpen`.
+   that is acknowledged is at the true end. `WriteDecision` reads up to a record of its own before it commits, and so
+   does `WriteSettled`, unless it follows the driver's own decision without a `Fence` between them. `ConfirmDecisions`
+   writes one for this alone, before the first `AbortOpen` of a query.
 7. The next batch overtakes. (1) Its tasks write while batch 7 is decided, but not settled. (2) Records of batch 7 are
    copied after theirs: records of one key change their order. Guard: `recover` settles before the next batch begins.
 8. Owners overlap. (1) Two batch writes are decided in one series: the second decision replaces the first. (2) The first
@@ -126,7 +130,8 @@ class WriteSettled:
 
 @dataclass(frozen=True, slots=True)
 class AbortOpen:
-    """Abort the open transactions of the sink's tasks. All decided transactions have ended before. Result: None.
+    """Abort the open transactions of the sink's tasks. All transactions of decisions that were read have ended before;
+    those that another driver decides meanwhile, it copies. Result: None.
 
     Attributes:
         known: transactional ids of attempts that may have left a transaction open. The list of brokers may lack them,

@@ -24,7 +24,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
 )
 from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, Decisions, is_written
 from tests.unit.write.exactly_once.actors import Disturbance, Scenario
-from tests.unit.write.exactly_once.model import DriverModel, Requests, Row
+from tests.unit.write.exactly_once.model import SINK_ID, DriverModel, Requests, Row
 
 Mutation: TypeAlias = Callable[[Step], Protocol[Any]]
 """Yields other steps in place of a step, and returns its result."""
@@ -98,6 +98,24 @@ def settle_before_committing(_: pytest.MonkeyPatch) -> Scenario:
         return result
 
     return _scenario(mutation)
+
+
+def lead_on_after_another_fence(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    def fence(self: DriverModel) -> Requests[None]:
+        self.producer = yield self.kafka.init_producer, (SINK_ID,)
+
+    monkeypatch.setattr(DriverModel, "_fence", fence)  # goes on with the decisions of the lead nevertheless
+    return Scenario(disturbances=frozenset({Disturbance.PAUSE, Disturbance.SWITCH}))
+
+
+def settle_in_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    def mutation(step: Step) -> Protocol[Any]:
+        if isinstance(step, WriteSettled):
+            yield Fence()
+        return (yield step)
+
+    monkeypatch.setattr(commit_protocol, "_settle", _mutated(commit_protocol._settle, mutation))
+    return Scenario(disturbances=frozenset({Disturbance.PAUSE, Disturbance.SWITCH, Disturbance.CRASH}))
 
 
 def copy_nothing(_: pytest.MonkeyPatch) -> Scenario:
@@ -214,6 +232,8 @@ MUTANTS: dict[Mutant, str] = {
     ignore_being_fenced: "rows are visible although their batch is undecided",
     commit_before_deciding: "rows are visible although their batch is undecided",
     settle_before_committing: "rows are missing",
+    lead_on_after_another_fence: "rows are visible twice",
+    settle_in_an_epoch_of_its_own: "rows are visible twice",
     copy_nothing: "rows are missing",
     copy_without_reading_outcomes: "rows are visible twice",
     copy_in_a_transaction_of_its_own: "rows are visible twice",
