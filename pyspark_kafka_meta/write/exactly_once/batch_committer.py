@@ -79,10 +79,13 @@ class BatchCommitter:
     def commit(
         self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None
     ) -> None:
-        """Make a batch visible; see `commit_protocol.commit`. Keeps the lead for the next batch."""
+        """Make a batch visible; see `commit_protocol.commit`. Keeps the lead for the next micro-batch; the plan of the
+        next batch write would take it over."""
         lost = [earlier for each in transactions for earlier in earlier_attempts(each.transactional_id)]
         self._carry_out(
-            lambda: commit(batch, transactions, now_ms, lost, rows), EventKind.TRANSACTIONS_COMMITTED, leads_on=True
+            lambda: commit(batch, transactions, now_ms, lost, rows),
+            EventKind.TRANSACTIONS_COMMITTED,
+            leads_on=batch.is_stream,
         )
 
     def abort(self, tasks: int, transactions: Sequence[OpenTransaction] = (), *, all_ended: bool) -> None:

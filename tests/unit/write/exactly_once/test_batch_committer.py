@@ -11,7 +11,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, WriteSettled
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, Decision
+from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS
 from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
@@ -148,6 +148,17 @@ def test_committer_keeps_the_lead_for_its_next_batch(
     assert len(scene.network.fetches) == 1  # of decisions: nobody else can have written one after the batch's own
     assert scene.rows() == [*range(18)]
     assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(2)
+
+
+def test_committer_keeps_no_lead_that_the_plan_of_the_next_batch_write_takes_over(scene: CommitterScene) -> None:
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    committer.commit(BatchId.of_app("app", 0), [scene.planned_task(planner, 0, "app app")], 1)
+    written = scene.planned_task(planner, 6, "app app")
+    scene.network.produces.clear()
+    committer.commit(BatchId.of_app("app", 1), [written], 1)
+
+    assert len(scene.network.produces) == 2, "the decision and that it is settled: none is refused"
+    assert scene.rows() == [*range(12)]
 
 
 def test_committer_that_lost_the_lead_reads_what_the_other_driver_has_decided(scene: CommitterScene) -> None:
