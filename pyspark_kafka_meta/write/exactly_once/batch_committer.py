@@ -62,8 +62,9 @@ class BatchCommitter:
         return committer
 
     def plan(self, series: str = BATCH) -> TransactionPlan:
-        """Recover, and return what the tasks of the next batch of this series need. The decisions are confirmed at the
-        start of a stream, and before each batch write: any committer may have been at work. Raises as `recover`."""
+        """Recover, and return what the tasks of the next batch of this series need. The decisions are confirmed before
+        the first micro-batch that this process plans, and before each batch write: any committer may have been at work.
+        Raises as `recover`."""
         decisions = self.recover(confirms=series != STREAM or not self._has_planned)
         self._has_planned = True
         return replace(self._plan, decisions=decisions)

@@ -164,8 +164,8 @@ def recover(known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms:
 
     Args:
         known, guessed: transactional ids that may be open, for `AbortOpen`.
-        confirms: False if this query has confirmed the decisions before, and only its own decisions have followed: it
-            need not take over again, as only `commit` decides.
+        confirms: False if this process has confirmed the decisions before. It need not take over again, as only
+            `commit` decides: what another driver decides meanwhile, `commit` reads and settles.
 
     Raises:
         FencedError: other drivers keep taking over.
