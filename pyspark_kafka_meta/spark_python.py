@@ -19,7 +19,8 @@ from pathlib import Path
 from runpy import run_module
 from zipimport import zipimporter
 
-ARCHIVED_PACKAGES = ("pyspark", "py4j")
+ARCHIVES = {"pyspark": "pyspark.zip", "py4j": "py4j-*-src.zip"}
+"""As Spark names them. An archive of another name may have the user's modules too."""
 DAEMON_OF_TASKS = ["pyspark.daemon", "pyspark.worker"]
 MODULES_OF_TASKS = (
     "pyspark.worker",
@@ -36,16 +37,16 @@ MODULES_OF_TASKS = (
 def main() -> None:
     """Run the module as `python -m` does."""
     del sys.argv[0]
-    for package in ARCHIVED_PACKAGES:
+    for package in ARCHIVES:
         leave_archive(package)
-    if sys.argv == DAEMON_OF_TASKS and has_one_thread_for_numpy():
+    if sys.argv == DAEMON_OF_TASKS and may_fork_after_imports():
         import_for_tasks()
     run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def leave_archive(package: str) -> None:
     """Take Spark's archive of the package from the path, if the same release is installed, or in Spark's own folder."""
-    for archive in [entry for entry in sys.path if entry.endswith(".zip") and Path(entry).name.startswith(package)]:
+    for archive in [entry for entry in sys.path if Path(entry).match(ARCHIVES[package])]:
         others, of_spark = [entry for entry in sys.path if entry != archive], str(Path(archive).parent.parent)
         for folders in (others, [of_spark, *others]):
             if _has_release_of(archive, package, folders):
@@ -63,17 +64,19 @@ def _has_release_of(archive: str, package: str, folders: list[str]) -> bool:
     return False
 
 
-def has_one_thread_for_numpy() -> bool:
+def may_fork_after_imports() -> bool:
     """Whether numpy's OpenBLAS starts no thread when it is imported: a process that forks should have none. Spark sets
-    OMP_NUM_THREADS to spark.task.cpus, unless the user sets it."""
-    return os.environ.get("OMP_NUM_THREADS") == "1"
+    OMP_NUM_THREADS to spark.task.cpus, unless the user sets it. On macOS numpy imports Apple's libraries, which may
+    crash in a fork."""
+    threads = [os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")]
+    return sys.platform == "linux" and next(filter(None, threads), None) == "1"
 
 
 def import_for_tasks() -> None:
     """Call it before workers are forked. Afterwards the process has one thread, no connection and no open file."""
     # No thread of jemalloc in pyarrow, which a fork would end.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    with suppress(ImportError):  # the worker reports it
+    with suppress(Exception):  # an incompatible library may raise any error; the tasks that need it report it
         for module in MODULES_OF_TASKS:
             import_module(module)
     if "numpy.random" in sys.modules:  # numpy before 2 imports it: workers would draw the same numbers

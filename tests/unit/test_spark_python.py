@@ -15,7 +15,7 @@ from zipfile import ZipFile
 import pyspark
 import pytest
 
-from pyspark_kafka_meta.spark_python import leave_archive
+from pyspark_kafka_meta.spark_python import leave_archive, may_fork_after_imports
 
 ROOT = Path(__file__).parent.parent.parent
 ARCHIVES = sorted(map(str, Path(pyspark.__path__[0], "python", "lib").glob("*.zip")))
@@ -74,6 +74,36 @@ def test_a_worker_for_planning_has_no_imports_of_tasks() -> None:
     assert "libarrow" not in libraries
 
 
+def test_a_daemon_starts_where_a_library_cannot_be_imported(tmp_path: Path) -> None:
+    """For the tasks that need no Kafka."""
+    (tmp_path / "pyarrow.py").write_text("raise ValueError('numpy.dtype size changed')")
+    path = os.pathsep.join([*ARCHIVES, str(tmp_path), str(ROOT)])
+    with started_daemon("pyspark.worker", OMP_NUM_THREADS="1", PYTHONPATH=path) as (_, port):
+        assert port > 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "threads", "may_fork"),
+    [
+        ("linux", {"OMP_NUM_THREADS": "1"}, True),
+        ("linux", {}, False),
+        ("linux", {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "4"}, False),
+        ("linux", {"OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "1"}, True),
+        ("darwin", {"OMP_NUM_THREADS": "1"}, False),
+    ],
+)
+def test_only_a_process_that_starts_no_threads_imports_before_it_forks(
+    monkeypatch: pytest.MonkeyPatch, platform: str, threads: dict[str, str], may_fork: bool
+) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, number in threads.items():
+        monkeypatch.setenv(name, number)
+    monkeypatch.setattr(sys, "platform", platform)
+
+    assert may_fork_after_imports() == may_fork
+
+
 def test_workers_draw_different_random_numbers() -> None:
     """Also where numpy imports numpy.random."""
     code = """
@@ -96,8 +126,8 @@ for _ in range(2):
 
 def test_spark_is_imported_from_where_it_is_installed() -> None:
     code = """
-from pyspark_kafka_meta.spark_python import ARCHIVED_PACKAGES, leave_archive
-for package in ARCHIVED_PACKAGES:
+from pyspark_kafka_meta.spark_python import ARCHIVES, leave_archive
+for package in ARCHIVES:
     leave_archive(package)
 import py4j, pyspark
 print(pyspark.__file__, py4j.__file__)
@@ -142,6 +172,20 @@ def test_an_archive_stays_unless_a_folder_has_the_same_release(
     leave_archive("pyspark")
 
     assert sys.path == [str(folders[name]) for name in then]
+
+
+def test_an_archive_of_the_users_modules_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_package(tmp_path, "4.3.0")
+    path = [str(tmp_path / "pyspark_with_jobs.zip"), str(tmp_path)]
+    with ZipFile(path[0], "w") as archive:
+        for name in ("pyspark/__init__.py", "pyspark/version.py"):
+            archive.write(tmp_path / name, name)
+        archive.writestr("jobs.py", "")
+    monkeypatch.setattr(sys, "path", list(path))
+
+    leave_archive("pyspark")
+
+    assert sys.path == path
 
 
 def write_package(folder: Path, release: str) -> None:
