@@ -171,15 +171,15 @@ def _worker_python() -> Finding:
     found = shutil.which(command)
     report = None if found is None else _output([found, "-c", _PYTHON_REPORT])
     started = command if given else found or command
-    return judge_worker_python(started, given is not None, report, sys.version_info[:2], _faster(found))
+    faster = None if found is None or report is None else _faster(Path(found), report)
+    return judge_worker_python(started, given is not None, report, sys.version_info[:2], faster)
 
 
-def _faster(python: str | None) -> Path | None:
-    """The command of this package beside the Python, unless it is that command."""
-    if python is None:
-        return None
-    beside = Path(python).with_name("kafkameta-python")
-    return beside if beside.exists() and beside != Path(python) else None
+def _faster(python: Path, report: str) -> Path | None:
+    """The command of this package beside the Python, unless it is that command, or starts another Python."""
+    beside = python.with_name("kafkameta-python")
+    is_another = beside != python and beside.exists()
+    return beside if is_another and _output([str(beside), "-c", _PYTHON_REPORT]) == report else None
 
 
 def _java() -> Finding:

@@ -169,6 +169,19 @@ def test_the_faster_python_beside_the_workers_python_is_proposed(
     assert (f"PYSPARK_PYTHON={tmp_path}/kafkameta-python starts it faster" in found.what) == proposed
 
 
+def test_a_command_that_starts_another_python_is_not_proposed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As beside the python3.12 of a machine whose python is older."""
+    for name in ("python3", "kafkameta-python"):
+        (tmp_path / name).symlink_to(sys.executable)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "python3"))
+    reports = {"python3": [sys.version_info[:2], []], "kafkameta-python": [(3, 9), ["kio"]]}
+    monkeypatch.setattr(machine_checks, "_output", lambda command: json.dumps(reports.get(Path(command[0]).name)))
+
+    (found,) = [one for one in machine_checks.machine_findings() if one.check == "PYSPARK_PYTHON"]
+    assert found.verdict is OK
+    assert "kafkameta-python" not in found.what
+
+
 def test_the_python_and_the_java_that_the_environment_names_are_tried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
