@@ -37,7 +37,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import take_turns
+from benchmarks.peers import TUNED_JVM, take_turns
 from benchmarks.spans import FOLDER, Span, recorded
 from benchmarks.timed_source import READY_ROWS, IdleSource, TimedSource
 from benchmarks.topics import new_topic, trickle
@@ -77,7 +77,6 @@ class Pipeline(NamedTuple):
 
 KAFKA = ("kafka", "timed")
 RATE = {"rowsPerBatch": str(READY_ROWS), "numPartitions": "1"}
-JVM = "JVM source and sink"
 PIPELINES = (
     Pipeline("rows of the JVM, noop sink", "rate-micro-batch", "noop", RATE),
     Pipeline("rows of Python, noop sink", "idle", "noop"),
@@ -86,7 +85,8 @@ PIPELINES = (
     Pipeline("rows of the JVM, kafkameta", "rate-micro-batch", "timed", RATE),
     Pipeline("kafkameta", "timed", "timed"),
     Pipeline("kafkameta, exactly once", "timed", "timed", {}, {"kafka.transactional.id": "parts"}),
-    Pipeline(JVM, "kafka", "kafka"),
+    Pipeline("JVM source and sink, defaults", "kafka", "kafka"),
+    Pipeline("JVM source, tuned, and sink, defaults", TUNED_JVM.source, "kafka", TUNED_JVM.options),
 )
 FEWER_PROCESSES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
