@@ -18,7 +18,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import shortened
-from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_short_text
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_secret, parse_short_text, parse_text
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap, unknown_option
 from pyspark_kafka_meta.validators import INT32_MAX
 
@@ -175,6 +175,13 @@ class Rows:
         """An option whose value is any text of one line, such as a name."""
         error = f"Option '{name}' must be at most 255 printable characters"
         return self.option(name, default, parse_short_text, error, doc, **columns)
+
+    def text(self, name: str, doc: str) -> Any:
+        """An option without a default, whose value is any text."""
+        return self.option(name, None, parse_text, f"Option '{name}' must not be empty", doc)
+
+    def secret(self, name: str, doc: str) -> Any:
+        return self.option(name, None, parse_secret, f"Option '{name}' must not be empty", doc)
 
 
 def option_field(option: Option) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options.jaas import EXTENSION, JaasLogin, parse_jaas
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, options_of
-from pyspark_kafka_meta.options.parsers import Secret, parse_choice, parse_secret, parse_text
+from pyspark_kafka_meta.options.parsers import Secret, parse_choice
 
 logger = logging.getLogger(__name__)
 
@@ -168,14 +168,6 @@ MECHANISMS = {mechanism.name: mechanism for mechanism in _ROWS}
 _rows = Rows(Section.SECURITY, Query.CONNECTED)
 
 
-def _text(name: str, doc: str) -> Any:
-    return _rows.option(name, None, parse_text, f"Option '{name}' must not be empty", doc)
-
-
-def _secret(name: str, doc: str) -> Any:
-    return _rows.option(name, None, parse_secret, f"Option '{name}' must not be empty", doc)
-
-
 def _one_of(name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
     parse = partial(parse_choice, values={choice: choice for choice in choices})
     return _rows.option(
@@ -224,23 +216,27 @@ class SecurityOptions:
     """
 
     protocol: str = _one_of("kafka.security.protocol", "PLAINTEXT", _PROTOCOLS, "")
-    truststore_location: str | None = _text(
+    truststore_location: str | None = _rows.text(
         "kafka.ssl.truststore.location",
         "File with trusted authorities, PEM or PKCS#12. Default: the system's authorities.",
     )
-    truststore_password: Secret | None = _secret("kafka.ssl.truststore.password", "Password of a PKCS#12 truststore.")
+    truststore_password: Secret | None = _rows.secret(
+        "kafka.ssl.truststore.password", "Password of a PKCS#12 truststore."
+    )
     truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12. Default: detected.")
-    truststore_certificates: str | None = _text("kafka.ssl.truststore.certificates", "Trusted authorities as PEM text.")
-    keystore_location: str | None = _text(
+    truststore_certificates: str | None = _rows.text(
+        "kafka.ssl.truststore.certificates", "Trusted authorities as PEM text."
+    )
+    keystore_location: str | None = _rows.text(
         "kafka.ssl.keystore.location", "File with the client's private key and certificates, PEM or PKCS#12."
     )
-    keystore_password: Secret | None = _secret("kafka.ssl.keystore.password", "Password of a PKCS#12 keystore.")
+    keystore_password: Secret | None = _rows.secret("kafka.ssl.keystore.password", "Password of a PKCS#12 keystore.")
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
-    keystore_key: Secret | None = _secret("kafka.ssl.keystore.key", "The client's private key as PEM text.")
-    keystore_certificate_chain: str | None = _text(
+    keystore_key: Secret | None = _rows.secret("kafka.ssl.keystore.key", "The client's private key as PEM text.")
+    keystore_certificate_chain: str | None = _rows.text(
         "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
     )
-    key_password: Secret | None = _secret("kafka.ssl.key.password", "Password of an encrypted PEM private key.")
+    key_password: Secret | None = _rows.secret("kafka.ssl.key.password", "Password of an encrypted PEM private key.")
     checks_host_name: bool = _rows.option(
         "kafka.ssl.endpoint.identification.algorithm",
         "https",
@@ -249,8 +245,8 @@ class SecurityOptions:
         "https: broker certificates must match the host name. Empty: no check, with a warning.",
     )
     sasl_mechanism: str | None = _one_of("kafka.sasl.mechanism", None, tuple(MECHANISMS), "Required for SASL: ")
-    sasl_username: str | None = _text("kafka.sasl.username", "User name for PLAIN and SCRAM.")
-    sasl_password: Secret | None = _secret("kafka.sasl.password", "Password for PLAIN and SCRAM.")
+    sasl_username: str | None = _rows.text("kafka.sasl.username", "User name for PLAIN and SCRAM.")
+    sasl_password: Secret | None = _rows.secret("kafka.sasl.password", "Password for PLAIN and SCRAM.")
     sasl_jaas_config: JaasLogin | None = _rows.option(
         "kafka.sasl.jaas.config",
         None,
@@ -267,17 +263,17 @@ class SecurityOptions:
         "For OAUTHBEARER: module:Class, created without arguments, with a thread-safe method `token()`. An OSError "
         "is retried for a while; any other exception ends the query.",
     )
-    oauth_token_endpoint_url: str | None = _text(
+    oauth_token_endpoint_url: str | None = _rows.text(
         "kafka.sasl.oauthbearer.token.endpoint.url",
         "For OAUTHBEARER: OpenID Connect token endpoint for client credentials.",
     )
-    oauth_client_id: str | None = _text(
+    oauth_client_id: str | None = _rows.text(
         "kafka.sasl.oauthbearer.client.credentials.client.id", "Client id for the token endpoint."
     )
-    oauth_client_secret: Secret | None = _secret(
+    oauth_client_secret: Secret | None = _rows.secret(
         "kafka.sasl.oauthbearer.client.credentials.client.secret", "Client secret for the token endpoint."
     )
-    oauth_scope: str | None = _text("kafka.sasl.oauthbearer.scope", "Scope for the token endpoint.")
+    oauth_scope: str | None = _rows.text("kafka.sasl.oauthbearer.scope", "Scope for the token endpoint.")
     oauth_extensions: tuple[tuple[str, str], ...] | None = _rows.option(
         "kafka.sasl.oauthbearer.extensions",
         None,
@@ -285,7 +281,7 @@ class SecurityOptions:
         "Option 'kafka.sasl.oauthbearer.extensions' must be name=value between commas, with names of letters",
         "SASL extensions, as logicalCluster=lkc-1,identityPoolId=pool-1.",
     )
-    kerberos_service_name: str | None = _text(
+    kerberos_service_name: str | None = _rows.text(
         "kafka.sasl.kerberos.service.name", "For GSSAPI: service name in the brokers' principals, usually kafka."
     )
 

@@ -1,27 +1,22 @@
-"""The options of typed keys and values: their format, their schemas, and the schema registry.
+"""The options of typed keys and values: their format, their schemas, and what becomes of malformed ones.
 
-Names of `schema.registry.*` and the subject name strategies are those of Confluent's serializers
-(`AbstractKafkaSchemaSerDeConfig`). An error never repeats a value of these options that may be a secret.
+The subject name strategies are those of Confluent's serializers (`AbstractKafkaSchemaSerDeConfig`).
 """
 # ruff: noqa: RUF009 (the default of a field is an option, made by a function)
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, options_of
-from pyspark_kafka_meta.options.parsers import Secret, parse_choice, parse_number, parse_secret, parse_text
-from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions, package_problems
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
+from pyspark_kafka_meta.options.registry import RegistryOptions
 from pyspark_kafka_meta.validators import INT32_MAX, non_empty
-
-logger = logging.getLogger(__name__)
 
 LATEST_VERSION = "latest"
 
@@ -72,169 +67,10 @@ class OnMalformedRecord(StrEnum):
     RECORD = "record"
 
 
-# --- the registry -----------------------------------------------------------------------------------------------------
-
 _rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)
 
 
-def _text(name: str, doc: str) -> Any:
-    return _rows.option(name, None, parse_text, f"Option '{name}' must not be empty", doc)
-
-
-def _secret(name: str, doc: str) -> Any:
-    return _rows.option(name, None, parse_secret, f"Option '{name}' must not be empty", doc)
-
-
-def _parse_urls(text: str) -> tuple[str, ...]:
-    """The URLs without a slash at the end, without duplicates."""
-    urls = (_parse_url(url.strip()) for url in text.split(",") if url.strip())
-    return non_empty(tuple(dict.fromkeys(urls)))
-
-
-def _parse_url(url: str) -> str:
-    if url.startswith("mock://"):
-        raise ValueError("the processes of a Spark query share no mock:// registry; in tests use testing.MockRegistry")
-    if "@" in url:  # a password may precede it
-        raise ValueError("a URL must have no login: use schema.registry.basic.auth.user.info")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError
-    if parts.port == 0:  # the property raises ValueError for other ports that do not exist
-        raise ValueError
-    return url.rstrip("/")
-
-
-def _parse_host(text: str) -> str:
-    host = text.strip()
-    if not re.fullmatch(r"[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", host):
-        raise ValueError
-    return host
-
-
-def _parse_user_info(text: str) -> Secret:
-    if not re.match(r"[^:\s]+:.", text):
-        raise ValueError
-    return Secret(text)
-
-
-def _parse_token(text: str) -> Secret:
-    """Without the line break at the end of a token's file. Python's HTTP client repeats a header that it refuses."""
-    token = text.strip()
-    if not re.fullmatch(r"[!-~]+", token):
-        raise ValueError
-    return Secret(token)
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryOptions:
-    """Where the schema registry is, and how requests to it are authenticated and encrypted.
-
-    Attributes:
-        user_info: `user:password`.
-    """
-
-    urls: tuple[str, ...] | None = _rows.option(
-        "schema.registry.url",
-        None,
-        _parse_urls,
-        "Option 'schema.registry.url' must be http://host:port or https://host:port, several separated by commas",
-        "URL of a schema registry with Confluent's API; of several, separated by commas, the next is tried if one "
-        "fails. Apicurio has this API at /apis/ccompat/v7.",
-    )
-    user_info: Secret | None = _rows.option(
-        "schema.registry.basic.auth.user.info",
-        None,
-        _parse_user_info,
-        "Option 'schema.registry.basic.auth.user.info' must be user:password",
-        "Login at the registry as user:password, or API key and secret.",
-    )
-    bearer_token: Secret | None = _rows.option(
-        "schema.registry.bearer.auth.token",
-        None,
-        _parse_token,
-        "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
-        "Token for the registry, instead.",
-    )
-    timeout_ms: int = _rows.number(
-        "schema.registry.timeout.ms", "60000", "Maximum duration of a request to the registry with its retries.", low=1
-    )
-    proxy_host: str | None = _rows.option(
-        "schema.registry.proxy.host",
-        None,
-        _parse_host,
-        "Option 'schema.registry.proxy.host' must be the name or address of a host, without port and scheme",
-        "HTTP proxy for requests to the registry, without a login. HTTPS_PROXY and the like have no effect.",
-    )
-    proxy_port: int | None = _rows.number("schema.registry.proxy.port", None, "Port of the proxy.", low=1, high=65_535)
-    truststore_location: str | None = _text(
-        "schema.registry.ssl.truststore.location", "As kafka.ssl.truststore.location, for the registry."
-    )
-    truststore_password: Secret | None = _secret(
-        "schema.registry.ssl.truststore.password", "As kafka.ssl.truststore.password."
-    )
-    truststore_certificates: str | None = _text(
-        "schema.registry.ssl.truststore.certificates", "As kafka.ssl.truststore.certificates."
-    )
-    keystore_location: str | None = _text("schema.registry.ssl.keystore.location", "As kafka.ssl.keystore.location.")
-    keystore_password: Secret | None = _secret(
-        "schema.registry.ssl.keystore.password", "As kafka.ssl.keystore.password."
-    )
-    keystore_key: Secret | None = _secret("schema.registry.ssl.keystore.key", "As kafka.ssl.keystore.key.")
-    keystore_certificate_chain: str | None = _text(
-        "schema.registry.ssl.keystore.certificate.chain", "As kafka.ssl.keystore.certificate.chain."
-    )
-    key_password: Secret | None = _secret("schema.registry.ssl.key.password", "As kafka.ssl.key.password.")
-
-    @classmethod
-    def of(cls, given: GivenOptions) -> RegistryOptions | None:
-        """None without `schema.registry.url`. Allowed but weak options are logged."""
-        options = cls(**given.values(cls))
-        if given.has_invalid(cls):
-            return options
-        problems = list(_registry_problems(given, options))
-        given.refuse(problems)
-        if options.urls is None:
-            return None
-        has_secret = options.user_info is not None or options.bearer_token is not None
-        if not problems and has_secret and any(url.startswith("http://") for url in options.urls):
-            logger.warning("schema.registry.url is not https: the login is sent unencrypted")
-        return options
-
-    @property
-    def security(self) -> SecurityOptions:
-        """The TLS options in the form of a broker's."""
-        names = [name for name in options_of(RegistryOptions) if name.startswith(("truststore_", "key"))]
-        return replace(PLAINTEXT, protocol="SSL", **{name: getattr(self, name) for name in names})
-
-
-def _registry_problems(given: GivenOptions, options: RegistryOptions) -> Iterator[str]:
-    others = given.given(RegistryOptions, *(name for name in options_of(RegistryOptions) if name != "urls"))
-    if options.urls is None:
-        yield from (f"Option '{name}' has no effect without 'schema.registry.url'" for name in others)
-        return
-    tls = [name for name in others if name.startswith("schema.registry.ssl.")]
-    if tls and not any(url.startswith("https://") for url in options.urls):
-        yield f"Option '{tls[0]}' has no effect without TLS: begin 'schema.registry.url' with https://"
-    for one, other in (
-        ("user_info", "bearer_token"),
-        ("truststore_location", "truststore_certificates"),
-        ("keystore_location", "keystore_key"),
-    ):
-        if len(names := given.given(RegistryOptions, one, other)) == 2:
-            yield f"Set either '{names[0]}' or '{names[1]}', not both"
-    for pair in (("keystore_key", "keystore_certificate_chain"), ("proxy_host", "proxy_port")):
-        if len(given.given(RegistryOptions, *pair)) == 1:
-            one, other = (options_of(RegistryOptions)[field].name for field in pair)
-            yield f"Options '{one}' and '{other}' must be set together"
-    if options.keystore_location or options.keystore_key:
-        yield from package_problems("A client certificate", "cryptography")
-
-
-# --- keys and values --------------------------------------------------------------------------------------------------
-
-
 def _parse_version(text: str) -> int | str:
-
     return LATEST_VERSION if text.strip().lower() == LATEST_VERSION else parse_number(text, 1, INT32_MAX)
 
 
@@ -250,7 +86,7 @@ def _format(side: str, doc: str) -> Any:
 
 
 def _schema(side: str, doc: str) -> Any:
-    return _text(f"{side}Schema", doc)
+    return _rows.text(f"{side}Schema", doc)
 
 
 def _version(side: str, doc: str) -> Any:
