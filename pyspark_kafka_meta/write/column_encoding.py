@@ -67,3 +67,14 @@ class ColumnEncoding:
         return pa.ListArray.from_arrays(
             number_array(offsets), pa.concat_arrays([items, header]).take(number_array(order)), type=headers.type
         )
+
+    def without_header(self, headers: pa.ListArray) -> pa.ListArray:
+        """The records' headers without those that name a schema, as rows have that were read with them: readers prefer
+        a header to the frame before the value."""
+        if header_frames(headers, self.column) is None:
+            return headers
+        items, counts = headers.flatten(), pc.list_value_length(headers).fill_null(0).to_numpy()
+        is_kept = pc.fill_null(pc.not_equal(items.field("key"), id_header(self.column)), True)
+        kept = np.append(0, np.cumsum(is_kept.to_numpy(zero_copy_only=False)))
+        offsets = kept[np.append(0, np.cumsum(counts))].astype(np.int32)
+        return pa.ListArray.from_arrays(number_array(offsets), items.filter(is_kept), type=headers.type)

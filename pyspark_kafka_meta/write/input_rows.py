@@ -135,6 +135,8 @@ def _rows(batch: pa.RecordBatch, columns: SinkColumns, first_row: int, now_ms: i
         if typed.header_frame:
             headers = pa.nulls(len(batch), _HEADERS) if headers is None else headers
             headers = typed.with_header(headers, key if name == "key" else value)
+        elif typed.frame and headers is not None:
+            headers = typed.without_header(headers)
     records = Records(
         pa.nulls(len(batch), pa.binary()) if key is None else key,
         value,

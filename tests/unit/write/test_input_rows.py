@@ -124,6 +124,30 @@ def test_headers_of_schemas_need_no_column_of_headers() -> None:
     ]
 
 
+def test_a_frame_takes_the_place_of_a_header_that_named_the_schema() -> None:
+    """Readers prefer the header, which a row has that was read with it. Other columns keep theirs."""
+    long = ColumnEncoding("value", avro_encoder(Primitive("long"), pa.int64()), b"\0\0\0\0\7")
+    of_key, of_value, other = ("__key_schema_id", b"\1key"), (ID_HEADER, b"\1guid"), ("a", b"x")
+    headers = [[of_value], [other, of_value, of_key], None, [], [of_value, of_value, other], [(ID_HEADER, None)]]
+    batch = pa.record_batch(
+        {
+            "value": pa.array(range(6), pa.int64()),
+            "headers": pa.array(headers, records_arrow_schema(["headers"]).field(0).type),
+        }
+    ).slice(1)
+
+    (chunk,) = read([batch], replace(VALUE, headers=1, typed={"value": long}))
+
+    assert chunk.records.headers is not None
+    assert [[tuple(each.values()) for each in row or ()] for row in chunk.records.headers.to_pylist()] == [
+        [other, of_key],
+        [],
+        [],
+        [other],
+        [],
+    ]
+
+
 def test_typed_rows_that_do_not_fit_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As rows of many defaults, which have no bytes in Spark's batch."""
     monkeypatch.setattr("pyspark_kafka_meta.formats.encoded_rows.MAX_BYTES", 1)
