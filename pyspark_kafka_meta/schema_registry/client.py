@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 from pyspark_kafka_meta.errors import (
     ConnectError,
@@ -346,7 +346,7 @@ class RegistryClient:
         parts = urlsplit(url)
         connection = self._connection(parts, remaining_s(deadline))
         is_proxied = self._options.proxy_host is not None and parts.scheme == "http"
-        target = url if is_proxied else url[url.index(parts.netloc) + len(parts.netloc) :]
+        target = url if is_proxied else urlunsplit(parts._replace(scheme="", netloc=""))
         try:
             data = None if body is None else json.dumps(body).encode()
             connection.request(method, target, data, self._headers)
@@ -357,14 +357,16 @@ class RegistryClient:
 
     def _connection(self, parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
         assert parts.hostname is not None
+        default = http.client.HTTP_PORT if parts.scheme == "http" else http.client.HTTPS_PORT
+        registry = parts.hostname, parts.port or default  # without a port, the end of an IPv6 address would be taken
         proxy_host = self._options.proxy_host
-        host, port = (parts.hostname, parts.port) if proxy_host is None else (proxy_host, self._options.proxy_port)
+        host, port = registry if proxy_host is None else (proxy_host, self._options.proxy_port)
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=timeout_s)
         context = tls_context(self._options.security)
         connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
         if proxy_host is not None:
-            connection.set_tunnel(parts.hostname, parts.port)
+            connection.set_tunnel(*registry)
         return connection
 
     def _content(self, url: str, asked: _Asked, status: int, data: bytes) -> Any:

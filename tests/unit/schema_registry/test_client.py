@@ -163,6 +163,22 @@ def test_what_the_registry_does_not_have_is_an_error_of_its_own(registry: MockRe
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(("url", "host"), [("http://h", "h"), ("http://[2001:db8::5]", "2001:db8::5")])
+def test_any_host_and_the_default_port_are_asked(
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch, url: str, host: str
+) -> None:
+    asked, connect, served = [], socket.create_connection, urlsplit(registry.url)
+
+    def connected(address: tuple[str, int], *_: object) -> socket.socket:
+        asked.append(address)
+        return connect((served.hostname or "", served.port or 0))
+
+    monkeypatch.setattr(socket, "create_connection", connected)
+
+    assert RegistryClient(options(url)).subjects() == []
+    assert (asked, registry.requests) == ([(host, 80)], ["GET /subjects"])
+
+
 def test_a_name_that_no_host_can_have_is_one_sentence() -> None:
     with pytest.raises(SchemaRegistryError, match=r"cannot reach the schema registry at http://a\.\.b"):
         RegistryClient(options("http://a..b", timeout_ms=1)).subjects()
