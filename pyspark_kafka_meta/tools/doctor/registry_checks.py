@@ -100,8 +100,9 @@ def _subject_finding(
 ) -> Finding:
     """Whether the subject has the given schema of a write, or would accept it."""
     check, wanted = column.column, FORMATS[column.format]
-    kind, text = wanted.registry_type, wanted.registered_text(given_schema(column, given))
+    kind = wanted.registry_type
     try:
+        text = wanted.registered_text(given_schema(column, given))
         if not registers:
             schema_id = client.registered(subject, kind, text).schema_id
             return ok(check, f"subject {subject} has this schema, with id {schema_id}")
@@ -110,6 +111,8 @@ def _subject_finding(
         if registers:
             return ok(check, f"subject {subject} is new, and the write registers this schema")
         return fail(check, str(error), f"{_FIXES[UnknownSchemaError]}; or set auto.register.schemas")
+    except ValueSchemaError as error:
+        return fail(check, str(error), _OTHER_FIX)
     except SchemaRegistryError as error:
         return _failure(check, error)
     if refusals is None:

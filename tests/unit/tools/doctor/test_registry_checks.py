@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, registry_checks
 from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
+from tests.unit.read.typed_values.test_protobuf_columns import FILE
 
 SERVERS = {"kafka.bootstrap.servers": "broker-1:9092"}
 
@@ -103,6 +106,15 @@ def test_schema_that_a_write_registers_must_be_compatible(registry: MockRegistry
     assert new.what == "subject t-value is new, and the write registers this schema"
     assert refused.what == "subject t-value does not accept this schema: TYPE_MISMATCH"
     assert not [request for request in registry.requests if request == "POST /subjects/t-value/versions"]
+
+
+def test_schema_that_no_write_can_register_is_a_finding(registry: MockRegistry, tmp_path: Path) -> None:
+    file = tmp_path / "two.desc"
+    file.write_bytes(descriptor_set([b"\x0a\x0bother.proto", FILE]))
+    *_, refused = findings(registry, "t", writes=True, valueFormat="protobuf", valueSchema=str(file))
+
+    assert (refused.check, refused.verdict) == ("value", Verdict.FAIL)
+    assert refused.what == "its Protobuf schema imports other.proto: define all types in one file"
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
