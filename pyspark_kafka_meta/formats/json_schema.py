@@ -41,7 +41,7 @@ class JsonSchema:
     """Attributes:
     type: of the column.
     required: places in the schema of properties that each object must have.
-    nullable: places that allow null; None if all do.
+    nullable: places that allow null; None if all do, as in a type of Spark.
     """
 
     type: pa.DataType

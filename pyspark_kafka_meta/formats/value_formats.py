@@ -219,6 +219,14 @@ def _json_derived(given: pa.DataType, name: str | None) -> SchemaText:
     return SchemaText(derived_json_schema(given, name))
 
 
+def _json_text(schema: SchemaText) -> str:
+    from pyspark_kafka_meta.formats.json_schema import parse_json_schema
+
+    if parse_json_schema(schema.text).nullable is None:
+        raise ValueSchemaError("its schema is a type of Spark, which no registry has: give a JSON Schema")
+    return schema.text
+
+
 FORMATS: Mapping[str, Format] = {
     "avro": Format(
         "Avro",
@@ -242,5 +250,7 @@ FORMATS: Mapping[str, Format] = {
         record_name=_protobuf_name,
         registered_text=_protobuf_file,
     ),
-    "json": Format("JSON", "JSON", _json_type, _json_decoder, _json_encoder, derived=_json_derived),
+    "json": Format(
+        "JSON", "JSON", _json_type, _json_decoder, _json_encoder, derived=_json_derived, registered_text=_json_text
+    ),
 }

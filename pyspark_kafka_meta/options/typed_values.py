@@ -166,7 +166,8 @@ class TypedValuesOptions:
     value_schema: str | None = _schema(
         "value",
         "Schema that values are read as or written with, as text or the path of a file; of Protobuf a file of `protoc "
-        "--descriptor_set_out`, of JSON also what Spark's `schema.json()` returns. Default: from the registry.",
+        "--descriptor_set_out`, of JSON also what Spark's `schema.json()` returns, unless a write names it in frames. "
+        "Default: from the registry.",
     )
     key_schema: str | None = _schema("key", "As valueSchema, for keys.")
     value_version: int | str = _version(

@@ -232,6 +232,15 @@ def test_schema_of_protobuf_is_not_registered(registry: MockRegistry) -> None:
         column(registry, valueFormat="protobuf", **REGISTERS)
 
 
+@pytest.mark.parametrize("others", [{}, REGISTERS], ids=str)
+def test_type_of_spark_is_no_json_schema_for_a_registry(registry: MockRegistry, others: dict[str, str]) -> None:
+    spark_type = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+    given = {"valueFormat": "json", "valueSchema": json.dumps(spark_type), **others}
+    with pytest.raises(ValueSchemaError, match=r"value cannot be written: its schema is a type of Spark, which no reg"):
+        column(registry, **given)
+    assert registry.requests == []
+
+
 def test_json_has_the_subjects_schema_a_derived_one_or_none(registry: MockRegistry) -> None:
     assert encoded(column(registry, valueFormat="json", **REGISTERS)) == [b'\0\0\0\0\1{"id":3}', None]
     assert registered(registry, "t-value") == [derived_json_schema(GIVEN)]
