@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafka_meta.errors import (
@@ -30,7 +30,6 @@ from pyspark_kafka_meta.model import SchemaPin
 from pyspark_kafka_meta.options import (
     ColumnFormat,
     Framing,
-    RegistryOptions,
     SubjectNameStrategy,
     TypedValuesOptions,
     ValueFormat,
@@ -235,7 +234,8 @@ class WriterSchemas:
         """
         framed = [reader for reader in schemas.readers if reader.column.framing is not Framing.NONE]
         self._subjects = deque(dict.fromkeys(subject for reader in framed for subject in reader.subjects))
-        self._client = _quick_client(schemas.typed.registry, report)
+        registry = schemas.typed.registry
+        self._client = None if registry is None else RegistryClient(registry, report).within(WATCH_TIMEOUT_MS)
         self._clock = clock
         self._due = -math.inf
         self._by_subject: dict[str, dict[int, RegisteredSchema]] = {}
@@ -268,9 +268,3 @@ class WriterSchemas:
         for version in reversed(newest):
             if version not in kept and self._clock() < until:
                 kept[version] = client.version(subject, version).registered
-
-
-def _quick_client(registry: RegistryOptions | None, report: Callable[[RegistryLookup], None]) -> RegistryClient | None:
-    if registry is None:
-        return None
-    return RegistryClient(replace(registry, timeout_ms=min(registry.timeout_ms, WATCH_TIMEOUT_MS)), report)

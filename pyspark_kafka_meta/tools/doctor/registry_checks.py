@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from pyspark_kafka_meta.errors import (
     KafkaMetaError,
@@ -62,7 +61,7 @@ def registry_findings(
     """Findings on the registry, and on the schema of each typed column of a query that reads, or writes, the topics."""
     client = None
     if typed.registry is not None:
-        client = RegistryClient(replace(typed.registry, timeout_ms=min(timeout_ms, typed.registry.timeout_ms)))
+        client = RegistryClient(typed.registry).within(timeout_ms)
         started = time.monotonic()
         try:
             subjects = client.subjects()
