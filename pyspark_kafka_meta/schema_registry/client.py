@@ -216,7 +216,7 @@ class RegistryClient:
         body = self._request("POST", path, asked, _schema_body(kind, schema))
         if _field(body, "is_compatible", bool):
             return None
-        return [self._harmless(str(message)) for message in _object(body).get("messages") or ["no reason given"]]
+        return [self._harmless(message) for message in _list(body.get("messages") or ["no reason given"], str)]
 
     def _registered(self, path: str, asked: _Asked) -> tuple[Mapping[str, Any], RegisteredSchema]:
         """The response, and its schema without an id."""
@@ -233,7 +233,7 @@ class RegistryClient:
 
     def _add_references(self, body: Mapping[str, Any], kind: str, found: dict[tuple[str, int], str]) -> None:
         """Add the schemas that a schema refers to, each after those that it refers to itself."""
-        for reference in body.get("references") or ():
+        for reference in _list(body.get("references") or [], dict):
             subject, version = _field(reference, "subject", str), _field(reference, "version", int)
             if (subject, version) in found:
                 continue

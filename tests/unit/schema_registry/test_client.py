@@ -120,6 +120,7 @@ SCRIPTS: list[tuple[str, Callable[[MockRegistry], None], str]] = [
     ("not a registry", lambda registry: registry.respond(404), r"is not the URL of a schema registry"),
     ("garbage", lambda registry: registry.respond(200, "<html>"), r"something else than the JSON"),
     ("other JSON", lambda registry: registry.respond(200, "[1]"), r"JSON of another form"),
+    ("references", lambda registry: registry.respond(200, '{"schema": "1", "references": 5}'), r"JSON of another form"),
     ("no schema", lambda registry: registry.respond(200, "{}"), r"without a valid 'schema'"),
     ("failing", lambda registry: registry.respond(500, "{}", 100), r"failed when asked for schema id 7 \(500: "),
     ("overloaded", lambda registry: registry.respond(429, "{}", 100), r"refused the request .*\(429: "),
