@@ -351,7 +351,10 @@ class RegistryClient:
             data = None if body is None else json.dumps(body).encode()
             connection.request(method, target, data, self._headers)
             response = connection.getresponse()
-            return response.status, response.read(MAX_RESPONSE_BYTES + 1)
+            content = response.read(MAX_RESPONSE_BYTES + 1)
+            if response.length and len(content) <= MAX_RESPONSE_BYTES:
+                raise http.client.IncompleteRead(content, response.length)  # as read() without a limit does
+            return response.status, content
         finally:
             connection.close()
 

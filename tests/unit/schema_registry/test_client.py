@@ -227,6 +227,23 @@ def test_a_registry_that_hangs_leaves_time_for_the_next_url(registry: MockRegist
         assert asks.schema(1).schema.text == '"int"'
 
 
+def test_a_response_that_breaks_off_is_asked_for_again(registry: MockRegistry) -> None:
+    """As of a registry that is restarted meanwhile."""
+
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as peer:
+            peer.recv(10_000)
+            peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n["t')
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        asks = RegistryClient(options(f"http://127.0.0.1:{listener.getsockname()[1]}", registry.url))
+
+        assert asks.subjects() == []
+        thread.join(5)
+
+
 def test_a_response_that_trickles_ends_at_the_deadline() -> None:
     def serve(listener: socket.socket) -> None:
         with listener.accept()[0] as peer:
