@@ -168,7 +168,8 @@ def test_what_the_registry_does_not_have_is_an_error_of_its_own(registry: MockRe
 def test_any_host_and_the_default_port_are_asked(
     registry: MockRegistry, monkeypatch: pytest.MonkeyPatch, url: str, host: str
 ) -> None:
-    asked, connect, served = [], socket.create_connection, urlsplit(registry.url)
+    asked: list[tuple[str, int]] = []
+    connect, served = socket.create_connection, urlsplit(registry.url)
 
     def connected(address: tuple[str, int], *_: object) -> socket.socket:
         asked.append(address)
