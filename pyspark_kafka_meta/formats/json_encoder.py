@@ -96,6 +96,7 @@ class StringTexts:
 
     def of(self, values: pa.Array) -> Text:
         refuse_other_than_utf8(self.place, values)
+        values = values.cast(pa.string())
         return Text('"', _escaped(values) if _may_need_escapes(values) else values, '"')
 
 

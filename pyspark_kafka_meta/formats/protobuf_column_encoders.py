@@ -146,7 +146,7 @@ class BytesContent:
     wire_type: ClassVar[int] = LENGTH
 
     def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        return values
+        return values.cast(pa.binary())
 
 
 @dataclass(frozen=True, slots=True)

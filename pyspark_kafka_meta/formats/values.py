@@ -66,7 +66,7 @@ class ValueEncoder(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """That columns must have."""
+        """That columns must have; strings and bytes may have Arrow's large types too, which Spark can choose."""
 
     def encode(self, values: pa.Array) -> pa.Array:
         """A column of type binary, without frames; null where the value is null.

@@ -136,6 +136,20 @@ def test_types_that_only_spark_has_are_written() -> None:
     assert encoded(schema, given_type, [value, {}]) == [text, "{}"]
 
 
+def test_large_types_of_spark_are_written() -> None:
+    """Of `spark.sql.execution.arrow.useLargeVarTypes`, which the driver does not know of."""
+    keys = {"type": "map", "keyType": "string", "valueType": "string"}
+    encoder = json_encoder(
+        parse_json_schema(json.dumps(spark_type("string", "binary", keys))),
+        struct(a=pa.string(), b=pa.binary(), c=pa.map_(pa.string(), pa.string())),
+    )
+    given_type = struct(a=pa.large_string(), b=pa.large_binary(), c=pa.map_(pa.large_string(), pa.large_string()))
+    values = pa.array([{}, {"a": "\n"}, None], given_type)[1:]
+    assert encoder.encode(values).to_pylist() == [b'{"a":"\\n"}', None]
+    values = pa.array([{"a": '"', "b": b"x", "c": [("k", "v")]}], given_type)
+    assert encoder.encode(values).to_pylist() == [b'{"a":"\\"","b":"eA==","c":{"k":"v"}}']
+
+
 @pytest.mark.parametrize(
     "allowed",
     [{"type": ["string", "null"]}, {"anyOf": [{"type": "null"}, STRING]}, {"enum": ["a", None]}],

@@ -177,6 +177,15 @@ def test_value_is_encoded(kind: str, given_type: pa.DataType, value: Any, data: 
     assert encoded(of_field(kind), struct(a=given_type), [{"a": value}, {"a": None}, None]) == [data, b"", None]
 
 
+@pytest.mark.parametrize(("kind", "small"), [("string", pa.string()), ("bytes", pa.binary())])
+def test_large_types_of_spark_are_written(kind: str, small: pa.DataType) -> None:
+    """Of `spark.sql.execution.arrow.useLargeVarTypes`, which the driver does not know of."""
+    large = pa.large_string() if kind == "string" else pa.large_binary()
+    values = pa.array([{"a": b"bc"}, {"a": b""}, None], struct(a=large))
+    encoder = protobuf_encoder(of_field(kind), struct(a=small))
+    assert encoder.encode(values).to_pylist() == [b"\x0a\x02bc", b"", None]
+
+
 def test_presence_decides_whether_zero_is_written() -> None:
     values = [{"a": 0}, {"a": None}]
     given_type = struct(a=pa.int32())
