@@ -258,10 +258,11 @@ class _Compiler:
         return refuse_column(path, f"has type {given}, which cannot be written where the JSON schema has {wanted}")
 
     def _object(self, wanted: pa.StructType, given: pa.StructType, place: str, path: str) -> Texts:
-        check_names(given, {field.name for field in wanted}, path, "the JSON schema")
-        required = {field.name for field in wanted if f"{place}/properties/{field.name}" in self.schema.required}
+        known, required = {field.name for field in wanted}, self.schema.required.get(place, frozenset())
+        check_names(given, known, path, "the JSON schema")
         for name in sorted(required - {field.name for field in given}):
-            refuse_column(inner_path(path, name), "is missing, and the JSON schema requires it: add it")
+            where = "" if name in known else ", also to the schema's properties"
+            refuse_column(inner_path(path, name), f"is missing, and the JSON schema requires it: add it{where}")
         if not len(given):
             refuse_column(path, "has no fields")
         members = []

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.errors import ValueSchemaError
@@ -40,12 +40,12 @@ _NULLABLE = "anyOf null"
 class JsonSchema:
     """Attributes:
     type: of the column.
-    required: places in the schema of properties that each object must have.
+    required: names of properties that each object must have, by its place in the schema.
     nullable: places that allow null; None if all do, as in a type of Spark.
     """
 
     type: pa.DataType
-    required: frozenset[str] = frozenset()
+    required: Mapping[str, frozenset[str]] = field(default_factory=dict)
     nullable: frozenset[str] | None = None
 
 
@@ -60,7 +60,7 @@ def parse_json_schema(text: str) -> JsonSchema:
         if isinstance(document, dict) and document.get("type") == "struct":
             return JsonSchema(_SparkTypes().type(document, "struct"))
         types = _JsonSchemaTypes(document)
-        return JsonSchema(types.type(document, "#", ()), frozenset(types.required), frozenset(types.nullable))
+        return JsonSchema(types.type(document, "#", ()), types.required, frozenset(types.nullable))
     except (ValueError, RecursionError):
         raise ValueSchemaError("The JSON schema is not valid JSON, or is nested too deeply.") from None
 
@@ -82,7 +82,7 @@ class _JsonSchemaTypes:
 
     def __init__(self, document: object) -> None:
         self._document, self._columns = document, _Columns()
-        self.required: set[str] = set()
+        self.required: dict[str, frozenset[str]] = {}
         self.nullable: set[str] = set()
 
     def type(self, schema: object, path: str, parents: tuple[str, ...]) -> pa.DataType:
@@ -111,7 +111,7 @@ class _JsonSchemaTypes:
         import pyarrow as pa
 
         properties, others = schema.get("properties"), schema.get("additionalProperties")
-        self.required.update(f"{path}/properties/{name}" for name in _list(schema.get("required")))
+        self.required[path] = frozenset(name for name in _list(schema.get("required")) if isinstance(name, str))
         if isinstance(properties, dict) and properties:
             return pa.struct(
                 [(name, self.type(each, f"{path}/properties/{name}", parents)) for name, each in properties.items()]

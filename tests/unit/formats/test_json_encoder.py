@@ -171,6 +171,13 @@ def test_required_properties_of_all_parts_of_a_schema_are_known() -> None:
         encoded(schema, struct(a=pa.string(), b=pa.string()), [{"b": ""}])
 
 
+def test_required_property_that_the_schema_does_not_describe_is_refused() -> None:
+    """Each value would lack it."""
+    schema = an_object(a=an_object(["b", "c"], b=STRING))
+    with pytest.raises(ValueSchemaError, match=r"^field a.c is missing, .* requires it: add it, also to the schema's "):
+        encoded(schema, struct(a=struct(b=pa.string())), [])
+
+
 @pytest.mark.parametrize(
     ("schema", "given_type", "problem"),
     [
