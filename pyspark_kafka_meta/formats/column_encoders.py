@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, Protocol
@@ -42,9 +43,8 @@ def refuse_column(path: str, why: str) -> NoReturn:
 
 def check_names(given: pa.StructType, known: Collection[str], path: str, owner: str) -> None:
     """Raises ValueSchemaError if a field of the struct occurs twice, or is not among the `known` fields of `owner`."""
-    names = [field.name for field in given]
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
+    for name, count in Counter(field.name for field in given).items():
+        if count > 1:
             refuse_column(inner_path(path, name), "occurs twice: rename one")
         if name not in known:
             refuse_column(inner_path(path, name), f"is not in {owner}: drop it, or extend the schema")
