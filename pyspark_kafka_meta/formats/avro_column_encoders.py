@@ -23,6 +23,7 @@ from pyspark_kafka_meta.formats.column_encoders import (
     map_entries,
     not_null,
     refuse,
+    refuse_other_than_utf8,
     rows_of_items,
     valid_rows,
 )
@@ -95,12 +96,19 @@ class FloatEncoder:
 
 @dataclass(frozen=True, slots=True)
 class StringEncoder:
-    """string and bytes."""
+    """string and bytes.
+
+    Attributes:
+        is_text: string, which must be UTF-8.
+    """
 
     place: str
+    is_text: bool = True
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
         used = not_null(self.place, values, used)
+        if self.is_text:
+            refuse_other_than_utf8(self.place, values)
         rows.append_varints(lengths(values), used)
         rows.append_values(values.cast(pa.binary()))
 

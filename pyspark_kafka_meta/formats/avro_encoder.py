@@ -195,7 +195,7 @@ def _scalar_encoder(schema: Primitive | Fixed, given: pa.DataType, place: str) -
         case Primitive("string") if pa.types.is_string(given):
             return StringEncoder(place)
         case Primitive("bytes") if pa.types.is_binary(given):
-            return StringEncoder(place)
+            return StringEncoder(place, is_text=False)
     return None
 
 

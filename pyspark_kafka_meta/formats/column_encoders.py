@@ -76,7 +76,7 @@ def refuse_other_than_utf8(place: str, values: pa.StringArray) -> None:
     try:
         data.cast(pa.string())
     except pa.ArrowInvalid:
-        refuse(place, not_utf8(data), "is not UTF-8")
+        refuse(place, not_utf8(data) & valid_rows(values), "is not UTF-8")
 
 
 def lengths(values: pa.BinaryArray) -> Integers:

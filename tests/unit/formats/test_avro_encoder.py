@@ -220,6 +220,19 @@ def test_value_that_does_not_fit_is_refused_with_its_row(
     assert len(encoded(outer, struct(a=struct(c=given)), rows[:3])) == 3
 
 
+def test_string_that_is_not_utf8_is_refused() -> None:
+    """Spark's `to_avro` writes it, and readers refuse or change it. Bytes below a null do not count."""
+    strings = pa.array([b"\xff", b"\xc3\xbc", b"\xff"]).view(pa.string())
+    column = pa.StructArray.from_arrays([strings], ["a"], mask=pa.array([True, False, False]))
+    encoder = avro_encoder(parse_avro(json.dumps(["null", record(a="string")])), column.type)
+    assert encoder.encode(column[:2]).to_pylist() == [None, b"\x02\x04\xc3\xbc"]
+    with pytest.raises(UnwritableValueError, match=r"^row 2: field a is not UTF-8"):
+        encoder.encode(column)
+    keys = pa.MapArray.from_arrays([0, 1, 2], strings[1:], pa.array([1, 2]))
+    with pytest.raises(UnwritableValueError, match=r"^row 1: the value is not UTF-8"):
+        avro_encoder(parse_avro('{"type": "map", "values": "long"}'), keys.type).encode(keys)
+
+
 def test_derived_schema_is_that_of_spark() -> None:
     """`SchemaConverters.toAvroType` of spark-avro 4.2.0 returned this for the same columns."""
     given = struct(
