@@ -57,7 +57,7 @@ def _typed_column(
         encoder = compiled(schema, given)
         indexes = wanted.message_indexes(schema) if wanted.message_indexes and column.framing.is_confluents else ()
         if client is not None and options.auto_register:
-            registered = client.register(subject, wanted.registry_type, schema.text)
+            registered = client.register(subject, wanted.registry_type, wanted.registered_text(schema))
         elif client is not None and registered is None and is_framed:
             registered = client.registered(subject, wanted.registry_type, wanted.registered_text(schema))
     except ValueSchemaError as error:
