@@ -58,6 +58,7 @@ def test_batches_streams_and_exactly_once_writes_work(
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),  # which Spark prefers, and which a session of other tests may have set
         "PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
