@@ -56,16 +56,19 @@ def number_array(numbers: npt.NDArray[Any], valid: Flags | None = None, kind: pa
 
 
 def binary_array(data: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:
-    """The bytes at these positions, which increase; a length of -1 is null.
+    """The bytes at these positions, which increase; a length of -1 is null, at any position.
 
     The data becomes one Arrow array, of what is before the first value, the first value, what is between it and the
-    second, and so on; `take` copies the values. Arrow checks the first and last offset alone, which are the data's: the
-    caller must have checked positions and lengths.
+    second, and so on; `take` copies the values. It reserves memory by the mean length between the first and the last
+    offset, which are those of the values, not of all data. Arrow checks these two alone: the caller must have checked
+    positions and lengths.
     """
+    if not len(at):
+        return pa.array([], pa.binary())
     offsets = np.empty(2 * len(at) + 2, np.int32)
-    offsets[0], offsets[-1] = 0, len(data)
     offsets[1:-1:2] = at
     np.add(at, np.maximum(length, 0), out=offsets[2:-1:2], casting="unsafe")
+    offsets[0], offsets[-1] = offsets[1:-1].min(), offsets[1:-1].max()
     segments = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     return segments.take(number_array(np.arange(1, len(offsets) - 1, 2, dtype=np.int32), length >= 0))
 
