@@ -73,6 +73,14 @@ def binary_array(data: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:
     return segments.take(number_array(np.arange(1, len(offsets) - 1, 2, dtype=np.int32), length >= 0))
 
 
+def list_lengths(lists: pa.ListArray) -> npt.NDArray[np.int32]:
+    """The number of items in each list; 0 for null."""
+    import pyarrow.compute as pc  # which a worker that only reads bytes does not need
+
+    lengths: npt.NDArray[np.int32] = pc.list_value_length(lists).fill_null(0).to_numpy()
+    return lengths
+
+
 def slices(array: pa.BinaryArray, max_rows: int, max_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
     """The array in parts, each with the index of its first value. A value of more bytes is a part of its own."""
     offsets, first = offsets_of(array).astype(np.int64), 0

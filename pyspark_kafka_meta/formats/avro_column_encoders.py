@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_kafka_meta.arrow_arrays import list_lengths
 from pyspark_kafka_meta.formats.column_encoders import (
     ColumnEncoder,
     concatenated,
     lengths,
-    list_lengths,
     map_entries,
     not_null,
     refuse,

@@ -46,12 +46,12 @@ from pyspark_kafka_meta.formats.avro_schema import (
 from pyspark_kafka_meta.formats.column_encoders import (
     ColumnEncoder,
     check_names,
-    inner_path,
     place_of,
     refuse_column,
     valid_rows,
 )
 from pyspark_kafka_meta.formats.encoded_rows import EncodedRows
+from pyspark_kafka_meta.formats.values import inner_path
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "millis": 10**3, "us": 10**6, "micros": 10**6, "ns": 10**9, "nanos": 10**9}
 TOP_LEVEL_NAME = "topLevelRecord"

@@ -52,6 +52,7 @@ from pyspark_kafka_meta.formats.avro_schema import (
     column_schema,
     is_nullable,
 )
+from pyspark_kafka_meta.formats.values import inner_path
 
 _PROMOTIONS = {
     "int": ("long", "float", "double"),
@@ -95,7 +96,7 @@ def _resolve(writer: AvroSchema, reader: AvroSchema, field: str) -> Column:
         case Record(), Record():
             return _record(writer, reader, field)
         case Array(items), Array(reader_items):
-            return Items(arrow_type(reader), field, _resolve(items, reader_items, _path(field, "element")))
+            return Items(arrow_type(reader), field, _resolve(items, reader_items, inner_path(field, "element")))
         case Map(values), Map(reader_values):
             return _map(values, reader_values, arrow_type(reader), field)
         case Enumeration(), Enumeration() if _has_same_name(writer, reader):
@@ -158,8 +159,8 @@ def _enumeration(writer: Enumeration, reader: Enumeration, field: str) -> Column
 
 
 def _map(writer: AvroSchema, reader: AvroSchema, kind: pa.DataType, field: str) -> Column:
-    key = Binary(pa.string(), _path(field, "key"))
-    value = _resolve(writer, reader, _path(field, "value"))
+    key = Binary(pa.string(), inner_path(field, "key"))
+    value = _resolve(writer, reader, inner_path(field, "value"))
     entry = RecordColumn(pa.struct([kind.key_field, kind.item_field]), field, [(key, 0), (value, 1)], {})
     return Items(kind, field, entry)
 
@@ -169,13 +170,13 @@ def _record(writer: Record, reader: Record, field: str) -> Column:
     written = {each.name for each in writer.fields}
     fields: list[tuple[Column, int | None]] = []
     for each in writer.fields:
-        index, path = index_of.get(each.name), _path(field, each.name)
+        index, path = index_of.get(each.name), inner_path(field, each.name)
         if index is None:
             fields.append((_skipped(each.type, path), None))
         else:
             fields.append((_resolve(each.type, reader.fields[index].type, path), index))
     defaults = {
-        index: _default(read, _path(field, read.name))
+        index: _default(read, inner_path(field, read.name))
         for index, read in enumerate(reader.fields)
         if read.name not in written
     }
@@ -198,7 +199,7 @@ def _skipped(schema: AvroSchema, field: str) -> Column:
             key = Binary(kind, field)
             return Items(kind, field, RecordColumn(kind, field, [(key, None), (_skipped(values, field), None)], {}))
         case Record(fields=fields):
-            parts = [(_skipped(each.type, _path(field, each.name)), None) for each in fields]
+            parts = [(_skipped(each.type, inner_path(field, each.name)), None) for each in fields]
             return RecordColumn(kind, field, parts, {})
         case Union(branches):
             return UnionColumn(kind, field, [_skipped(branch, field) for branch in branches])
@@ -288,10 +289,6 @@ def _has_same_name(writer: AvroSchema, reader: AvroSchema) -> bool:
         case ((Record() | Enumeration() | Fixed()), (Record() | Enumeration() | Fixed())):
             return writer.name.rpartition(".")[2] == reader.name.rpartition(".")[2]
     return False
-
-
-def _path(parent: str, name: str) -> str:
-    return f"{parent}.{name}" if parent else name
 
 
 def _where(field: str) -> str:

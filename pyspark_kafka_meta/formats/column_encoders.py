@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark_kafka_meta.arrow_arrays import not_utf8
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.encoded_rows import EncodedRows, Flags, Integers
-from pyspark_kafka_meta.formats.values import UnwritableValueError
+from pyspark_kafka_meta.formats.values import UnwritableValueError, inner_path
 
 
 class ColumnEncoder(Protocol):
@@ -31,10 +31,6 @@ class ColumnEncoder(Protocol):
 def place_of(path: str) -> str:
     """The field in error texts."""
     return f"field {path}" if path else "the value"
-
-
-def inner_path(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def refuse_column(path: str, why: str) -> NoReturn:
@@ -82,12 +78,6 @@ def refuse_other_than_utf8(place: str, values: pa.StringArray) -> None:
 def lengths(values: pa.BinaryArray) -> Integers:
     """In bytes; 0 for null."""
     lengths: Integers = pc.binary_length(values).fill_null(0).to_numpy()
-    return lengths
-
-
-def list_lengths(values: pa.ListArray) -> Integers:
-    """0 for null."""
-    lengths: Integers = pc.list_value_length(values).fill_null(0).to_numpy()
     return lengths
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import binary_array, memory_of, numbers_at, offsets_of
+from pyspark_kafka_meta.arrow_arrays import binary_array, list_lengths, memory_of, numbers_at, offsets_of
 from pyspark_kafka_meta.formats.protobuf_wire import varint_bytes
 from pyspark_kafka_meta.formats.values import Fault
 
@@ -126,7 +126,7 @@ def header_frames(headers: pa.Array, column: str) -> HeaderFrames | None:
     at = pc.indices_nonzero(pc.equal(items.field("key"), id_header(column))).to_numpy()
     if not len(at):
         return None
-    ends = np.cumsum(pc.list_value_length(headers).fill_null(0).to_numpy())
+    ends = np.cumsum(list_lengths(headers))
     rows = np.searchsorted(ends, at, side="right")
     is_last = np.append(rows[1:] != rows[:-1], True)
     frames = items.field("value").take(pa.array(at[is_last]))

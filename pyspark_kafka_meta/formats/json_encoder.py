@@ -17,11 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import memory_of, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import list_lengths, memory_of, number_array, offsets_of
 from pyspark_kafka_meta.formats.column_encoders import (
     check_names,
-    inner_path,
-    list_lengths,
     map_entries,
     place_of,
     refuse,
@@ -32,6 +30,7 @@ from pyspark_kafka_meta.formats.column_encoders import (
 )
 from pyspark_kafka_meta.formats.encoded_rows import Flags, flag_array
 from pyspark_kafka_meta.formats.json_schema import JsonSchema
+from pyspark_kafka_meta.formats.values import inner_path
 
 _ESCAPED = r'["\\\x00-\x1f]'
 _FOUR_DIGIT_YEARS = {

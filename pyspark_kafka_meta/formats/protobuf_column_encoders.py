@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import number_array
+from pyspark_kafka_meta.arrow_arrays import list_lengths, number_array
 from pyspark_kafka_meta.formats.column_encoders import (
     ColumnEncoder,
     concatenated,
     lengths,
-    list_lengths,
     map_entries,
     not_null,
     refuse,

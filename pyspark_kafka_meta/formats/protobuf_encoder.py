@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyspark_kafka_meta.formats.column_encoders import (
     ColumnEncoder,
     check_names,
-    inner_path,
     place_of,
     refuse_column,
 )
@@ -38,6 +37,7 @@ from pyspark_kafka_meta.formats.protobuf_schema import (
     is_map,
 )
 from pyspark_kafka_meta.formats.protobuf_wire import LENGTH, varint_bytes
+from pyspark_kafka_meta.formats.values import inner_path
 
 _32_BITS = ("int32", "sint32", "sfixed32")
 _64_BITS = ("int64", "sint64", "sfixed64", "uint32", "fixed32")

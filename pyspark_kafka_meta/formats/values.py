@@ -74,3 +74,8 @@ class ValueEncoder(Protocol):
         Raises:
             UnwritableValueError: the schema does not allow a value.
         """
+
+
+def inner_path(path: str, name: str) -> str:
+    """Of a field in the field at a path."""
+    return f"{path}.{name}" if path else name

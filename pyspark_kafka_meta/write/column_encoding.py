@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import number_array
+from pyspark_kafka_meta.arrow_arrays import list_lengths, number_array
 from pyspark_kafka_meta.errors import InvalidRowError, RecordTooLargeError
 from pyspark_kafka_meta.formats.framing import header_frames, id_header
 from pyspark_kafka_meta.formats.values import UnwritableValueError, ValueEncoder
@@ -57,7 +57,7 @@ class ColumnEncoding:
         is_added = np.asarray(encoded.is_valid()).copy()
         if (found := header_frames(headers, self.column)) is not None:
             is_added[found.rows[np.asarray(pc.equal(found.frames, self.header_frame))]] = False
-        items, counts = headers.flatten(), pc.list_value_length(headers).fill_null(0).to_numpy()
+        items, counts = headers.flatten(), list_lengths(headers)
         offsets = np.zeros(len(headers) + 1, np.int32)
         np.cumsum(counts + is_added, out=offsets[1:])
         order, is_old = np.full(offsets[-1], len(items)), np.ones(offsets[-1], np.bool_)
@@ -73,7 +73,7 @@ class ColumnEncoding:
         a header to the frame before the value."""
         if header_frames(headers, self.column) is None:
             return headers
-        items, counts = headers.flatten(), pc.list_value_length(headers).fill_null(0).to_numpy()
+        items, counts = headers.flatten(), list_lengths(headers)
         is_kept = pc.fill_null(pc.not_equal(items.field("key"), id_header(self.column)), True)
         kept = np.append(0, np.cumsum(is_kept.to_numpy(zero_copy_only=False)))
         offsets = kept[np.append(0, np.cumsum(counts))].astype(np.int32)

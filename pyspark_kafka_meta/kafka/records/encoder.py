@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import data_of, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import data_of, list_lengths, number_array, offsets_of
 from pyspark_kafka_meta.errors import InvalidRowError
 from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES, TRANSACTIONAL, read_batch_headers, write_batch
 from pyspark_kafka_meta.kafka.records.compression import Compression, compress
@@ -233,7 +233,7 @@ def _encode_headers(headers: pa.ListArray | None) -> list[pa.BinaryArray | pa.Bi
 
 def _flatten_headers(headers: pa.ListArray, first_row: int = 0) -> tuple[Ints, pa.BinaryArray, pa.BinaryArray]:
     """The header count of each record, and the keys and values of all headers."""
-    counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy()
+    counts = list_lengths(headers)
     keys, values = headers.flatten().flatten()
     if keys.null_count:
         row = first_row + np.searchsorted(np.cumsum(counts), keys.is_null().index(True).as_py(), "right")
