@@ -32,9 +32,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 
 NAME = "kafka.example"
 FIRST, SECOND = "127.0.0.2", "127.0.0.1"
-SETUP_S = 0.3
-"""Of a connection."""
-PATIENCE_S = 30.0
+SETUP_S = 1.5
+"""Of a connection. A busy machine must set up a good one in this time."""
+PATIENCE_S = 60.0
 
 Accepted = list[socket.socket]
 Fault = Callable[[int, Accepted], AbstractContextManager[object]]
@@ -100,6 +100,10 @@ def options(port: int, **others: str) -> ClientOptions:
     return ClientOptions.parse({**given, **others})
 
 
+def patient(settings: ConnectionSettings) -> ConnectionSettings:
+    return replace(settings, connect_timeout_ms=int(PATIENCE_S * 1000))
+
+
 def end_offset(network: KafkaNetwork, port: int, timeout_s: float) -> int:
     """Of t-0, from the broker that advertises the name. Raises what the request fails with."""
     request = OffsetsRequest((OffsetQuery(TopicPartition("t", 0), LATEST_TIMESTAMP),))
@@ -114,7 +118,7 @@ def end_offset(network: KafkaNetwork, port: int, timeout_s: float) -> int:
 @pytest.mark.parametrize("fault", [silent, closing_at_once, silent_later, lost_packets, nothing])
 def test_client_bootstraps_from_the_second_address_of_a_name(fault: Fault, port: int) -> None:
     accepted: Accepted = []
-    timeouts = {"kafka.request.timeout.ms": "600", "kafka.default.api.timeout.ms": "20000"}
+    timeouts = {"kafka.request.timeout.ms": "3000", "kafka.default.api.timeout.ms": "60000"}
     client = client_without_events(options(port, **timeouts), Origin(role=Role.CLI))
     with fault(port, accepted), closing(client):
         assert client.partitions(["t"], client.api_deadline()) == [TopicPartition("t", 0)]
@@ -125,25 +129,34 @@ def test_client_bootstraps_from_the_second_address_of_a_name(fault: Fault, port:
 def test_request_to_an_advertised_name_fails_once_and_then_goes_to_the_second_address(fault: Fault, port: int) -> None:
     accepted: Accepted = []
     settings = ConnectionSettings.of(options(port))
-    with fault(port, accepted), closing(KafkaNetwork(settings)) as network:
-        with pytest.raises(KafkaMetaError):
-            end_offset(network, port, SETUP_S)
-        for _ in range(3):
-            assert end_offset(network, port, PATIENCE_S) == 0
-            network._idle.close_except(())  # the next request opens a connection
-        assert network.metadata(Address(NAME, port), ["t"], time.monotonic() + PATIENCE_S).topics
+    with fault(port, accepted):
+        with closing(KafkaNetwork(settings)) as network, pytest.raises(KafkaMetaError):
+            end_offset(network, port, 2 * SETUP_S)
+        with closing(KafkaNetwork(patient(settings))) as network:  # remembers the same addresses
+            for _ in range(3):
+                assert end_offset(network, port, PATIENCE_S) == 0
+                network._idle.close_except(())  # the next request opens a connection
+            assert network.metadata(Address(NAME, port), ["t"], time.monotonic() + PATIENCE_S).topics
     assert len(accepted) == 1
 
 
-def test_only_the_first_connection_waits_for_an_address_that_loses_packets(port: int) -> None:
-    settings, waited = replace(ConnectionSettings.of(options(port)), connect_timeout_ms=4_000), []
+def test_only_the_first_connection_waits_for_an_address_that_loses_packets(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(ConnectionSettings.of(options(port)), connect_timeout_ms=6_000)
+    tried, connect = list[str](), socket.socket.connect
+
+    def note(connection: socket.socket, target: tuple[str, int]) -> None:
+        tried.append(target[0])
+        connect(connection, target)
+
     with lost_packets(port, []):
+        monkeypatch.setattr(socket.socket, "connect", note)
+        started = time.monotonic()
         for _ in range(3):
-            started = time.monotonic()
-            Connection(Address(NAME, port), settings, started + PATIENCE_S).close()
-            waited.append(time.monotonic() - started)
-    assert waited[0] >= 2, "its share of four seconds"
-    assert max(waited[1:]) < 2
+            Connection(Address(NAME, port), settings, time.monotonic() + PATIENCE_S).close()
+    assert tried == [FIRST, SECOND, SECOND, SECOND]
+    assert time.monotonic() - started >= 3, "the share of the first address"
 
 
 def test_address_that_does_not_finish_the_tls_handshake_is_left(port: int) -> None:
@@ -152,13 +165,14 @@ def test_address_that_does_not_finish_the_tls_handshake_is_left(port: int) -> No
         with pytest.raises(ConnectError, match="did not finish the TLS handshake in time"):
             Connection(Address(NAME, port), settings, time.monotonic() + SETUP_S)
         with pytest.raises(TlsError, match="does not speak TLS"):  # as the second address
-            Connection(Address(NAME, port), settings, time.monotonic() + SETUP_S)
+            Connection(Address(NAME, port), patient(settings), time.monotonic() + PATIENCE_S)
 
 
 def test_clients_do_not_share_what_they_remember(port: int) -> None:
     accepted: Accepted = []
-    with silent(port, accepted):
+    with closing_at_once(port, accepted):
         for _ in range(2):
+            settings = patient(ConnectionSettings.of(options(port)))
             with pytest.raises(ConnectError):
-                Connection(Address(NAME, port), ConnectionSettings.of(options(port)), time.monotonic() + SETUP_S)
+                Connection(Address(NAME, port), settings, time.monotonic() + PATIENCE_S)
     assert len(accepted) == 2

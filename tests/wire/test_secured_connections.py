@@ -617,7 +617,9 @@ def test_a_new_token_follows_a_token_that_a_renewed_login_has_refused(monkeypatc
     assert len(connections) == 2
 
 
-def test_a_port_that_wants_a_login_says_so_to_who_has_none() -> None:
+def test_a_port_that_wants_a_login_says_so_to_who_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PROBE_S", PATIENCE_S)
+
     def behave(peer: socket.socket) -> None:
         send_versions(peer, metadata=12)
         if peer.recv(6, socket.MSG_PEEK | socket.MSG_WAITALL)[4:] == SASL_HANDSHAKE.key.to_bytes(2, "big"):
