@@ -6,6 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,8 @@ from pyspark_kafka_meta.errors import (
     ReadTimeoutError,
     ResponseTooLargeError,
 )
-from pyspark_kafka_meta.events.publisher import client_without_events
+from pyspark_kafka_meta.events.publisher import EventPublisher
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
@@ -33,18 +35,29 @@ from tests.unit.kafka.records import handmade
 from tests.wire.response_frames import TOPIC_ID, fetch_frame, metadata_frame
 from tests.wire.scripted_broker import Behaviour, frame, read_request, scripted_broker, send_versions
 
-POLL_TIMEOUT_S = 0.8
-DEADLINE_S = 15
-"""About 1.5 s, with a margin for a busy machine. A read that hangs never ends."""
-CONNECTIONS = 40
-"""Pauses double from 0.1 s to 1 s; a hot loop makes hundreds in this time."""
+POLL_TIMEOUT_S, REQUEST_TIMEOUT_S = 2.0, 1.5
+DEADLINE_S = 60
+"""At most 4 s, with a margin for a busy machine. A read that hangs never ends."""
+RESPONSES = 3
+"""After so many wrong ones, the clock of the client says that the read has taken too long."""
+PAUSES_S, MAX_REQUESTS = 0.15, 40
+"""From the first of these to the last: pauses begin with 0.1 s, and vary by a fifth. A hot loop makes hundreds."""
 Respond = Callable[[socket.socket, int], None]
 """Sends the response of a Fetch request with this correlation id."""
 
 
-def serving(respond: Respond, connections: list[socket.socket]) -> Behaviour:
+@dataclass(slots=True)
+class Clock:
+    """Of a client: real time, and what a test adds."""
+
+    passed_s: float = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
+def serving(respond: Respond) -> Behaviour:
     def behave(peer: socket.socket) -> None:
-        connections.append(peer)
         send_versions(peer, metadata=12)
         while True:
             key, _, correlation_id = read_request(peer)
@@ -56,19 +69,19 @@ def serving(respond: Respond, connections: list[socket.socket]) -> Behaviour:
     return behave
 
 
-def read(address: Address, fetch_max_bytes: int = 50 << 20) -> list[Any]:
+def read(address: Address, fetch_max_bytes: int = 50 << 20, clock: Callable[[], float] = time.monotonic) -> list[Any]:
     """One offset of t-0."""
     given = {
         "kafka.bootstrap.servers": str(address),
         "subscribe": "t",
-        "kafka.request.timeout.ms": "500",
+        "kafka.request.timeout.ms": str(int(REQUEST_TIMEOUT_S * 1000)),
         "kafka.fetch.max.wait.ms": "100",
         "kafka.fetch.max.bytes": str(fetch_max_bytes),
-        "kafka.default.api.timeout.ms": "1000",
+        "kafka.default.api.timeout.ms": str(int(POLL_TIMEOUT_S * 1000)),
         "kafkaConsumer.pollTimeoutMs": str(int(POLL_TIMEOUT_S * 1000)),
     }
     options = SourceOptions.parse(given).for_batch()
-    client = client_without_events(options.client, Origin(role=Role.READER))
+    client = KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)), clock=clock)
     try:
         span = OffsetRange(TopicPartition("t", 0), TOPIC_ID, 0, 1, NO_EPOCH)
         return [row for table in TaskReader(client, options, ["value"]).read([span]) for row in table.to_pylist()]
@@ -141,18 +154,26 @@ HOSTILE: dict[str, tuple[Respond, type[KafkaMetaError], str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_fetch_responses_end_in_a_typed_error_by_the_deadline(name: str) -> None:
     respond, kind, text = HOSTILE[name]
-    connections: list[socket.socket] = []
-    with scripted_broker(serving(respond, connections)) as address:
+    clock, requested_at = Clock(), list[float]()
+
+    def respond_until_time_is_over(peer: socket.socket, correlation_id: int) -> None:
+        requested_at.append(time.monotonic())
+        if len(requested_at) == RESPONSES:
+            clock.passed_s += DEADLINE_S
+        respond(peer, correlation_id)
+
+    with scripted_broker(serving(respond_until_time_is_over)) as address:
         began = time.monotonic()
         with pytest.raises(kind, match=text):
-            read(address)
+            read(address, clock=clock)
         assert time.monotonic() - began < DEADLINE_S
-    assert len(connections) < CONNECTIONS
+    assert len(requested_at) < MAX_REQUESTS
+    assert len(requested_at) < RESPONSES or requested_at[RESPONSES - 1] - requested_at[0] >= PAUSES_S
 
 
 def test_a_response_may_be_64_mib_larger_than_the_records_its_fetch_asks_for() -> None:
     respond = send(lambda number: (70 << 20).to_bytes(4, "big") + number.to_bytes(4, "big"))
-    with scripted_broker(serving(respond, [])) as address:
+    with scripted_broker(serving(respond)) as address:
         limit, needed = 1000 + (64 << 20), (70 - 64) << 20
         with pytest.raises(
             ResponseTooLargeError, match=rf"limit of {limit} .*raise kafka\.fetch\.max\.bytes to {needed}"
@@ -163,8 +184,7 @@ def test_a_response_may_be_64_mib_larger_than_the_records_its_fetch_asks_for() -
 
 
 def test_a_response_that_comes_twice_is_read_once() -> None:
-    connections: list[socket.socket] = []
-    with scripted_broker(serving(send(lambda number: fetch_frame(number, 0) * 2), connections)) as address:
+    with scripted_broker(serving(send(lambda number: fetch_frame(number, 0) * 2))) as address:
         assert read(address) == [{"value": b"v"}]
 
 
