@@ -48,7 +48,6 @@ EXECUTOR = {"process": "executor", "application_id": "", "executor": "1"}
 def test_stale_partitions_and_lag_are_those_of_the_cluster(
     cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.tools.exporter.server.TIMEOUT_MS", 2_000)
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
     live = live_leaders(describe_cluster(ClientOptions.parse(options), ["t"]).response)
     learned = tuple(

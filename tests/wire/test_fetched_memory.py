@@ -27,7 +27,7 @@ def test_responses_of_one_read_take_turns_in_the_same_memory(
     producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers, "linger.ms": 0})
     for _ in range(RESPONSES):
         producer.produce("t", bytes(VALUE_BYTES), partition=0)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
     addresses: list[int] = []
     of = ReusableBuffer.of
 

@@ -75,7 +75,7 @@ def test_a_watch_follows_the_log_and_goes_on_while_no_broker_responds(
         [lambda: scene.produce(2), lambda: scene.cluster.broker_down(-1), lambda: scene.cluster.broker_up(-1)]
     )
     monkeypatch.setattr("pyspark_kafka_meta.tools.console.sleep", lambda _: next(steps)())
-    result = scene.run("--watch", "1", "--count", "4", "--timeout-ms", "2000")
+    result = scene.run("--watch", "1", "--count", "4", "--timeout-ms", "5000")
 
     assert [json.loads(line)["records_behind"] for line in result.stdout.splitlines()][::2] == [2, 4, 4]
     assert "no broker responded" in result.stderr

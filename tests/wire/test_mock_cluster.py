@@ -45,7 +45,7 @@ def produce(cluster: MockCluster, *values: bytes) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0})
     for value in values:
         producer.produce("t", value, partition=0)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
 
 
 def consume_one(cluster: MockCluster, offset: int) -> tuple[int | None, bytes | None]:

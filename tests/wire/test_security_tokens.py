@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError
+from pyspark_kafka_meta.kafka.network.security import oauth_tokens
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token, forget_token
 from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
@@ -24,6 +25,12 @@ CANARY = "canary-secret"
 SASL_SSL = {"kafka.bootstrap.servers": "localhost:9092", "kafka.security.protocol": "SASL_SSL"}
 CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
 GOOD = {"access_token": "a.b-c", "token_type": "Bearer", "expires_in": 3600}
+
+
+@pytest.fixture(autouse=True)
+def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint may have the port of an earlier one, whose token the process still has."""
+    monkeypatch.setattr(oauth_tokens, "_tokens", {})
 
 
 class Endless:

@@ -73,16 +73,6 @@ def cluster(mock_cluster: MockCluster) -> MockCluster:
     return mock_cluster
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undelivered events are given up after half a second, and the pauses are as short."""
-    monkeypatch.setattr(topic_sink, "CLIENT", replace(topic_sink.CLIENT, request_timeout_ms=500))
-    quick = replace(topic_sink.PRODUCER, delivery_timeout_ms=500, max_block_ms=500)
-    monkeypatch.setattr(topic_sink, "PRODUCER", quick)
-    for kind in topic_sink.PAUSES_S:
-        monkeypatch.setitem(topic_sink.PAUSES_S, kind, 0.5)
-
-
 def test_event_that_does_not_fit_in_memory_is_counted(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: RefreshEvent) -> NoReturn:
         raise MemoryError
@@ -133,14 +123,21 @@ def heal(cluster: MockCluster) -> None:
 
 
 @pytest.mark.parametrize("fault", [unknown_topic, unauthorised_topic, cluster_down])
-@pytest.mark.usefixtures("impatient")
 def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
-    cluster: MockCluster, fault: Callable[[MockCluster], None], wait_for: Callable[..., Any]
+    cluster: MockCluster,
+    fault: Callable[[MockCluster], None],
+    wait_for: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fault(cluster)
     sink = new_sink(addresses(cluster))
-    sink.write([made("a", 1), made("a", 2)])
-    sink.write([made("a", 3)])
+    with monkeypatch.context() as impatient:
+        quick = replace(topic_sink.PRODUCER, delivery_timeout_ms=500, max_block_ms=500)
+        impatient.setattr(topic_sink, "PRODUCER", quick)
+        for kind in topic_sink.PAUSES_S:
+            impatient.setitem(topic_sink.PAUSES_S, kind, 0.5)
+        sink.write([made("a", 1), made("a", 2)])
+        sink.write([made("a", 3)])
     assert sink._is_failing
     heal(cluster)
     sequences = iter(range(4, 1000))
