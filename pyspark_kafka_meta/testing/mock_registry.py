@@ -20,6 +20,9 @@ from urllib.parse import unquote, urlsplit
 
 Reference = Mapping[str, Any]
 """Name, subject and version of a schema that another schema refers to, as in the API."""
+_ports: set[int] = set()
+"""That registries of this process have had. Processes keep the schemas of a registry by its URL, which no later one may
+have."""
 
 
 class _Version(NamedTuple):
@@ -93,8 +96,7 @@ class MockRegistry:
             def log_message(self, *_: object) -> None:
                 """Not to stderr."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._server.daemon_threads = True
+        self._server = _listen(self._port, Handler)
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -218,6 +220,17 @@ class MockRegistry:
         kind = {} if version.kind == "AVRO" else {"schemaType": version.kind}
         references = {"references": list(version.references)} if version.references else {}
         return {**guid, **kind, "schema": version.schema, **references}
+
+
+def _listen(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    """Listens at a port, or for 0 at a free one that no registry of this process has had."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    server.daemon_threads = True
+    if port == 0 and server.server_port in _ports:
+        server.server_close()
+        return _listen(0, handler)
+    _ports.add(server.server_port)
+    return server
 
 
 def _guid(version: _Version) -> str:
