@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
 
 import pytest
@@ -127,11 +128,6 @@ SCRIPTS: list[tuple[str, Callable[[MockRegistry], None], str]] = [
     ("moved", lambda registry: registry.respond(302), r"redirects to another address \(302\)"),
     ("closing", lambda registry: registry.close_connections(100), r"cannot reach|did not respond with HTTP"),
     (
-        "slow",
-        lambda registry: setattr(registry, "delay_s", 3.0),
-        r"in time when asked for schema id 7: see its load",
-    ),
-    (
         "away",
         lambda registry: registry.stop(),
         r"cannot reach the .* registry at .*: Connection refused; check the URL",
@@ -139,6 +135,7 @@ SCRIPTS: list[tuple[str, Callable[[MockRegistry], None], str]] = [
 ]
 
 
+@pytest.mark.usefixtures("quick_pauses")
 @pytest.mark.parametrize(("script", "sentence"), [case[1:] for case in SCRIPTS], ids=[case[0] for case in SCRIPTS])
 def test_each_fault_is_one_sentence_that_names_the_url(
     registry: MockRegistry, script: Callable[[MockRegistry], None], sentence: str
@@ -147,11 +144,21 @@ def test_each_fault_is_one_sentence_that_names_the_url(
 
     started = time.monotonic()
     with pytest.raises(SchemaRegistryError, match=sentence) as caught:
-        client(registry, timeout_ms=1_000, user_info=Secret(f"me:{PASSWORD}")).schema(7)
+        client(registry, timeout_ms=20_000, user_info=Secret(f"me:{PASSWORD}")).schema(7)
 
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert "\n" not in str(caught.value)
     assert not isinstance(caught.value, UnknownSchemaError)
+
+
+def test_a_registry_that_is_slow_is_left_at_the_deadline(registry: MockRegistry) -> None:
+    registry.delay_s = 30.0
+
+    started = time.monotonic()
+    with pytest.raises(SchemaRegistryError, match="in time when asked for schema id 7: see its load"):
+        client(registry, timeout_ms=1_000).schema(7)
+
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize(("code", "status"), [(40401, 404), (40402, 404), (40403, 404)])
@@ -195,16 +202,17 @@ def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegist
     assert len(registry.requests) == 4
 
 
-def test_an_error_says_more_than_the_timeout_of_the_last_attempt(registry: MockRegistry) -> None:
+def test_an_error_says_more_than_the_timeout_of_the_last_attempt(
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry.respond(500)
-    registry.respond(500)
+    respond = registry._respond
 
-    def slow_later() -> None:
-        while not registry.requests:
-            time.sleep(0.01)
+    def respond_and_be_slow_later(handler: BaseHTTPRequestHandler, body: bytes | None) -> None:
+        respond(handler, body)
         registry.delay_s = 30.0
 
-    threading.Thread(target=slow_later, daemon=True).start()
+    monkeypatch.setattr(registry, "_respond", respond_and_be_slow_later)
     with pytest.raises(SchemaRegistryError, match=r"failed when asked for schema id 7 \(500"):
         client(registry, timeout_ms=3_000).schema(7)
 
@@ -213,17 +221,17 @@ def test_another_url_is_asked_if_one_fails(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     with MockRegistry() as away:
         away.stop()
-        asks = RegistryClient(options(away.url, registry.url, timeout_ms=20_000))
+        asks = RegistryClient(options(away.url, registry.url, timeout_ms=60_000))
 
         started = time.monotonic()
         assert asks.schema(1).schema.text == '"int"'
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
 
 
 def test_a_registry_that_hangs_leaves_time_for_the_next_url(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        asks = RegistryClient(options(f"http://127.0.0.1:{silent.getsockname()[1]}", registry.url, timeout_ms=2_000))
+        asks = RegistryClient(options(f"http://127.0.0.1:{silent.getsockname()[1]}", registry.url, timeout_ms=5_000))
 
         assert asks.schema(1).schema.text == '"int"'
 
@@ -250,7 +258,7 @@ def test_a_response_that_trickles_ends_at_the_deadline() -> None:
         with listener.accept()[0] as peer:
             try:
                 peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-                for _ in range(100):
+                for _ in range(800):
                     peer.sendall(b" ")
                     time.sleep(0.05)
             except OSError:
@@ -262,7 +270,7 @@ def test_a_response_that_trickles_ends_at_the_deadline() -> None:
         started = time.monotonic()
         with pytest.raises(SchemaRegistryError, match="did not respond in time"):
             RegistryClient(options(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_ms=500)).subjects()
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize(

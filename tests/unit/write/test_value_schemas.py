@@ -115,22 +115,22 @@ def test_values_of_schema_bytes_are_written_as_they_are_in_confluents_frames(reg
     assert decoding.decode(pa.array(apicurio, pa.binary()))[0].to_pylist() == raw
 
 
+@pytest.mark.usefixtures("quick_pauses")
 def test_known_latest_version_is_written_while_the_registry_is_away(
     registry: MockRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry.register("t-value", V1)
-    soon = {"schema.registry.timeout.ms": "200"}
-    assert encoded(column(registry, **soon)) == [b"\0\0\0\0\1\x06", None]
+    assert encoded(column(registry)) == [b"\0\0\0\0\1\x06", None]
     registry.stop()
-    assert encoded(column(registry, **soon)) == [b"\0\0\0\0\1\x06", None]
+    assert encoded(column(registry)) == [b"\0\0\0\0\1\x06", None]
     assert "cannot reach the schema registry" in caplog.text
     assert "rows are written with version 1 as before" in caplog.text
     with pytest.raises(SchemaRegistryError, match="cannot reach"):
-        column(registry, **soon, valueSubjectNameStrategy="record", valueRecordName="Unknown")
+        column(registry, valueSubjectNameStrategy="record", valueRecordName="Unknown")
 
     registry.start()
     registry.register("t-value", V2)
-    assert encoded(column(registry, **soon)) == [b"\0\0\0\0\2\x06\x02/", None]
+    assert encoded(column(registry)) == [b"\0\0\0\0\2\x06\x02/", None]
 
 
 def test_chosen_schema_must_be_registered(registry: MockRegistry, tmp_path: Path) -> None:

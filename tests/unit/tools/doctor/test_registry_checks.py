@@ -23,11 +23,16 @@ def registry() -> Iterator[MockRegistry]:
         yield registry
 
 
+@pytest.fixture(autouse=True)
+def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_checks, "SLOW_MS", 60_000.0)
+
+
 def findings(registry: MockRegistry | None, *topics: str, writes: bool = False, **options: str) -> list[Finding]:
     url = {} if registry is None else {"schema.registry.url": registry.url}
     rest, typed = split_typed_options({**SERVERS, **url, **options}, topics, writes=writes)
     assert rest == SERVERS
-    return list(registry_findings(typed, topics, timeout_ms=1_000, writes=writes))
+    return list(registry_findings(typed, topics, timeout_ms=20_000, writes=writes))
 
 
 def test_a_registry_and_the_schema_of_each_column_are_fine(registry: MockRegistry) -> None:
@@ -136,7 +141,6 @@ FAULTS: list[tuple[str, Callable[[MockRegistry], object], str, str]] = [
     ("page", lambda registry: registry.respond(200, "<html>"), "registry", "something else than the JSON"),
     ("page of a proxy", lambda registry: registry.respond(503, "<html>", 99), "registry", "503: Service Unavailable"),
     ("redirect", lambda registry: registry.respond(307), "registry", "set 'schema.registry.url' to that address"),
-    ("silence", lambda registry: setattr(registry, "delay_s", 2.0), "registry", "raise 'schema.registry.timeout.ms'"),
     ("no subject", lambda registry: None, "value", "register the schema, or correct the topic, the version or"),
     (
         "recursion",
@@ -149,6 +153,7 @@ FAULTS: list[tuple[str, Callable[[MockRegistry], object], str, str]] = [
 ]
 
 
+@pytest.mark.usefixtures("quick_pauses")
 @pytest.mark.parametrize(
     ("script", "check", "next_step"), [each[1:] for each in FAULTS], ids=[each[0] for each in FAULTS]
 )
@@ -162,6 +167,15 @@ def test_each_failure_is_one_sentence_and_the_next_step(
     assert next_step in f"{failure.what} -> {failure.fix}"
     assert check == "registry" or "t-value" in failure.what
     assert "\n" not in failure.what and failure.fix
+
+
+def test_silent_registry_is_left_at_the_deadline_and_the_next_step_is_told(registry: MockRegistry) -> None:
+    registry.delay_s = 30.0
+    _, typed = split_typed_options({**SERVERS, "schema.registry.url": registry.url}, (), writes=False)
+    (failure,) = registry_findings(typed, (), timeout_ms=1_000, writes=False)
+
+    assert (failure.check, failure.verdict) == ("registry", Verdict.FAIL)
+    assert "raise 'schema.registry.timeout.ms'" in f"{failure.what} -> {failure.fix}"
 
 
 def test_slow_registry_is_a_warning(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
