@@ -21,7 +21,7 @@ from pyspark_kafka_meta.events.folder_sink import FolderSink, open_folder
 from pyspark_kafka_meta.events.liveness_lock import LivenessLock, dead_caches
 from tests.unit.written_events import events_in, made
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 HOLD = """
 import sys
@@ -49,7 +49,7 @@ class OtherProcess:
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=TIMEOUT_S)
 
 
 @pytest.fixture

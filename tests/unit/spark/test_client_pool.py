@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -201,13 +201,15 @@ def test_child_of_a_fork_gets_its_own_client_and_leaves_its_parents_alone(
     assert not of_parent.closed
 
 
-def test_task_that_fails_writes_its_events_and_gives_its_client_back(worker: Worker) -> None:
+def test_task_that_fails_writes_its_events_and_gives_its_client_back(
+    worker: Worker, wait_for: Callable[..., object]
+) -> None:
     with (
         pytest.raises(RuntimeError, match="task failed"),
         worker.pool.client(options("a"), worker.metrics, READER),
     ):
         raise RuntimeError("task failed")
-    assert len(list(Path(worker.metrics.path or "").glob("*.jsonl"))) == 1
+    wait_for(lambda: len(list(Path(worker.metrics.path or "").glob("*.jsonl"))) == 1)
     worker.clock.sleep(MAX_AGE_S)
     worker.run("b")
 

@@ -535,12 +535,12 @@ def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPa
 
     def look() -> ClusterState:
         looks.set()
-        responded.wait(10)
+        responded.wait(60)
         raise ConnectError("no broker responded")
 
     with StatePoller(look, by_process=False):
-        assert looks.wait(10)
+        assert looks.wait(60)
         began = time.monotonic()
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     responded.set()
