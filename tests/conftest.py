@@ -139,6 +139,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _local_kafka.pop().close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_terminal() -> None:
+    """What commands print depends on these variables, which CI services and shells set."""
+    for name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        os.environ.pop(name, None)
+
+
 @pytest.fixture(scope="session")
 def go_without() -> Callable[[str], NoReturn]:
     """Skips a test that lacks a program on this machine, with the given reason. In CI the test fails instead."""

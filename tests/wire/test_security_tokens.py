@@ -189,7 +189,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
     monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    for name in ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize(
