@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -489,7 +490,7 @@ def test_a_cluster_that_does_not_respond_is_not_polled_and_its_old_values_are_un
 ) -> None:
     monkeypatch.setattr(state_poller, "CLUSTER_POLL_S", 0.01)
     trouble: list[str | None] = ["login refused"]
-    looks, asked = iter(range(1_000)), []
+    looks, asked = count(), []
 
     def get_trouble() -> str | None:
         next(looks)
