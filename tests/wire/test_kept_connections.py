@@ -50,7 +50,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
 
 @pytest.fixture
 def network() -> Iterator[KafkaNetwork]:
-    with closing(KafkaNetwork(ConnectionSettings("tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20))) as made:
+    with closing(KafkaNetwork(ConnectionSettings("tests", connect_timeout_ms=60_000, max_frame_bytes=1 << 20))) as made:
         yield made
 
 
@@ -58,14 +58,14 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
     mock_cluster: MockCluster, network: KafkaNetwork, opened: list[Connection]
 ) -> None:
     alias = Address("localhost", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
-    response = network.metadata(alias, (), time.monotonic() + 10)
+    response = network.metadata(alias, (), time.monotonic() + 60)
     assert alias not in {broker.address for broker in response.brokers}
     for broker in (Broker(9, alias), response.brokers[0]):
-        network.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 10)
-        assert isinstance(network.offsets.receive([broker.node_id], time.monotonic() + 10), OffsetsResponse)
+        network.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 60)
+        assert isinstance(network.offsets.receive([broker.node_id], time.monotonic() + 60), OffsetsResponse)
     assert [connection.fileno() >= 0 for connection in opened] == [True, True]
     for broker in response.brokers:
-        network.metadata(broker.address, (), time.monotonic() + 10)
+        network.metadata(broker.address, (), time.monotonic() + 60)
 
     assert [connection.fileno() >= 0 for connection in opened] == [False, True, True, True]
     network.close()
@@ -78,12 +78,12 @@ def test_a_broker_has_three_connections_at_most_whatever_it_is_asked(
     mock_cluster.create_topic("t", partitions=1)
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     address = Address(host, int(port))
-    response = network.metadata(address, ["t"], time.monotonic() + 10)
+    response = network.metadata(address, ["t"], time.monotonic() + 60)
     (broker,) = (broker for broker in response.brokers if broker.address == address)
     (topic,) = response.topics
     part = FetchPartition(T0, topic.topic_id, 0, topic.partitions[0].leader_epoch, -1, 100)
     for _ in range(3):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         network.fetch.send(broker, FetchRequest((part,), 0, 1, 100, False), deadline)
         network.offsets.send(broker, OffsetsRequest((), False), deadline)
         network.metadata(address, ["t"], deadline)
@@ -104,8 +104,8 @@ def test_worker_without_a_task_closes_its_connections_and_opens_them_for_the_nex
     address, pool = options.bootstrap_servers[0], ClientPool()
     for _ in range(2):  # a wake-up is not lost after the first one
         with pool.client(options, None, Origin(role=Role.READER)) as client:
-            client.network.send_metadata(address, (), time.monotonic() + 10)
-            assert client.network.receive_metadata(time.monotonic() + 10) is not None
+            client.network.send_metadata(address, (), time.monotonic() + 60)
+            assert client.network.receive_metadata(time.monotonic() + 60) is not None
             assert opened[-1].is_usable()
         wait_for(lambda: not any(connection.fileno() >= 0 for connection in opened))
 
@@ -118,7 +118,7 @@ def test_requests_that_are_sent_one_after_the_other_share_a_connection(
     """As a planner sends them, and the driver of exactly-once writes."""
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     address = Address(host, int(port))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     response = network.metadata(address, (), deadline)
     (broker,) = (broker for broker in response.brokers if broker.address == address)
     for _ in range(2):
@@ -138,7 +138,7 @@ def test_a_shared_connection_has_the_limit_of_the_request_that_uses_it(
     """A Produce may wait for as long as a broker reads no requests."""
     mock_cluster.create_topic("t", partitions=1)
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     response = network.metadata(Address(host, int(port)), ["t"], deadline)
     (broker,) = (broker for broker in response.brokers if broker.address == Address(host, int(port)))
     part = ProducePartition(T0, response.topics[0].topic_id, write_batch(b"", 0, 0, 0, NO_PRODUCER, -1, 0))
@@ -177,7 +177,7 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
         assert isinstance(failure, RequestFailure)
         assert type(failure.error) is ConnectError, "a RequestTimeoutError would lower max_bytes"
         assert "broke the connection (Connection timed out)" in str(failure.error)
-        assert lasted_s < 10
+        assert lasted_s < 20
         assert isinstance(ask(), OffsetsResponse), "over a new connection"
 
 
@@ -190,11 +190,11 @@ def test_idle_connection_that_the_network_forgot_is_not_used_again(
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     with TcpProxy() as proxy:
         proxy.target = Address(host, int(port))
-        network.offsets.send(Broker(1, proxy.address), OffsetsRequest((), False), time.monotonic() + 10)
-        assert isinstance(network.offsets.receive([1], time.monotonic() + 10), OffsetsResponse)
+        network.offsets.send(Broker(1, proxy.address), OffsetsRequest((), False), time.monotonic() + 60)
+        assert isinstance(network.offsets.receive([1], time.monotonic() + 60), OffsetsResponse)
         proxy.forget_connections()
         with selectors.PollSelector() as selector:
             selector.register(opened[0], selectors.EVENT_READ)
-            assert selector.select(10)
+            assert selector.select(60)
 
         assert not opened[0].is_usable()

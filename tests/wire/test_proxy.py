@@ -19,7 +19,7 @@ def connected(proxy: TcpProxy) -> socket.socket:
 
 def test_a_connection_that_is_reset_does_not_get_to_the_broker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as broker, TcpProxy() as proxy:
-        broker.settimeout(10)
+        broker.settimeout(60)
         proxy.target = Address(*broker.getsockname())
         proxy.network = Network.RESETS
         for _ in range(20):
@@ -30,14 +30,14 @@ def test_a_connection_that_is_reset_does_not_get_to_the_broker() -> None:
             client.sendall(b"hello")
             first, _ = broker.accept()
             with first:
-                first.settimeout(10)
+                first.settimeout(60)
                 assert first.recv(5) == b"hello"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters packets for a socket")
 def test_a_forgotten_connection_acknowledges_nothing_and_a_new_one_is_passed_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as broker, TcpProxy() as proxy:
-        broker.settimeout(10)
+        broker.settimeout(60)
         proxy.target = Address(*broker.getsockname())
         with connected(proxy) as client:
             client.sendall(b"hello")

@@ -34,4 +34,4 @@ def test_a_connection_that_is_closed_before_any_response_names_the_limits(refuse
         # Python's own wrap_socket drops the new socket unclosed if the peer has reset the connection by then.
         warnings.filterwarnings("ignore", "unclosed <ssl.SSLSocket", ResourceWarning)
         with pytest.raises(ConnectError, match=ADVICE):
-            Connection(address, ConnectionSettings.of(options), time.monotonic() + 10)
+            Connection(address, ConnectionSettings.of(options), time.monotonic() + 60)
