@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
@@ -87,7 +88,11 @@ def test_a_refused_connection_names_the_address() -> None:
         ask(Address("127.0.0.1", port))
 
 
-def test_an_unknown_host_name_is_an_error_of_its_own() -> None:
+def test_an_unknown_host_name_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> NoReturn:  # name servers that are away take half a minute
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(UnknownHostError, match=r"cannot connect to kafka\.invalid:9092"):
         ask(Address("kafka.invalid", 9092))
 
