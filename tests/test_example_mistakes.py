@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def error_line(example: str, *arguments: str | Path) -> str:
     """The only line of output: no traceback, and no Spark."""
     command = [sys.executable, EXAMPLES / example, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
     return line

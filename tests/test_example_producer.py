@@ -26,7 +26,7 @@ def test_mistake_is_reported_without_a_traceback(
 ) -> None:
     mock_cluster.create_topic("topic-0", partitions=2)
     command = [sys.executable, str(PRODUCER), "--bootstrap-servers", mock_cluster.bootstrap_servers, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
 
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert [fact for fact in facts if fact not in done.stderr.splitlines()[-1]] == []

@@ -118,7 +118,7 @@ for _ in range(2):
     os.wait()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(OMP_NUM_THREADS="1"), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env=environment(OMP_NUM_THREADS="1"), capture_output=True, text=True, timeout=200
     )
 
     assert len(set(done.stdout.split())) == 2, done.stderr
@@ -132,7 +132,7 @@ for package in ARCHIVES:
 import py4j, pyspark
 print(pyspark.__file__, py4j.__file__)
 """
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=200)
 
     assert done.stdout.split()[0] == pyspark.__file__, done.stderr
     assert ".zip" not in done.stdout
@@ -214,7 +214,7 @@ def test_the_command_is_the_python_beside_it_or_on_the_path(
     command.symlink_to(ROOT / "bin" / command.name)
     path = os.pathsep.join([str(tmp_path / "on-path"), "/usr/bin", "/bin"])
     done = subprocess.run(
-        [str(command), *arguments], env=environment(PATH=path), capture_output=True, text=True, timeout=60
+        [str(command), *arguments], env=environment(PATH=path), capture_output=True, text=True, timeout=200
     )
 
     assert (done.returncode, done.stdout.strip()) == (0, printed), done.stderr

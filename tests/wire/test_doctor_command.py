@@ -184,7 +184,7 @@ def test_without_pyspark_all_is_checked_but_the_executors(mock_cluster: MockClus
     arguments = ["doctor", "--json", "--executors", "--topic", "clicks"]
     servers = ["--bootstrap-servers", mock_cluster.bootstrap_servers]
     command = [sys.executable, "-c", WITHOUT_SPARK, *arguments, *servers]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     found = {row["check"]: row for row in map(json.loads, done.stdout.splitlines())}
 
     assert found["package pyspark"]["verdict"] == "warn", done.stderr

@@ -63,7 +63,7 @@ def limited_copy(mock_cluster: MockCluster, request: pytest.FixtureRequest) -> C
             producer.produce("t", value if number == 0 else b"small", partition=number % PARTITIONS)
         assert producer.flush(30) == 0
         command = [sys.executable, "-m", "tests.wire.limited_worker", str(limit_mib), servers, "t", "copy"]
-        done = subprocess.run(command, cwd=request.config.rootpath, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, cwd=request.config.rootpath, capture_output=True, text=True, timeout=200)
         return done.stdout, done.stderr
 
     return copy

@@ -206,6 +206,6 @@ def test_the_mock_needs_neither_confluent_kafka_nor_java_to_start() -> None:
         "import sys; from pyspark_kafka_meta.testing.mock_cluster import MockCluster\n"
         "with MockCluster(1): assert 'confluent_kafka' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], env={"PATH": ""}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env={"PATH": ""}, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

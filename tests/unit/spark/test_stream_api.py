@@ -260,7 +260,7 @@ print(isinstance(writer, datasource.DataSourceStreamWriter), isinstance(writer, 
 
 
 def test_streams_need_no_class_that_pyspark_4_0_lacks() -> None:
-    process = subprocess.run([sys.executable, "-c", OLDER_RELEASE], capture_output=True, text=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", OLDER_RELEASE], capture_output=True, text=True, timeout=200)
 
     assert process.stdout.splitlines() == [
         "TrackedStartReader KafkaMetaStreamReader",

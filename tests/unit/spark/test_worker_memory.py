@@ -59,6 +59,6 @@ def test_limited_worker_runs_where_arenas_cannot_be_limited(loaded: object, monk
 def test_threads_of_a_limited_worker_share_an_arena(request: pytest.FixtureRequest) -> None:
     def reserved_mib(how: str) -> int:
         command = [sys.executable, "-c", THREADS_IN_LIMITED_PROCESS, how]
-        return int(subprocess.check_output(command, cwd=request.config.rootpath, text=True, timeout=60))
+        return int(subprocess.check_output(command, cwd=request.config.rootpath, text=True, timeout=200))
 
     assert reserved_mib("limited") < 64 < 4 * 64 <= reserved_mib("free")

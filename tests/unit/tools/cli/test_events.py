@@ -330,5 +330,5 @@ def test_no_spark_takes_part(folder: Path) -> None:
         "import sys; from pyspark_kafka_meta.tools.cli.main import app; "
         f"app(['events', '--path', {str(folder)!r}], standalone_mode=False); sys.exit('pyspark' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert (done.returncode, sequences(done.stdout)) == (0, [1, 2, 3])

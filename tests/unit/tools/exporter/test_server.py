@@ -351,7 +351,7 @@ def test_a_scrape_has_the_figures_of_the_tables(tmp_path: Path, wait_for: Callab
         wait_for(lambda: values(scrape(url), "events_missing"))
         samples = scrape(url)
         process.send_signal(signal.SIGTERM)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=60)
     events = list(FolderEvents(str(tmp_path)).read())
     rows = cache_rows(events, int(time.time() * 1000))
     refreshes = [event for event in events if event["kind"] == EventKind.REFRESH]
