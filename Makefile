@@ -29,7 +29,7 @@ help: ## list these commands
 demo: java $(INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
-test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in ten minutes on two cores: all tests except the slow ones
+test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in a quarter of an hour on two cores: all tests except the slow ones
 	$(PARALLEL_TESTS) 3 -m "not slow"
 
 test-slow: java $(INSTALLED) $(SPARK_CLASSES) ## run the slow tests
