@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from tests.kafka.cluster_tools import is_readable, poll_until
 
 TIMEOUT_S = 30
 
@@ -15,11 +17,26 @@ def consume(bootstrap_servers: str, topic: str, isolation_level: str = "read_unc
     return list(records(bootstrap_servers, topic, isolation_level))
 
 
+def consume_committed(bootstrap_servers: str, topic: str) -> list[Message]:
+    """What a read_committed consumer reads, once no transaction holds it back."""
+    poll_until(lambda: is_readable(bootstrap_servers, topic))
+    return consume(bootstrap_servers, topic, "read_committed")
+
+
 def records(bootstrap_servers: str, topic: str, isolation_level: str = "read_uncommitted") -> Iterator[Message]:
     """As `consume`, one after the other: those of a partition are in order."""
     ended = set[int | None]()
-    with _consumer(bootstrap_servers, isolation_level) as consumer:
-        partitions = _partitions(consumer, topic)
+    settings = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "tests",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "isolation.level": isolation_level,
+        "log_level": 0,
+    }
+    with closing(Consumer(settings)) as consumer:
+        partitions = consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         while len(ended) < len(partitions):
             message = consumer.poll(TIMEOUT_S)
@@ -29,35 +46,3 @@ def records(bootstrap_servers: str, topic: str, isolation_level: str = "read_unc
                 yield message
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(message.partition())
-
-
-def log_ends(bootstrap_servers: str, topic: str) -> dict[int, int]:
-    """The end of each partition, up to which all in-sync replicas have the records."""
-    with _consumer(bootstrap_servers) as consumer:
-        return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)[1]
-            for partition in _partitions(consumer, topic)
-        }
-
-
-def _partitions(consumer: Consumer, topic: str) -> list[int]:
-    return list(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions)
-
-
-@contextmanager
-def _consumer(bootstrap_servers: str, isolation_level: str = "read_uncommitted") -> Iterator[Consumer]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "tests",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "isolation.level": isolation_level,
-            "log_level": 0,
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()

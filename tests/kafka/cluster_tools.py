@@ -8,7 +8,8 @@ from contextlib import closing
 from typing import Any, TypeVar
 from uuid import UUID
 
-from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka import ElectionType
+from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.alter_client_quotas.v0 import request as quotas
 from kio.schema.alter_partition_reassignments.v0 import request as reassignments
@@ -17,10 +18,14 @@ from kio.schema.update_features.v1 import request as features
 from kio.static.primitive import f64, i8, i16, i32
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.events.publisher import client_without_events
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
-from pyspark_kafka_meta.model import Address, TopicMetadata, TransactionVersion
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
+from pyspark_kafka_meta.model import Address, TopicMetadata, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import LocalKafka
 
 ALTER_CLIENT_QUOTAS = Api("alter_client_quotas", 49, 0, 0)
@@ -66,6 +71,22 @@ def all_brokers_know(bootstrap_servers: str, topic: str, partitions: int, old_id
     )
 
 
+def log_ends(bootstrap_servers: str, topic: str, read_committed: bool = False) -> dict[TopicPartition, int]:
+    """The end of each partition, up to which all in-sync replicas have the records; with `read_committed` the start of
+    the first open transaction before it. Waits until the leaders lead: brokers name them a moment before."""
+    options = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap_servers})
+    with closing(client_without_events(options, Origin(role=Role.CLI))) as client:
+        latest = dict.fromkeys(client.partitions([topic], client.api_deadline()), LATEST_TIMESTAMP)
+        found = client.list_offsets(latest, client.api_deadline(), read_committed)
+    return {partition: each.offset for partition, each in found.items()}
+
+
+def is_readable(bootstrap_servers: str, topic: str) -> bool:
+    """Whether no transaction holds read_committed readers back: neither an open one, nor one whose markers are still to
+    come. A coordinator acknowledges the end of a transaction before they are in the logs."""
+    return log_ends(bootstrap_servers, topic, read_committed=True) == log_ends(bootstrap_servers, topic)
+
+
 def admin(cluster: LocalKafka) -> AdminClient:
     """Keep the client in a variable: its requests are cancelled when it is collected."""
     return AdminClient({"bootstrap.servers": cluster.admin_servers, "log_level": 0})
@@ -109,7 +130,7 @@ def leads_once_elected(cluster: LocalKafka, topic: str, partition: int) -> int:
 def elect(cluster: LocalKafka, kind: ElectionType, topic: str, partition: int) -> None:
     """Hold an election. An election that keeps the leader is no error."""
     client = admin(cluster)
-    client.elect_leaders(kind, [TopicPartition(topic, partition)]).result(60)
+    client.elect_leaders(kind, [Partition(topic, partition)]).result(60)
 
 
 def reassign(cluster: LocalKafka, topic: str, partition: int, replicas: Sequence[int]) -> None:

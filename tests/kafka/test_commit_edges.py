@@ -86,7 +86,6 @@ def test_copies_are_made_in_as_many_transactions_as_they_need(sink: Sink, monkey
     assert [len(decision.transactions) for decision in results[:-1]] == [2, 2, 1, 1, 1]
     assert results[-1] is True
     assert sink.visible() == rows(0, tasks=2)
-    assert sink.is_readable()
 
 
 def test_copies_older_than_their_topic_allows_name_the_setting_and_follow_once_it_is_raised(
@@ -181,7 +180,6 @@ def test_transaction_version_goes_down_and_up_under_a_running_query(
             assert sink.visible() == rows(*range(batch + 1))
             finalize(lone_kafka, sink, version)
         batch += 1
-    assert sink.is_readable()
     assert sink.open_transactions() == []
 
 
@@ -234,7 +232,6 @@ def test_batches_go_on_when_the_epochs_of_producer_ids_run_out(
 
     assert sink.visible() == rows(*range(8), tasks=6)
     assert sink.open_transactions() == []
-    assert sink.is_readable()
     rotated = sink.client().coordinators.fence(ids, 60_000, time.monotonic() + 30)
     assert all(rotated[each].producer_id != last[each].producer_id for each in ids)
 

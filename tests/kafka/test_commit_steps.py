@@ -18,8 +18,7 @@ from confluent_kafka import TopicPartition as Partition
 from pyspark_kafka_meta.errors import ChangedBatchError, ConnectError, DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
-from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.exactly_once import decision_records
@@ -33,7 +32,7 @@ from pyspark_kafka_meta.write.partition_queue import TaskOutput
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.conftest import admin_client
-from tests.consumer import consume
+from tests.consumer import consume, consume_committed
 from tests.kafka.cluster_tools import create_topic, in_sync, poll_until
 from tests.unit.scene import RecordingPublisher
 
@@ -102,17 +101,13 @@ class Sink:
         return [_opened(producer, each) for (_, producer), each in zip(writers, written, strict=True)]
 
     def visible(self) -> list[str]:
-        """What a read_committed reader sees, without waiting for open transactions."""
-        return sorted(
-            (message.value() or b"").decode() for message in consume(self.servers, self.topic, "read_committed")
-        )
+        """What a read_committed reader sees, once no transaction holds it back."""
+        return sorted((message.value() or b"").decode() for message in consume_committed(self.servers, self.topic))
 
-    def is_readable(self) -> bool:
-        """Whether no open transaction holds read_committed readers back."""
-        client, partitions = self.client(), [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
-        latest = dict.fromkeys(partitions, LATEST_TIMESTAMP)
-        ends = [client.list_offsets(latest, client.api_deadline(), read_committed) for read_committed in (True, False)]
-        return ends[0] == ends[1]
+    def visible_now(self) -> list[str]:
+        """As `visible`, beside open transactions."""
+        found = consume(self.servers, self.topic, "read_committed")
+        return sorted((message.value() or b"").decode() for message in found)
 
     def open_transactions(self) -> list[str]:
         client = self.client()
@@ -169,7 +164,7 @@ def test_rows_are_visible_after_the_commit_alone(sink: Sink) -> None:
     committer = sink.committer()
     plan = committer.plan()
     first, second = sink.write(plan, 0), sink.write(plan, 0, task=1)
-    assert sink.visible() == []
+    assert sink.visible_now() == []
     committer.commit(micro_batch(0), [first, second], 0)
     assert sink.visible() == rows(0, tasks=2)
     assert sink.open_transactions() == []
@@ -216,7 +211,7 @@ def test_a_driver_that_dies_before_its_decision_leaves_nothing(sink: Sink) -> No
 def test_what_a_dead_driver_has_decided_becomes_visible_once(sink: Sink) -> None:
     committer = sink.committer()
     decide_alone(committer, micro_batch(0), [sink.write(committer.plan(), 0)])
-    assert sink.visible() == []
+    assert sink.visible_now() == []
     plan = sink.committer().plan()
     assert is_written(plan.decisions, micro_batch(0))
     assert sink.visible() == rows(0)
@@ -231,7 +226,7 @@ def test_a_decision_larger_than_a_message_of_its_topic_is_recovered(sink: Sink, 
     written = sink.write(committer.plan(), 0)
     many = written._replace(written=written.written * 20_000)  # 3 MB
     decide_alone(committer, micro_batch(0), [many])
-    assert sink.visible() == []
+    assert sink.visible_now() == []
     plan = sink.committer(**decisions).plan()
     assert is_written(plan.decisions, micro_batch(0))
     assert sink.visible() == rows(0)
@@ -364,7 +359,7 @@ def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:
         future.result(30)
     with pytest.raises(DataLossError, match=f"1 of 1 records of a decided batch are gone from {sink.topic}-1"):
         sink.committer().plan()
-    assert sink.visible() == []
+    assert sink.visible_now() == []
 
 
 def test_decisions_topic_with_several_partitions_is_refused(sink: Sink, make_topic: Callable[..., str]) -> None:

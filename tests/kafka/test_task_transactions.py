@@ -13,15 +13,14 @@ import pytest
 from pyspark_kafka_meta.errors import FencedError, InvalidRowError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_OPEN
-from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
-from tests.consumer import consume
-from tests.kafka.cluster_tools import poll_until
+from tests.consumer import consume_committed
+from tests.kafka.cluster_tools import is_readable, poll_until
 from tests.unit.scene import RecordingPublisher
 from tests.unit.write.batches import encoded_batch
 
@@ -47,10 +46,6 @@ class Task:
 
     def commit(self) -> None:
         self.transaction.commit(self.client.api_deadline())
-
-    def end_offset(self, read_committed: bool) -> int:
-        wanted = {self.first: LATEST_TIMESTAMP}
-        return self.client.list_offsets(wanted, self.client.api_deadline(), read_committed)[self.first].offset
 
     def produce_late(self) -> int:
         """A Produce that was on its way when the task failed. Returns the error code."""
@@ -89,7 +84,7 @@ def open_task(request: pytest.FixtureRequest, kafka: Any, topic: str) -> Iterato
 
 
 def visible(kafka: Any, topic: str) -> list[int]:
-    return sorted(int(message.value() or b"") for message in consume(kafka.bootstrap_servers, topic, "read_committed"))
+    return sorted(int(message.value() or b"") for message in consume_committed(kafka.bootstrap_servers, topic))
 
 
 def test_one_transaction_after_the_other(kafka: Any, topic: str, open_task: OpenTask) -> None:
@@ -99,7 +94,7 @@ def test_one_transaction_after_the_other(kafka: Any, topic: str, open_task: Open
         writer = task.writer()
         writer.write_encoded([(task.first, encoded_batch(2))])
         writer.write([batch(*range(10 * number, 10 * number + 6))])
-        assert task.end_offset(read_committed=True) < task.end_offset(read_committed=False)
+        assert not is_readable(kafka.bootstrap_servers, topic)
         task.commit()
 
     assert visible(kafka, topic) == sorted([0, 1] * 3 + [10 * number + n for number in range(3) for n in range(6)])
@@ -114,7 +109,7 @@ def test_failed_task_leaves_nothing_open_and_nothing_of_it_is_appended_later(
     with pytest.raises(InvalidRowError):
         task.writer().write([batch(1, 2, 3), batch(4, partition=-1)])
 
-    poll_until(lambda: task.end_offset(read_committed=True) == task.end_offset(read_committed=False))
+    poll_until(lambda: is_readable(kafka.bootstrap_servers, topic))
     late = task.produce_late()
     successor.writer().write([batch(5, 6)])
     successor.commit()

@@ -15,9 +15,8 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.consumer import log_ends
 from tests.kafka.checker import written_rows
-from tests.kafka.cluster_tools import set_quota
+from tests.kafka.cluster_tools import log_ends, set_quota
 from tests.kafka.harness import OpenWorker, Worker
 from tests.kafka.writing_network import Fault
 from tests.tcp_proxy import Network, TcpProxy

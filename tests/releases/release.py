@@ -19,7 +19,7 @@ from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSe
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE
 from pyspark_kafka_meta.options import CODECS
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.kafka.cluster_tools import all_brokers_know, in_sync, leads_once_elected
+from tests.kafka.cluster_tools import all_brokers_know, in_sync, is_readable, leads_once_elected
 from tests.kafka.harness import SteadyProducer, Stream, Worker, running
 from tests.kafka.test_admin_requests import (
     admin,
@@ -156,12 +156,11 @@ def test_batches_are_visible_once_after_crashes_lost_attempts_and_time_outs(
         sink.write(plan, 1, attempt=0)
         committer = sink.committer()
         committer.commit(micro_batch(1), [sink.write(plan, 1, attempt=1)], 0)
-        assert sink.is_readable()
         assert sink.visible() == rows(0, 1)
 
         committer = sink.committer(**{"kafka.transaction.timeout.ms": "4000"})
         decide_alone(committer, micro_batch(2), [sink.write(committer.plan(), 2)])
-        wait_for(sink.is_readable, timeout_s=60)
+        wait_for(lambda: is_readable(sink.servers, sink.topic))
         sink.committer().plan()
         assert sink.visible() == rows(0, 1, 2)
 

@@ -14,6 +14,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException, Message, Pr
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.consumer import consume
+from tests.kafka.cluster_tools import is_readable
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -55,7 +56,7 @@ def plain_topic(make_topic: Any, kafka: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def transactional_topic(make_topic: Any, kafka: Any) -> Iterator[str]:
+def transactional_topic(make_topic: Any, kafka: Any, wait_for: Any) -> Iterator[str]:
     """Committed, aborted and interleaved transactions in two partitions, and an open transaction."""
     topic: str = make_topic(partitions=2)
 
@@ -77,6 +78,7 @@ def transactional_topic(make_topic: Any, kafka: Any) -> Iterator[str]:
     second.commit_transaction(30)
     plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     send(plain, topic, {"value": b"no transaction", "partition": 0})
+    wait_for(lambda: is_readable(kafka.bootstrap_servers, topic))  # the markers may come after the acknowledgements
     dangling = transactional("open")
     send(dangling, topic, {"value": b"open", "partition": 1})
     yield topic

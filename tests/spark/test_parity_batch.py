@@ -14,6 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
+from tests.consumer import consume_committed
+
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 RECORDS: tuple[dict[str, Any], ...] = (
@@ -45,7 +47,9 @@ def topics(make_topic: Any, produce: Any, delete_records: Any, kafka: Any) -> It
 
 def write_transactions(bootstrap_servers: str, topic: str) -> None:
     """A record without a transaction, an aborted transaction and a committed transaction."""
-    Producer({"bootstrap.servers": bootstrap_servers}).produce(topic, b"plain")
+    plain = Producer({"bootstrap.servers": bootstrap_servers})
+    plain.produce(topic, b"plain")
+    assert plain.flush(30) == 0
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
     producer.init_transactions(30)
     for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
@@ -54,6 +58,7 @@ def write_transactions(bootstrap_servers: str, topic: str) -> None:
             producer.produce(topic, value)
         producer.flush(30)
         end(30)
+    assert len(consume_committed(bootstrap_servers, topic)) == 4
 
 
 def read(spark: SparkSession, source: str, kafka: Any, options: dict[str, Any]) -> DataFrame:

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafka_meta.testing import LocalRegistry
-from tests.consumer import consume
+from tests.consumer import consume, consume_committed
 from tests.spark.test_typed_sink import ORDER, ROWS, as_orders, decoded, order, orders, unframed
 from tests.spark.traces import run_to_the_end
 
@@ -82,6 +82,7 @@ def test_a_stream_writes_once_while_the_schema_evolves_and_is_read_as_either_ver
         produce(source, map(str, range(first, first + 100)))
         run_to_the_end(sink.trigger(availableNow=True).start, tmp_path)
 
+    assert len(consume_committed(typed["kafka.bootstrap.servers"], topic)) == 200
     once = {"kafka.isolation.level": "read_committed"}
     for version in ("1", "latest"):
         rows = read(**once, valueSchemaVersion=version)

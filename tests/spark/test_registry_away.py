@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_kafka_meta.testing import MockRegistry
-from tests.consumer import consume
+from tests.consumer import consume_committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -81,7 +81,7 @@ class Writing:
 
     def written(self) -> list[tuple[int, int]]:
         """Schema id and number of each copy."""
-        values = [message.value() or b"" for message in consume(self._servers, self.copies, "read_committed")]
+        values = [message.value() or b"" for message in consume_committed(self._servers, self.copies)]
         return [(int.from_bytes(value[1:5]), value[5] // 2) for value in values]
 
 

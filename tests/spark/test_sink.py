@@ -16,7 +16,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.consumer import consume, log_ends
+from pyspark_kafka_meta.model import TopicPartition
+from tests.consumer import consume
+from tests.kafka.cluster_tools import log_ends
 from tests.unit.written_events import events_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -60,7 +62,7 @@ def test_killed_workers_cost_no_row(
     """Spark repeats the tasks: the rows that they had written are written again."""
 
     def kill_writers() -> None:
-        wait_for(lambda: log_ends(kafka.bootstrap_servers, topic)[0] > 100, timeout_s=120)
+        wait_for(lambda: log_ends(kafka.bootstrap_servers, topic)[TopicPartition(topic, 0)] > 100, timeout_s=120)
         for worker in python_workers():
             os.kill(worker, signal.SIGKILL)
 

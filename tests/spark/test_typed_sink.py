@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_kafka_meta.testing import MockRegistry
-from tests.consumer import consume
+from tests.consumer import consume, consume_committed
 from tests.spark.traces import logged, run_to_the_end, wait_until_quiet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -256,12 +256,12 @@ def test_protobuf_is_written_and_read_back(
     transactional = {"kafka.transactional.id": topic} if once else {}
     rows.write.format("kafkameta").options(**given, **transactional).mode("append").save()
 
+    values = {message.key(): message.value() for message in consume_committed(kafka.bootstrap_servers, topic)}
     read = spark.read.format("kafkameta").option("subscribe", topic).option("kafka.isolation.level", "read_committed")
     found = read.options(**{name: text for name, text in given.items() if name != "topic"}).load()
     assert sorted(map(str, found.selectExpr("CAST(key AS STRING) AS key", "value").collect())) == sorted(
         map(str, rows.collect())
     )
-    values = {message.key(): message.value() for message in consume(kafka.bootstrap_servers, topic, "read_committed")}
     assert values[b"null"] is None
     payment = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Payment"))
     data = values[b"7"] or b""
@@ -325,7 +325,7 @@ def test_stream_writes_typed_values_while_the_schema_evolves(
         run_to_the_end(start, tmp_path)
         expected += [(number + 1, {"id": each, "page": "/"} if number else {"id": each}) for each in numbers]
 
-    messages = consume(kafka.bootstrap_servers, target, "read_committed")
+    messages = consume_committed(kafka.bootstrap_servers, target)
     values = [unframed(message.value()) for message in messages]
     found = [(schema_id, decoded((first, second)[schema_id - 1], data)) for schema_id, data in values]
     assert sorted(found, key=lambda each: int(each[1]["id"])) == expected

@@ -12,7 +12,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from tests.consumer import consume
+from tests.consumer import consume_committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -55,5 +55,5 @@ def test_rows_are_read_and_written_once(
     )
 
     assert f"copied: {values}" in done.stdout, (done.stdout + done.stderr)[-3000:]
-    committed = consume(kafka.bootstrap_servers, copies, "read_committed")
+    committed = consume_committed(kafka.bootstrap_servers, copies)
     assert sorted((message.value() or b"").decode() for message in committed) == values
