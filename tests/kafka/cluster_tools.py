@@ -1,4 +1,4 @@
-"""Operations on a cluster that fault tests need: create topics, move replicas, hold elections, set quotas."""
+"""Operations on a cluster that fault tests need: create topics, move replicas, hold elections, set quotas and ACLs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from uuid import UUID
 
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as Partition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AclBinding, AdminClient, NewTopic
 from kio.schema.alter_client_quotas.v0 import request as quotas
 from kio.schema.alter_partition_reassignments.v0 import request as reassignments
+from kio.schema.describe_acls.v2 import request as acls
 from kio.schema.types import BrokerId, TopicName
 from kio.schema.update_features.v1 import request as features
 from kio.static.primitive import f64, i8, i16, i32
@@ -30,9 +31,13 @@ from pyspark_kafka_meta.testing import LocalKafka
 
 ALTER_CLIENT_QUOTAS = Api("alter_client_quotas", 49, 0, 0)
 ALTER_PARTITION_REASSIGNMENTS = Api("alter_partition_reassignments", 45, 0, 0)
+DESCRIBE_ACLS = Api("describe_acls", 29, 2, 2)
 UPDATE_FEATURES = Api("update_features", 57, 1, 1)
 UPGRADE, SAFE_DOWNGRADE = i8(1), i8(2)
 POLL_S = 0.1
+TIMEOUT_S = 30
+"""Of a request."""
+SETTINGS = ConnectionSettings("kafkameta-tests", connect_timeout_ms=10_000, max_frame_bytes=1 << 24)
 
 T = TypeVar("T")
 
@@ -48,12 +53,11 @@ def poll_until(condition: Callable[[], T], timeout_s: float = 60) -> T:
 def topic_on_each_broker(bootstrap_servers: str, topic: str) -> list[TopicMetadata | None]:
     """The metadata of a topic in each broker's own response. KafkaMetaError if a broker does not respond."""
     host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
-    network = KafkaNetwork(ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 24))
-    try:
-        first = network.metadata(Address(host, int(port)), [topic], time.monotonic() + 10)
-        responses = [network.metadata(broker.address, [topic], time.monotonic() + 10) for broker in first.brokers]
-    finally:
-        network.close()
+    with closing(KafkaNetwork(SETTINGS)) as network:
+        first = network.metadata(Address(host, int(port)), [topic], time.monotonic() + TIMEOUT_S)
+        responses = [
+            network.metadata(broker.address, [topic], time.monotonic() + TIMEOUT_S) for broker in first.brokers
+        ]
     return [next((entry for entry in response.topics if entry.name == topic), None) for response in responses]
 
 
@@ -69,6 +73,15 @@ def all_brokers_know(bootstrap_servers: str, topic: str, partitions: int, old_id
         and (old_id is None or entry.topic_id != old_id)
         for entry in entries
     )
+
+
+def no_broker_knows(bootstrap_servers: str, topic: str) -> bool:
+    """Whether each broker has forgotten a deleted topic."""
+    try:
+        entries = topic_on_each_broker(bootstrap_servers, topic)
+    except KafkaMetaError:  # the broker is slow
+        return False
+    return not any(entry.partitions for entry in entries if entry is not None)
 
 
 def log_ends(bootstrap_servers: str, topic: str, read_committed: bool = False) -> dict[TopicPartition, int]:
@@ -105,8 +118,10 @@ def create_topic(
 
 
 def delete_topic(cluster: LocalKafka, topic: str) -> None:
+    """Delete a topic, and wait until every broker has forgotten it."""
     client = admin(cluster)
     client.delete_topics([topic])[topic].result(60)
+    poll_until(lambda: no_broker_knows(cluster.admin_servers, topic))
 
 
 def partition_state(cluster: LocalKafka, topic: str, partition: int) -> Any:
@@ -154,6 +169,28 @@ def set_quota(cluster: LocalKafka, user: str, name: str, bytes_per_s: float | No
     assert not any(entry.error_code for entry in response.entries), response
 
 
+def create_acls(cluster: LocalKafka, bindings: Sequence[AclBinding]) -> None:
+    """Create ACLs, and wait until every broker applies them."""
+    client = admin(cluster)
+    for future in client.create_acls(list(bindings)).values():
+        future.result(60)
+    addresses = [cluster._plain_address(broker_id) for broker_id in cluster.broker_ids]
+    poll_until(lambda: all(_applies(address, binding) for address in addresses for binding in bindings))
+
+
+def _applies(broker: Address, binding: AclBinding) -> bool:
+    request = acls.DescribeAclsRequest(
+        resource_type_filter=i8(binding.restype.value),
+        resource_name_filter=binding.name,
+        pattern_type_filter=i8(binding.resource_pattern_type.value),
+        principal_filter=binding.principal,
+        host_filter=binding.host,
+        operation=i8(binding.operation.value),
+        permission_type=i8(binding.permission_type.value),
+    )
+    return bool(_call(broker, DESCRIBE_ACLS, request).resources)
+
+
 def finalize_transaction_version(cluster: LocalKafka, version: TransactionVersion) -> None:
     """Upgrade or downgrade transaction.version, as `kafka-features` does, at the only broker of a cluster."""
     update = features.FeatureUpdateKey(
@@ -169,12 +206,15 @@ def finalize_transaction_version(cluster: LocalKafka, version: TransactionVersio
 def _send_to_controller(cluster: LocalKafka, api: Api, request: Any) -> Any:
     """The response of the controller, or of a broker that forwards to the controller."""
     host, port = cluster.admin_servers.split(",")[0].split(":")
-    settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
-    deadline = time.monotonic() + 10
-    with closing(KafkaNetwork(settings)) as network:
-        cluster_metadata = network.metadata(Address(host, int(port)), (), deadline)
+    with closing(KafkaNetwork(SETTINGS)) as network:
+        cluster_metadata = network.metadata(Address(host, int(port)), (), time.monotonic() + TIMEOUT_S)
     [controller] = [
         broker.address for broker in cluster_metadata.brokers if broker.node_id == cluster_metadata.controller_id
     ]
-    with closing(Connection(controller, settings, deadline)) as connection:
+    return _call(controller, api, request)
+
+
+def _call(broker: Address, api: Api, request: Any) -> Any:
+    deadline = time.monotonic() + TIMEOUT_S
+    with closing(Connection(broker, SETTINGS, deadline)) as connection:
         return connection.call(api, request, deadline).message

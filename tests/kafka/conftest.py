@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.kafka.cluster_tools import create_topic
+from tests.kafka.cluster_tools import create_topic, log_ends
 from tests.kafka.harness import PARTITIONS, OpenWorker, Scene, SteadyProducer, Stream, Worker, running
 from tests.kafka.secured_kafka import SecuredKafka, secured_kafka
 
@@ -42,6 +42,7 @@ def open_worker(breakable_kafka: LocalKafka) -> Iterator[OpenWorker]:
             topic, ids = f"written-{uuid.uuid4().hex}", breakable_kafka.broker_ids
             in_turn = [ids[number % len(ids) :] + ids[: number % len(ids)] for number in range(PARTITIONS)]
             create_topic(breakable_kafka, topic, replicas or in_turn, config)
+            log_ends(breakable_kafka.bootstrap_servers, topic)  # the leaders lead: no first request is refused
             worker = Worker(breakable_kafka.bootstrap_servers, topic, **options)
             stack.callback(worker.client.close)
             return worker

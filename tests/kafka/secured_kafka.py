@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.kafka.cluster_tools import all_brokers_know, poll_until
+from tests.kafka.cluster_tools import all_brokers_know, create_acls, poll_until
 from tests.kafka.harness import Stream
 from tests.wire.token_endpoint import token_endpoint
 
@@ -124,9 +124,7 @@ class SecuredKafka:
         poll_until(lambda: all_brokers_know(self.kafka.admin_servers, topic, 1))
 
     def allow(self, user: str, operation: AclOperation, topic: str) -> None:
-        admin = self.admin()
-        binding = acl(user, operation, ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
-        assert admin.create_acls([binding])[binding].result(60) is None
+        create_acls(self.kafka, [acl(user, operation, ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)])
 
     def forbid(self, user: str) -> None:
         """Remove all ACLs of a user."""
@@ -162,8 +160,6 @@ def secured_kafka(protocol: Any) -> Iterator[SecuredKafka]:
     ):
         secured = SecuredKafka(kafka, protocol, url)
         secured.create_topic(TOPIC)
-        admin = secured.admin()
-        for future in admin.create_acls([acl(*right) for right in RIGHTS]).values():
-            future.result(60)
+        create_acls(kafka, [acl(*right) for right in RIGHTS])
         produce({"bootstrap.servers": kafka.admin_servers})
         yield secured

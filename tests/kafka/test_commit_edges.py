@@ -24,7 +24,7 @@ from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.conftest import admin_client
-from tests.kafka.cluster_tools import create_topic, finalize_transaction_version, poll_until, topic_on_each_broker
+from tests.kafka.cluster_tools import create_topic, finalize_transaction_version, no_broker_knows, poll_until
 from tests.kafka.test_commit_steps import COLUMNS, ROW_AGE_S, Sink, decide_alone, micro_batch, rows, sink
 from tests.kafka.transaction_states import restart, set_producers
 
@@ -50,7 +50,7 @@ def test_task_whose_topic_is_deleted_names_its_partition_soon(sink: Sink, kafka:
         nonlocal deleted_at
         yield Sink._rows(0, 0).slice(0, 2)  # the second row is written with the next
         admin.delete_topics([sink.topic])[sink.topic].result(60)
-        poll_until(lambda: not any(each.partitions for each in topic_on_each_broker(sink.servers, sink.topic) if each))
+        poll_until(lambda: no_broker_knows(sink.servers, sink.topic))
         deleted_at = time.monotonic()
         yield Sink._rows(0, 0).slice(2, 1)
 

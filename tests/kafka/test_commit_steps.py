@@ -33,7 +33,7 @@ from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.conftest import admin_client
 from tests.consumer import consume, consume_committed
-from tests.kafka.cluster_tools import create_topic, in_sync, poll_until
+from tests.kafka.cluster_tools import create_topic, in_sync, no_broker_knows, poll_until
 from tests.unit.scene import RecordingPublisher
 
 pytestmark = [pytest.mark.kafka]
@@ -338,6 +338,7 @@ def test_recreated_decisions_topic_is_named(sink: Sink, kafka: Any) -> None:
     committer.commit(micro_batch(0), [sink.write(committer.plan(), 0)], 0)
     admin = admin_client(kafka)
     admin.delete_topics([decisions["decisionsTopic"]])[decisions["decisionsTopic"]].result(30)
+    poll_until(lambda: no_broker_knows(sink.servers, decisions["decisionsTopic"]))
     sink.committer(**decisions).plan()  # creates it
     with pytest.raises(DataLossError, match=r"decisions are gone from topic .*: the topic was deleted and recreated"):
         committer.commit(micro_batch(1), [sink.write(committer.plan(STREAM), 1)], 0)

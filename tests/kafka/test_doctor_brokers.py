@@ -14,8 +14,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -26,7 +24,7 @@ from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_node import free_ports
 from pyspark_kafka_meta.tools.cli.main import app
-from tests.kafka.cluster_tools import poll_until
+from tests.kafka.cluster_tools import create_acls, create_topic, poll_until
 
 pytestmark = pytest.mark.kafka
 
@@ -41,18 +39,14 @@ def kafka() -> Iterator[LocalKafka]:
     port, other_port, dead_port = free_ports(3)
     ports = {"ports": (port, other_port), "advertised_ports": (port, dead_port)}
     with LocalKafka(2, security="SASL_PLAINTEXT", users=USERS, acls=True, **ports) as cluster:  # type: ignore[arg-type]
-        admin = AdminClient({"bootstrap.servers": cluster.admin_servers})
-        topics = {TOPIC: [[GOOD], [GOOD]], REPLICATED: [[GOOD, WRONG_ADDRESS]]}
-        new = [NewTopic(name, len(replicas), replica_assignment=replicas) for name, replicas in topics.items()]
-        for future in admin.create_topics(new).values():
-            future.result(60)
+        create_topic(cluster, TOPIC, [[GOOD], [GOOD]])
+        create_topic(cluster, REPLICATED, [[GOOD, WRONG_ADDRESS]])
         allowed = [
             acl("alice", AclOperation.READ),
             acl("dora", AclOperation.DESCRIBE),
             acl("wanda", AclOperation.WRITE),
         ]
-        for future in admin.create_acls(allowed).values():
-            future.result(60)
+        create_acls(cluster, allowed)
         producer = Producer({"bootstrap.servers": cluster.admin_servers, "compression.type": "zstd"})
         producer.produce(TOPIC, "x" * 1000)
         assert producer.flush(60) == 0

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
 from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
 from pyspark_kafka_meta.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
 from tests.conftest import Cluster
-from tests.kafka.cluster_tools import poll_until
+from tests.kafka.cluster_tools import log_ends, poll_until
 from tests.produce_cases import CASES, Sent, idempotent
 from tests.unit.logs import batch
 
@@ -81,6 +81,7 @@ def producing(kafka: Cluster, make_topic: MakeTopic) -> Iterator[Callable[..., P
 
         def create(**config: str) -> Producing:
             topic = make_topic(config={name.replace("_", "."): value for name, value in config.items()})
+            log_ends(kafka.bootstrap_servers, topic)  # the leader leads
             known = network.metadata(Address(host, int(port)), [topic], time.monotonic() + PATIENCE_S)
             return Producing(network, known.brokers, known.topics[0])
 

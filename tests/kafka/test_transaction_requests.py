@@ -14,7 +14,7 @@ from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, TopicParti
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.conftest import Cluster
-from tests.kafka.cluster_tools import poll_until
+from tests.kafka.cluster_tools import log_ends, poll_until
 from tests.transaction_cases import CASES, INVALID_MAPPING, PATIENCE_S, TIMEOUT_MS, end_codes, write
 from tests.unit.scene import RecordingPublisher
 
@@ -36,8 +36,9 @@ def new_client(servers: str) -> KafkaClient:
 
 
 @pytest.fixture
-def partition(make_topic: MakeTopic) -> TopicPartition:
-    return TopicPartition(make_topic(), 0)
+def partition(kafka: Cluster, make_topic: MakeTopic) -> TopicPartition:
+    (made,) = log_ends(kafka.bootstrap_servers, make_topic())  # its leader leads
+    return made
 
 
 def soon(client: KafkaClient) -> float:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.kafka.cluster_tools import no_broker_knows
 from tests.spark.traces import rows_by_batch, run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -235,7 +236,7 @@ def test_mb15_mb16_mb22_a_topic_recreated_is_named_whether_it_is_smaller_or_larg
     produce(topic, ["a", "b"])
     query.run(subscribe=topic)
     delete(kafka, topic)
-    wait_for(lambda: topic not in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics().topics)
+    wait_for(lambda: no_broker_knows(kafka.bootstrap_servers, topic))
     make_topic(1, name=topic)
     produce(topic, [f"again-{number}" for number in range(records_after)])
     with pytest.raises(StreamingQueryException, match=r"deleted and recreated \(topic id .*, now .*onTopicRecreated"):

@@ -97,8 +97,13 @@ def test_a_killed_leader_makes_both_executors_stale_until_they_heal(
         led = {partition for partition in range(PARTITIONS) if leader_of(topic, partition) == victim}
         breakable_kafka.kill(victim)
         wait_for(lambda: all(leader_of(topic, partition) not in (-1, victim) for partition in led), timeout_s=120)
-        stale = {(row["executor_id"], row["partition"]) for row in application.execute(STALE)}
-        assert stale >= {(executor, partition) for executor in ("0", "1") for partition in led}
+        stale = {(executor, partition) for executor in ("0", "1") for partition in led}
+
+        def are_stale() -> bool:
+            """Brokers hear of the change one after the other."""
+            return {(row["executor_id"], row["partition"]) for row in application.execute(STALE)} >= stale
+
+        wait_for(are_stale, timeout_s=120)
 
         application.execute("start")
         wait_for(lambda: not application.has_stale_cache(), timeout_s=120)
