@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.write import transactional_producer
+from pyspark_kafka_meta.write.exactly_once import step_runner
 from tests.kafka.cluster_tools import create_topic, log_ends
 from tests.kafka.harness import PARTITIONS, OpenWorker, Scene, SteadyProducer, Stream, Worker, running
 from tests.kafka.secured_kafka import SecuredKafka, secured_kafka
+
+
+@pytest.fixture(autouse=True)
+def patient_aborts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abort that takes too long is repeated for the next batch. Most tests have none."""
+    for module in (step_runner, transactional_producer):
+        monkeypatch.setattr(module, "ABORT_S", 60.0)
 
 
 @pytest.fixture

@@ -83,14 +83,14 @@ def test_a_request_above_the_limit_of_the_brokers_names_size_and_setting_at_once
 
 def test_too_few_brokers_for_transactions_name_the_setting(kafka: LocalKafka) -> None:
     with closing(client(kafka)) as writing, pytest.raises(ConnectError, match=r"set it to at most 1 on the brokers"):
-        writing.coordinators.fence([TRANSACTIONAL_ID], TIMEOUT_MS, time.monotonic() + 5)
+        writing.coordinators.fence([TRANSACTIONAL_ID], TIMEOUT_MS, time.monotonic() + 15)
 
 
 def test_connections_above_the_limit_of_the_broker_are_refused_with_its_name(kafka: LocalKafka) -> None:
     (broker,) = kafka.broker_ids
     with ExitStack() as held:
         take_all_connections(held, kafka.address(broker))
-        refused = held.enter_context(closing(client(kafka, **{"kafka.default.api.timeout.ms": "2000"})))
+        refused = held.enter_context(closing(client(kafka, **{"kafka.default.api.timeout.ms": "6000"})))
         with pytest.raises(ConnectError, match=r"too many \(max\.connections\.per\.ip, max\.connections\)"):
             refused.partitions(["t"], refused.api_deadline())
     with closing(client(kafka)) as accepted:

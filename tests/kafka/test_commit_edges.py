@@ -56,7 +56,7 @@ def test_task_whose_topic_is_deleted_names_its_partition_soon(sink: Sink, kafka:
 
     with pytest.raises(UnknownTopicError, match=f"{sink.topic}-1 does not exist any more"):
         TaskWriter(client, options, COLUMNS, sink.topic, producer).write(batches())
-    assert time.monotonic() - deleted_at < 20
+    assert time.monotonic() - deleted_at < 60, "the delivery timeout is two minutes"
 
 
 def decided_and_aborted(sink: Sink, tasks: int = 1) -> list[OpenTransaction]:

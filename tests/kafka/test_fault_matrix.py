@@ -17,7 +17,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from tests.kafka.checker import leaders_learned
 from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected
-from tests.kafka.harness import Stage, Stream
+from tests.kafka.harness import BATCH_DEADLINE_S, Stage, Stream
 
 pytestmark = pytest.mark.kafka
 
@@ -41,7 +41,7 @@ def test_r1_a_crashed_leader(
         breakable_kafka.kill(victim)
         new_leader = another_leads(topic, victim)
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=15)
+    scene.assert_invariants()
     events = scene.stream.events()
     assert ("connection_lost", new_leader) in leaders_learned(events, TopicPartition(topic, 0))
     assert {event["cause_node_id"] for event in events if event["reason"] == "connection_lost"} == {victim}
@@ -57,7 +57,7 @@ def test_r2_a_hung_leader_is_left_long_before_the_request_timeout(
         scene.read_on()
         breakable_kafka.resume(victim)
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=15)
+    scene.assert_invariants()
     assert ("request_timeout", new_leader) in leaders_learned(scene.stream.events(), TopicPartition(topic, 0))
 
 
@@ -74,7 +74,7 @@ def test_r3_a_leader_that_shuts_down_in_order_is_nothing_to_report(
         breakable_kafka.stop(victim)
         another_leads(topic, victim)
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
     records = [record for record in caplog.records if record.name.startswith(pyspark_kafka_meta.__name__)]
     assert [record.getMessage() for record in records if record.levelno >= logging.WARNING] == []
 
@@ -88,7 +88,7 @@ def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, sta
         # Events before the restart: the restarted controller may miss a heartbeat and elect other leaders.
         of_planner, of_reader = scene.stream.events("planner")[planned:], scene.stream.events()[read:]
         breakable_kafka.start(CONTROLLER_ID)
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
     # A slow broker causes a refresh although nothing has changed.
     assert {event["reason"] for event in of_planner} <= {"max_age", "request_timeout"}
     assert {event["reason"] for event in of_reader} <= {"request_timeout"}
@@ -105,7 +105,7 @@ def test_r4_a_rolling_restart(breakable_kafka: LocalKafka, stage: Stage, topic: 
             breakable_kafka.wait_until_up()
             scene.wait_for(lambda: in_sync(breakable_kafka, topic, 3), timeout_s=60)
             scene.read_on()
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
 
 
 def test_r15_a_broker_that_comes_back_on_another_port(
@@ -120,7 +120,7 @@ def test_r15_a_broker_that_comes_back_on_another_port(
         scene.wait_for(lambda: in_sync(breakable_kafka, topic, 3))
         scene.wait_for(lambda: leads_once_elected(breakable_kafka, topic, 0) == mover)
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
     known = scene.stream.reader_client.cache.snapshot.brokers[mover].address
     assert known == breakable_kafka.address(mover) != old_address
 
@@ -130,14 +130,14 @@ def test_r13_without_its_only_replica_a_batch_fails_in_time_or_waits_for_it(
 ) -> None:
     topic, home = f"r13-{uuid.uuid4().hex}", breakable_kafka.broker_ids[-1]
     create_topic(breakable_kafka, topic, [[home]], {"min.insync.replicas": "1"})
-    short_timeouts = {"kafka.default.api.timeout.ms": "3000", "kafkaConsumer.pollTimeoutMs": "3000"}
+    short_timeouts = {"kafka.default.api.timeout.ms": "6000", "kafkaConsumer.pollTimeoutMs": "6000"}
     impatient = Stream(breakable_kafka.bootstrap_servers, [topic], tmp_path / "impatient", **short_timeouts)
     with stage(topic, partitions=1) as scene:
         breakable_kafka.kill(home)
         with pytest.raises(NoLeaderError, match=f"{topic}-0"):
             impatient.run_batch()
-        assert impatient.batch_seconds[-1] < 20
+        assert impatient.batch_seconds[-1] < BATCH_DEADLINE_S
         impatient.close()
         breakable_kafka.start(home)
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=30)  # a batch waits for the broker that starts
+    scene.assert_invariants(batch_deadline_s=60)  # a batch waits for the broker that starts

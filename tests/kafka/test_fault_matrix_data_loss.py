@@ -98,7 +98,7 @@ def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
         delete_topic(breakable_kafka, victim)
         scene.wait_for(lambda: any(victim in event["topics_removed"] for event in scene.stream.events("planner")))
         scene.read_on()
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
     assert TopicPartition(victim, 0) not in scene.stream.positions()
 
 

@@ -39,7 +39,7 @@ def test_r6_preferred_elections_one_after_the_other(breakable_kafka: LocalKafka,
             reassign(breakable_kafka, topic, 0, [leader, *(broker for broker in (first, *others) if broker != leader)])
             wait_for(lambda leader=leader: leads_once_elected(breakable_kafka, topic, 0) == leader)
             scene.read_on()
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
     assert_learned(turns, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
 
 
@@ -54,7 +54,7 @@ def test_r7_replicas_move_to_brokers_that_had_none(
             reassign(breakable_kafka, topic, 0, [home])
             wait_for(lambda home=home: leader_of(topic, 0) == home)
             scene.read_on()
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
     assert_learned(moves, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
 
 
@@ -71,6 +71,6 @@ def test_r8_new_partitions_are_read_from_their_start(
             add_partitions(topic, partitions)
             scene.producer.grow(partitions)
             scene.read_on()
-    scene.assert_invariants(batch_deadline_s=10)
+    scene.assert_invariants()
     first_read = {row.log: row.offset for row in reversed(scene.stream.rows)}
     assert first_read == {TopicPartition(topic, number): 0 for number in range(6)}

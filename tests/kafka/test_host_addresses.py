@@ -40,7 +40,7 @@ def test_each_name_costs_one_connection_to_its_silent_address(
     options = SourceOptions.parse(
         {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
-            "kafka.socket.connection.setup.timeout.ms": "500",
+            "kafka.socket.connection.setup.timeout.ms": "2000",
             "subscribe": topic,
         }
     )

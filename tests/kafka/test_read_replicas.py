@@ -21,7 +21,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 pytestmark = pytest.mark.kafka
 
 RECORDS = 100
-REQUEST_TIMEOUT_S = 10
+REQUEST_TIMEOUT_S = 30
 
 
 class RackedWorker:

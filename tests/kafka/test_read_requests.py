@@ -27,7 +27,7 @@ SETTINGS = ConnectionSettings("kafkameta-tests", connect_timeout_ms=30_000, max_
 def log(kafka: Cluster, make_topic: Callable[..., str], produce: Callable[..., list[int]]) -> Iterator[Log]:
     topic = make_topic()
     for size in BATCH_SIZES:  # each flush sends one batch
-        produce(topic, ["v"] * size, partition=0, **{"linger.ms": 1_000})
+        produce(topic, ["v"] * size, partition=0, **{"linger.ms": 60_000})
     with closing(KafkaNetwork(SETTINGS)) as network:
         host, port = kafka.bootstrap_servers.split(",")[0].rsplit(":", 1)
         known = network.metadata(Address(host, int(port)), [topic], time.monotonic() + PATIENCE_S)

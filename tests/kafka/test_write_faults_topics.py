@@ -26,8 +26,8 @@ from tests.kafka.harness import PARTITIONS, OpenWorker, Worker
 
 pytestmark = pytest.mark.kafka
 
-FAILURE_S = 15
-"""Limit for the failure of a task after a deletion."""
+FAILURE_S = 40
+"""Limit for the failure of a task after a deletion; its delivery timeout is 60 s."""
 LARGER_THAN_BROKERS_ALLOW = {
     "kafka.batch.size": "2000000",
     "kafka.max.request.size": "3000000",

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
@@ -28,11 +27,11 @@ class Api:
 
     def get(self, path: str, **parameters: str) -> Any:
         """Raises HTTPError, of an invalid query too."""
-        with urlopen(f"{self.address}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as response:
+        with urlopen(f"{self.address}/api/v1/{path}?{urlencode(parameters)}", timeout=60) as response:
             return json.load(response)["data"]
 
     def is_ready(self) -> bool:
-        with suppress(URLError, ConnectionError), urlopen(f"{self.address}/-/ready", timeout=10):
+        with suppress(OSError), urlopen(f"{self.address}/-/ready", timeout=10):
             return True
         return False
 

@@ -43,7 +43,7 @@ def events(tmp_path: Path) -> Path:
 
 
 def status_of(url: str, path: str, headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         connection.request("GET", path, headers=headers)
         return connection.getresponse().status

@@ -158,7 +158,7 @@ def test_batches_are_visible_once_after_crashes_lost_attempts_and_time_outs(
         committer.commit(micro_batch(1), [sink.write(plan, 1, attempt=1)], 0)
         assert sink.visible() == rows(0, 1)
 
-        committer = sink.committer(**{"kafka.transaction.timeout.ms": "4000"})
+        committer = sink.committer(**{"kafka.transaction.timeout.ms": "6000"})
         decide_alone(committer, micro_batch(2), [sink.write(committer.plan(), 2)])
         wait_for(lambda: is_readable(sink.servers, sink.topic))
         sink.committer().plan()

@@ -33,7 +33,7 @@ RECORDS = [
     for partition in (0, 2)
 ]
 MEGABYTE = os.urandom(500_000) * 2
-NO_WAIT = {"kafka.max.block.ms": "500"}
+NO_WAIT = {"kafka.max.block.ms": "2000"}
 
 
 class Sink:

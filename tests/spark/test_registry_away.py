@@ -119,8 +119,8 @@ def test_a_stream_waits_for_a_registry_that_is_away_for_half_a_minute(
     query = scene.start(registry, timeout_ms=120_000)
     registry.stop()
     back = threading.Timer(AWAY_S, registry.start)
-    back.start()
     began = time.monotonic()
+    back.start()
     scene.feed(registry, range(30))
     query.processAllAvailable()
     waited_s = time.monotonic() - began
@@ -137,7 +137,7 @@ def test_a_stream_waits_for_a_registry_that_is_away_for_half_a_minute(
 def test_a_stream_that_gave_the_registry_up_goes_on_after_a_restart(
     scene: Reading | Writing, registry: MockRegistry
 ) -> None:
-    query = scene.start(registry, timeout_ms=500)
+    query = scene.start(registry, timeout_ms=2_000)
     registry.stop()
     scene.feed(registry, range(30))
     with pytest.raises(StreamingQueryException, match="cannot reach the schema registry at http://"):
@@ -155,7 +155,7 @@ def test_a_stream_that_gave_the_registry_up_goes_on_after_a_restart(
 def test_a_sink_that_knows_a_schema_writes_on_while_the_registry_is_away(
     scene: Writing, registry: MockRegistry
 ) -> None:
-    query = scene.start(registry, timeout_ms=500)
+    query = scene.start(registry, timeout_ms=2_000)
     scene.feed(registry, range(20))
     query.processAllAvailable()
     registry.stop()

@@ -168,9 +168,9 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
         (silent, {**plain, "kafka.sasl.jaas.config": "canary-unreadable"}),
     ]
     short_timeouts = {
-        "kafka.default.api.timeout.ms": "1500",
-        "kafka.socket.connection.setup.timeout.ms": "500",
-        "kafkaConsumer.pollTimeoutMs": "3000",
+        "kafka.default.api.timeout.ms": "5000",
+        "kafka.socket.connection.setup.timeout.ms": "2000",
+        "kafkaConsumer.pollTimeoutMs": "10000",
         "metricsPath": str(folder / "events"),
         "metricsTopic": EVENTS,
         "subscribe": "t",

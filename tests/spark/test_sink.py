@@ -91,7 +91,7 @@ FAILING = {
     ),
     "unknown partition": (
         "'v' AS value, 9 AS partition",
-        {"kafka.max.block.ms": "500"},
+        {"kafka.max.block.ms": "2000"},
         "UnknownTopicError: row 0 is for partition 9, and topic {topic} has 3 partitions: .*",
     ),
 }
