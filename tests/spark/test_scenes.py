@@ -26,7 +26,6 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.cluster_tools import create_topic, leads_once_elected
-from tests.spark.traces import wait_until_quiet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -148,12 +147,13 @@ def test_scene_01_ask_one_broker_learn_them_all(stage: Stage, kafka: Any, topic:
     assert learned == {(1, 2, 3)}, "by the first response to each cache"
 
 
-def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path) -> None:
+def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path, wait_for: Callable[..., Any]) -> None:
     dead = [f"127.0.0.{number}:1" for number in range(2, 42)]  # clients try addresses in random order
     servers = ",".join([*dead, stage.servers.split(",")[0]])
     other = Stage(stage.spark, servers, "t", tmp_path)
     batch = stage.spark.read.format("kafkameta").options(**other.options).load()
     assert batch.count() >= PARTITIONS
+    wait_for(lambda: {row.role for row in other.events("outcome = 'changed'")} >= {"planner", "reader"})
     failed = other.events("reason = 'bootstrap' AND outcome = 'failed'")
     responded = other.events("reason = 'bootstrap' AND outcome = 'changed'")
 
@@ -195,18 +195,21 @@ def test_scene_04_no_request_asks_for_what_is_known(
     other.start()
     other.query.processAllAvailable()
     other.query.stop()
-    wait_until_quiet(tmp_path / "events")
     fetches = [request for request in brokers.requests() if request.api_key == FETCH]
     brokers.stop_request_tracking()
-    readers = [row for row in other.caches() if row.role == "reader"]
 
+    def all_readers() -> list[Row]:
+        """Once their events have come."""
+        rows = [row for row in other.caches() if row.role == "reader"]
+        return rows if {row.partition for row in rows} == set(range(PARTITIONS)) else []
+
+    readers = wait_for(all_readers)
     refreshes = other.events("kind = 'refresh'")
     learned = Counter(row.cache_id for row in refreshes if row.outcome == "changed")
 
     assert {learned[row.cache_id] for row in readers} == {1}, "later refreshes, of slow brokers, change nothing"
     asked = [row for row in refreshes if row.reason != "request_timeout"]  # a slow broker is asked about
     assert len(asked) < len(fetches)
-    assert {row.partition for row in readers} == set(range(PARTITIONS))
     assert all(row.generation_at_least >= 1 and row.age_at_most_ms >= 0 for row in readers)
     stage.play_until(
         lambda: [row for row in stage.caches() if row.role == "reader" and row.lookups > row.generation_at_least],
@@ -262,14 +265,14 @@ def test_scene_06_refresh_on_error(
     assert sorted(row.value for row in other.read()) == sorted(other.written), "no record lost or repeated"
 
 
-def test_scene_07_refresh_on_demand(stage: Stage) -> None:
+def test_scene_07_refresh_on_demand(stage: Stage, wait_for: Callable[..., Any]) -> None:
     options = SourceOptions.parse(stage.options)
     client = KafkaClient(options.client, new_publisher(options.metrics, Origin(role=Role.CLI)))
     with closing(client):
         client.partitions(["t"], client.api_deadline())
         client.cache.refresh(RefreshReason.ON_DEMAND, client.api_deadline())
 
-    [row] = stage.events("reason = 'on_demand' AND role = 'cli'")
+    [row] = wait_for(lambda: stage.events("reason = 'on_demand' AND role = 'cli'"))
     assert (row.kind, row.outcome) == ("refresh", "unchanged")
     assert row.generation_after == row.generation_before + 1 > 1
 
@@ -402,6 +405,6 @@ def test_scene_11_add_partitions_to_a_topic(
     scene.query.processAllAvailable()
     scene.query.stop()
 
-    assert 3 in {row.partition for row in scene.caches() if row.role == "reader"}
+    wait_for(lambda: 3 in {row.partition for row in scene.caches() if row.role == "reader"})
     assert min(row.offset for row in scene.read() if row.partition == 3) == 0, "read from its start"
     assert sorted(row.value for row in scene.read()) == sorted(scene.written)

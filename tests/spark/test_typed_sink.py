@@ -15,13 +15,13 @@ from uuid import UUID
 import fastavro
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_kafka_meta.testing import MockRegistry
 from tests.consumer import consume, consume_committed
-from tests.spark.traces import logged, run_to_the_end, wait_until_quiet
+from tests.spark.traces import logged, run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -332,7 +332,13 @@ def test_stream_writes_typed_values_while_the_schema_evolves(
 
 
 def test_stream_asks_for_a_numbered_version_once_in_all_its_micro_batches(
-    spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, registry: MockRegistry, tmp_path: Path
+    spark: SparkSession,
+    kafka: Any,
+    make_topic: Any,
+    produce: Any,
+    registry: MockRegistry,
+    wait_for: Any,
+    tmp_path: Path,
 ) -> None:
     source, target = make_topic(1), make_topic(1)
     registry.register(f"{target}-value", '"string"')
@@ -350,8 +356,11 @@ def test_stream_asks_for_a_numbered_version_once_in_all_its_micro_batches(
 
     assert logged(tmp_path / "c", "commits") >= 8
     assert registry.requests == [f"GET /subjects/{target}-value/versions/1"]
-    wait_until_quiet(tmp_path / "events")
-    events = spark.read.format("kafkameta").options(table="refresh_events", metricsPath=str(tmp_path / "events")).load()
-    (lookup,) = events.where("kind = 'schema_lookup'").collect()
+
+    def lookups() -> list[Row]:
+        table = spark.read.format("kafkameta").option("table", "refresh_events")
+        return table.option("metricsPath", str(tmp_path / "events")).load().where("kind = 'schema_lookup'").collect()
+
+    (lookup,) = wait_for(lookups)
     assert (lookup.role, lookup.reason, lookup.outcome) == ("committer", "query_schema", "unchanged")
     assert (lookup.schema_subject, lookup.schema_id, lookup.executor_id) == (f"{target}-value", 1, "driver")

@@ -15,12 +15,12 @@ from typing import Any
 
 import fastavro
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.testing import MockRegistry
-from tests.spark.traces import run_to_the_end, wait_until_quiet
+from tests.spark.traces import run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -224,6 +224,7 @@ def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
     topic: str,
     produce: Any,
     registry: MockRegistry,
+    wait_for: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
     schema_id = registry.register(f"{topic}-value", json.dumps(V2))
@@ -250,12 +251,15 @@ def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
     assert not any(row.value_error for row in rows[1::2])
     assert sum(request == "GET /schemas/ids/999" for request in registry.requests) == 1
 
-    wait_until_quiet(tmp_path)
-    events = spark.read.format("kafkameta").options(table="refresh_events", metricsPath=str(tmp_path)).load()
-    (malformed,) = events.where("kind = 'malformed_records'").collect()
+    def events(kind: str) -> list[Row]:
+        table = spark.read.format("kafkameta").options(table="refresh_events", metricsPath=str(tmp_path)).load()
+        return table.where(f"kind = '{kind}'").collect()
+
+    (malformed,) = wait_for(lambda: events("malformed_records"))
     assert (malformed.cause_topic, malformed.cause_partition) == (topic, 0)
     assert (malformed.malformed_column, malformed.malformed_records) == ("value", len(bad))
-    lookups = events.where("kind = 'schema_lookup'").collect()
+    wait_for(lambda: len(events("schema_lookup")) >= 4)
+    lookups = events("schema_lookup")
     assert Counter(event.reason for event in lookups) == {"query_schema": 1, "new_versions": 2, "unknown_schema": 1}
     (unknown,) = [event for event in lookups if event.schema_id == 999]
     assert (unknown.outcome, unknown.role) == ("failed", "reader")

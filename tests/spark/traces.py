@@ -13,7 +13,7 @@ from pyspark_kafka_meta.spark.stream_api import PASSES_START
 from tests.kafka.cluster_tools import poll_until
 
 Key = tuple[str, int]
-QUIET_LOOKS = 4
+QUIET_LOOKS = 10
 
 
 def logged(checkpoint: Path, log: str) -> int:
@@ -48,12 +48,12 @@ def gapless(found: list[Key]) -> list[Key]:
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Wait until the files of events do not grow any more: on a busy machine tasks end before a thread of their worker
-    has written their events."""
+    """Wait until there are files of events, and they have not grown for a second: on a busy machine tasks end before a
+    thread of their worker has written their events. Where a test knows which events must come, it waits for these."""
     looks: list[dict[str, int]] = []
 
     def is_quiet() -> bool:
         looks.append({path.name: path.stat().st_size for path in folder.glob("*.jsonl")})
-        return len(looks) >= QUIET_LOOKS and all(look == looks[-1] for look in looks[-QUIET_LOOKS:])
+        return bool(looks[-1]) and looks[-QUIET_LOOKS:] == [looks[-1]] * QUIET_LOOKS
 
     poll_until(is_quiet)
