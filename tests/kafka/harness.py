@@ -284,12 +284,16 @@ class Scene:
     wait_for: Callable[..., Any]
 
     def read_on(self, rows: int = 300, timeout_s: float = 60) -> None:
-        """Wait for this many new rows, with at least one row of each partition."""
-        before, logs = len(self.stream.rows), self.producer.partitions
+        """Wait for this many rows of batches that begin from now on, with at least one row of each partition."""
+        batches, logs = len(self.stream.batch_seconds), self.producer.partitions
+        before: int | None = None
 
         def has_read() -> bool:
+            nonlocal before
             assert self.stream.error is None, self.stream.error
-            new = self.stream.rows[before:]
+            if before is None and len(self.stream.batch_seconds) > batches:  # the batch that was under way has ended
+                before = len(self.stream.rows)
+            new = [] if before is None else self.stream.rows[before:]
             return len(new) >= rows and len({row.log for row in new}) >= logs
 
         self.wait_for(has_read, timeout_s=timeout_s)
@@ -445,7 +449,7 @@ class Attempt(Background):
         self.error: Exception | None = None
         self.ended_at: float | None = None
         self._max_rows = max_rows
-        self._may_write = threading.Event()
+        self._may_write, self._is_held = threading.Event(), threading.Event()
         self._may_write.set()
         super().__init__()
 
@@ -483,10 +487,12 @@ class Attempt(Background):
         return self.ended_at - time_s
 
     def hold(self) -> None:
-        """Give the writer no further rows, as a slow stage before it."""
+        """Give the writer no further rows, as a slow stage before it. Waits until the writer asks for some."""
         self._may_write.clear()
+        poll_until(lambda: self._is_held.is_set() or self.ended_at is not None)
 
     def release(self) -> None:
+        self._is_held.clear()
         self._may_write.set()
 
     def write_all(self) -> None:
@@ -505,7 +511,9 @@ class Attempt(Background):
 
     def _batches(self, is_over: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         while self.rows < self._max_rows and not is_over():
-            self._may_write.wait()
+            if not self._may_write.is_set():
+                self._is_held.set()
+                self._may_write.wait()
             numbers = range(self.rows, int(min(self.rows + ROWS_PER_BATCH, self._max_rows)))
             self.rows += len(numbers)
             yield self._batch(numbers)

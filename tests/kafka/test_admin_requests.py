@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Named
 
-from pyspark_kafka_meta.errors import BrokerError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import BrokerError, ConnectError, UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
@@ -69,6 +69,7 @@ def test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits(
 
 def test_offsets_are_committed_but_for_a_topic_that_does_not_exist(client: KafkaClient, topic: str, group: str) -> None:
     there, missing = TopicPartition(topic, 0), TopicPartition(f"missing-{uuid.uuid4().hex}", 0)
+    poll_until(lambda: overwritten(client, group, there), timeout_s=60)
 
     assert client.groups.commit(group, {missing: 5, there: 7}) == {missing.topic}
     assert client.groups.committed(group, [there]) == {there: 7}
@@ -104,7 +105,7 @@ def offers(client: KafkaClient, api: Api) -> bool:
 
 def overwritten(client: KafkaClient, group: str, partition: TopicPartition) -> bool:
     """Whether the group takes another offset, once it has a coordinator and its member has left."""
-    with contextlib.suppress(BrokerError):
+    with contextlib.suppress(BrokerError, ConnectError):
         client.groups.commit(group, {partition: 1})
         return client.groups.committed(group, [partition]) == {partition: 1}
     return False

@@ -27,8 +27,11 @@ def another_leads(leader_of: Callable[[str, int], int], wait_for: Callable[..., 
     """Waits until a broker other than `node_id` leads partition 0, and returns its id."""
 
     def wait(topic: str, node_id: int) -> int:
-        wait_for(lambda: leader_of(topic, 0) not in (-1, node_id), timeout_s=60)
-        return leader_of(topic, 0)
+        def leader() -> int | None:
+            found = leader_of(topic, 0)  # of any broker: the next one asked may still name the old leader
+            return None if found in (-1, node_id) else found
+
+        return int(wait_for(leader, timeout_s=60))
 
     return wait
 

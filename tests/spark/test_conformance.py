@@ -22,6 +22,8 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MEGABYTE = os.urandom(500_000) * 2
 FLUSH_TIMEOUT_S = 120
 """For megabytes that are written by every codec, on a machine with other tests."""
+KEYS, IN_LAST_SEGMENT = 10, 500
+"""Of the compacted topic, whose last segment is not compacted."""
 HEADERS: tuple[list[tuple[str, bytes | None]] | None, ...] = (
     None,
     [("one", b"1")],
@@ -91,14 +93,17 @@ def compacted_topic(make_topic: Any, kafka: Any, wait_for: Any) -> str:
     """One partition with ten keys, whose older records compaction has removed in part."""
     config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
     topic: str = make_topic(partitions=1, config=config)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 60_000})  # a flush is one batch
 
     def write_until_compacted() -> bool:
-        send(producer, topic, *({"key": b"%d" % (number % 10), "value": os.urandom(100)} for number in range(500)))
+        records = ({"key": b"%d" % (number % KEYS), "value": os.urandom(100)} for number in range(IN_LAST_SEGMENT))
+        send(producer, topic, *records)
         messages = consume(kafka.bootstrap_servers, topic)
         return len(messages) < messages[-1].offset() + 1  # type: ignore[operator]
 
     wait_for(write_until_compacted, timeout_s=60)
+    # Then compaction is over: two reads find the same records.
+    wait_for(lambda: len(consume(kafka.bootstrap_servers, topic)) <= KEYS + IN_LAST_SEGMENT, timeout_s=60)
     return topic
 
 

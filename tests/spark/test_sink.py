@@ -9,6 +9,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,11 @@ def values(kafka: Any, topic: str) -> list[bytes]:
 
 
 def children(pid: int) -> list[int]:
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for file in files for child in file.read_text().split()]
+    found = list[int]()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += map(int, file.read_text().split())
+    return found
 
 
 def python_workers() -> list[int]:
@@ -64,7 +68,8 @@ def test_killed_workers_cost_no_row(
     def kill_writers() -> None:
         wait_for(lambda: log_ends(kafka.bootstrap_servers, topic)[TopicPartition(topic, 0)] > 100, timeout_s=120)
         for worker in python_workers():
-            os.kill(worker, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
     rows = spark.range(ROWS).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 3 AS INT) AS partition")
     slowly = {"kafka.buffer.memory": "2000"}
