@@ -17,7 +17,8 @@ from tests.unit.kafka.records.handmade import TRANSACTIONAL, Row, batch
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 TIMEOUT_MS = 60_000
-SHORT_MS = 1_000
+SHORT_MS = 4_000
+"""A task has written by then, also on a slow machine."""
 PATIENCE_S = 30.0
 INVALID_TXN_STATE, INVALID_MAPPING, FENCED = 48, 49, 90
 

@@ -46,7 +46,9 @@ def test_r1_a_crashed_leader(
         scene.read_on()
     scene.assert_invariants()
     events = scene.stream.events()
-    assert ("connection_lost", new_leader) in leaders_learned(events, TopicPartition(topic, 0))
+    learned = leaders_learned(events, TopicPartition(topic, 0))
+    # Another broker that is slow causes a refresh too, which may be the one that finds the new leader.
+    assert {("connection_lost", new_leader), ("request_timeout", new_leader)} & {*learned}, learned
     assert {event["cause_node_id"] for event in events if event["reason"] == "connection_lost"} == {victim}
 
 

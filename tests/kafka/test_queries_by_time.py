@@ -95,7 +95,8 @@ def test_transaction_committed_while_a_leader_hangs_is_in_the_last_minute(
     breakable_kafka: LocalKafka, slow_topic: str, planned_while: Any, last_minute: Callable[..., Stream]
 ) -> None:
     servers = str(breakable_kafka.address(breakable_kafka.broker_ids[0]))
-    settings = {"transactional.id": slow_topic, "socket.timeout.ms": PRODUCER_TIMEOUT_MS, "log_level": 0}
+    lasting = {"transactional.id": slow_topic, "transaction.timeout.ms": 900_000}
+    settings = {**lasting, "socket.timeout.ms": PRODUCER_TIMEOUT_MS, "log_level": 0}
     producer = Producer({"bootstrap.servers": servers, **settings})  # its coordinator may be the hung broker
     producer.init_transactions(60)
     producer.begin_transaction()

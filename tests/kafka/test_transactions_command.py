@@ -30,7 +30,8 @@ def sink(kafka: Any, make_topic: Callable[..., str]) -> Iterator[Sink]:
 def other_producer(sink: Sink, make_topic: Callable[..., str]) -> Iterator[str]:
     """The transactional id of another application, whose transaction in another topic stays open."""
     transactional_id = f"{sink.topic}-other"
-    producer = Producer({"bootstrap.servers": sink.servers, "transactional.id": transactional_id, "log_level": 0})
+    lasting = {"transactional.id": transactional_id, "transaction.timeout.ms": 900_000}
+    producer = Producer({"bootstrap.servers": sink.servers, **lasting, "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(make_topic(partitions=1), b"other")

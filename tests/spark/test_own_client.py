@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,14 @@ def test_no_process_of_a_query_imports_another_client(
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     command = [sys.executable, PROGRAM, kafka.bootstrap_servers, source, copies, events, str(tmp_path / "checkpoint")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    offsets = [TopicPartition(source, number) for number in range(3)]
+    with closing(Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": copies})) as group:
+        group.committed(offsets, timeout=60)  # the group has a coordinator: the query waits for it five seconds at most
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+        committed = group.committed(offsets, timeout=60)
 
     assert f"copied: {VALUES}" in done.stdout, done.stderr[-3000:]
     assert not imports.exists(), imports.read_text()
-    group = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": copies})
-    try:
-        committed = group.committed([TopicPartition(source, number) for number in range(3)], timeout=30)
-    finally:
-        group.close()
     assert sum(partition.offset for partition in committed if partition.offset > 0) == len(VALUES)
     told = b"".join(message.value() or b"" for message in consume(kafka.bootstrap_servers, events, "read_committed"))
     roles = {role for role in ("planner", "committer", "reader", "events") if f'"role": "{role}"'.encode() in told}
