@@ -278,7 +278,7 @@ def leader_of(kafka: Cluster) -> Callable[[str, int], int]:
 
 @pytest.fixture(scope="session")
 def wait_for() -> Callable[..., Any]:
-    """Waits until a condition returns a true value, at most 60 s or `timeout_s`, and returns the value."""
+    """Waits until a condition returns a true value, at most two minutes or `timeout_s`, and returns the value."""
     return poll_until
 
 

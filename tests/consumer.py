@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.kafka.cluster_tools import is_readable, poll_until
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 def consume(bootstrap_servers: str, topic: str, isolation_level: str = "read_uncommitted") -> list[Message]:

@@ -42,7 +42,7 @@ SETTINGS = ConnectionSettings("kafkameta-tests", connect_timeout_ms=10_000, max_
 T = TypeVar("T")
 
 
-def poll_until(condition: Callable[[], T], timeout_s: float = 60) -> T:
+def poll_until(condition: Callable[[], T], timeout_s: float = 120) -> T:
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         assert time.monotonic() < deadline, f"still {result!r} after {timeout_s} s"

@@ -215,7 +215,7 @@ class Stream(Background):
         finally:
             self.batch_seconds.append(time.monotonic() - began)
 
-    def run_until(self, condition: Callable[[], object], timeout_s: float = 60) -> None:
+    def run_until(self, condition: Callable[[], object], timeout_s: float = 120) -> None:
         """Run batches until the condition holds after a batch. Raises the errors of batches."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -283,7 +283,7 @@ class Scene:
     producer: SteadyProducer
     wait_for: Callable[..., Any]
 
-    def read_on(self, rows: int = 300, timeout_s: float = 60) -> None:
+    def read_on(self, rows: int = 300, timeout_s: float = 120) -> None:
         """Wait for this many rows of batches that begin from now on, with at least one row of each partition."""
         batches, logs = len(self.stream.batch_seconds), self.producer.partitions
         before: int | None = None
@@ -315,7 +315,7 @@ class Scene:
             positions = self.stream.positions()
             return all(positions.get(log, 0) >= end for log, end in ends.items())
 
-        self.wait_for(caught_up, timeout_s=60)
+        self.wait_for(caught_up)
 
     def progress(self) -> str:
         """Positions of the producer and the stream, to find the one that stopped and its partition."""
@@ -464,7 +464,7 @@ class Attempt(Background):
         """Offsets acknowledged up to now; after an error too."""
         return {partition: list(queue.written) for partition, queue in list(self._writer._queues.items())}
 
-    def write_on(self, timeout_s: float = 60) -> None:
+    def write_on(self, timeout_s: float = 120) -> None:
         """Wait until each partition has acknowledged more rows."""
         before = self._acknowledged()
 
@@ -475,7 +475,7 @@ class Attempt(Background):
 
         poll_until(has_written, timeout_s)
 
-    def wait_for_error(self, kind: type[KafkaMetaError], timeout_s: float = 60) -> str:
+    def wait_for_error(self, kind: type[KafkaMetaError], timeout_s: float = 120) -> str:
         """The text of the error that ends the attempt."""
         poll_until(lambda: self.ended_at is not None, timeout_s)
         assert isinstance(self.error, kind), self

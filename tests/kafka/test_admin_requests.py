@@ -55,7 +55,7 @@ def test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits(
     client: KafkaClient, kafka: Cluster, topic: str, group: str
 ) -> None:
     partitions = [TopicPartition(topic, number) for number in range(3)]
-    poll_until(lambda: overwritten(client, group, partitions[1]), timeout_s=60)  # the first group of a new cluster
+    poll_until(lambda: overwritten(client, group, partitions[1]))  # the first group of a new cluster
     assert client.groups.committed(f"{group}-other", partitions) == {}
     client.groups.commit(group, {partitions[0]: 7, partitions[2]: 0})
     assert client.groups.committed(group, partitions) == {partitions[0]: 7, partitions[1]: 1, partitions[2]: 0}
@@ -69,7 +69,7 @@ def test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits(
 
 def test_offsets_are_committed_but_for_a_topic_that_does_not_exist(client: KafkaClient, topic: str, group: str) -> None:
     there, missing = TopicPartition(topic, 0), TopicPartition(f"missing-{uuid.uuid4().hex}", 0)
-    poll_until(lambda: overwritten(client, group, there), timeout_s=60)
+    poll_until(lambda: overwritten(client, group, there))
 
     assert client.groups.commit(group, {missing: 5, there: 7}) == {missing.topic}
     assert client.groups.committed(group, [there]) == {there: 7}
@@ -84,13 +84,13 @@ def test_group_with_members_is_read_but_not_overwritten(
     partition = TopicPartition(topic, 0)
     with contextlib.closing(consumer(kafka, group, **{"group.protocol": protocol})) as member:
         member.subscribe([topic])
-        poll_until(lambda: member.poll(0.1) or member.assignment(), timeout_s=60)
+        poll_until(lambda: member.poll(0.1) or member.assignment())
         member.commit(offsets=[Named(topic, 0, 5)], asynchronous=False)
         with pytest.raises(BrokerError, match="has no members") as refused:
             client.groups.commit(group, {partition: 1})
         assert refused.value.code == UNKNOWN_MEMBER_ID
         assert client.groups.committed(group, [partition]) == {partition: 5}
-    poll_until(lambda: overwritten(client, group, partition), timeout_s=60)
+    poll_until(lambda: overwritten(client, group, partition))
 
 
 def offers(client: KafkaClient, api: Api) -> bool:

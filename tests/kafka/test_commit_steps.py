@@ -441,7 +441,7 @@ def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
     committer = sink.committer(**{"kafka.transaction.timeout.ms": "6000"})
     written = sink.write(committer.plan(), 0)
     decide_alone(committer, micro_batch(0), [written])
-    poll_until(lambda: not sink.open_transactions(), 60)
+    poll_until(lambda: not sink.open_transactions())
     sink.committer().plan()
     assert sink.visible() == rows(0)
     (recovered,) = [event for event in sink.events if event.kind is EventKind.TRANSACTIONS_RECOVERED]
@@ -464,6 +464,6 @@ def test_a_slow_commit_is_no_reason_to_write_again(sink: Sink) -> None:
     """The brokers have aborted the batch by the time of its decision: its records are copied."""
     committer = sink.committer(**{"kafka.transaction.timeout.ms": "6000"})
     written = sink.write(committer.plan(), 0)
-    poll_until(lambda: not sink.open_transactions(), 60)
+    poll_until(lambda: not sink.open_transactions())
     committer.commit(micro_batch(0), [written], int(time.time() * 1000))
     assert sink.visible() == rows(0)

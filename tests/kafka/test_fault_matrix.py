@@ -31,7 +31,7 @@ def another_leads(leader_of: Callable[[str, int], int], wait_for: Callable[..., 
             found = leader_of(topic, 0)  # of any broker: the next one asked may still name the old leader
             return None if found in (-1, node_id) else found
 
-        return int(wait_for(leader, timeout_s=60))
+        return int(wait_for(leader))
 
     return wait
 
@@ -108,7 +108,7 @@ def test_r4_a_rolling_restart(breakable_kafka: LocalKafka, stage: Stage, topic: 
             scene.read_on()
             breakable_kafka.start(node_id)
             breakable_kafka.wait_until_up()
-            scene.wait_for(lambda: in_sync(breakable_kafka, topic, 3), timeout_s=60)
+            scene.wait_for(lambda: in_sync(breakable_kafka, topic, 3))
             scene.read_on()
     scene.assert_invariants()
 

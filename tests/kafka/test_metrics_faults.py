@@ -98,7 +98,7 @@ def test_a_metrics_topic_that_is_missing_until_it_is_made(
         stream.play(1)
         return reported_drops(sequences(read_topic(kafka.bootstrap_servers, missing), stream.cache_id))
 
-    wait_for(loss_is_reported, timeout_s=60)
+    wait_for(loss_is_reported)
     stream.assert_unharmed()
 
 
@@ -137,7 +137,7 @@ def test_a_metrics_cluster_that_refuses_events_for_a_while(
         stream.play(1)
         return reported_drops(sequences(read_topic(mock_cluster.bootstrap_servers, "events"), stream.cache_id))
 
-    wait_for(loss_is_reported, timeout_s=60)
+    wait_for(loss_is_reported)
     stream.assert_unharmed()
 
 
@@ -160,7 +160,7 @@ def test_a_metrics_topic_that_the_user_may_not_write_to(
             stream.play(1)
             return reported_drops(sequences(read_topic(open_servers, "private"), stream.cache_id))
 
-        wait_for(loss_is_reported, timeout_s=60)
+        wait_for(loss_is_reported)
         stream.assert_unharmed()
 
 

@@ -28,7 +28,7 @@ def standalone_spark(folder: Path) -> Iterator[str]:
         started.enter_context(
             _daemon(folder, "master.Master", HOSTS[0], "--port", str(port), "--webui-port", str(web_ports[0]))
         )
-        poll_until(lambda: _accepts(port), timeout_s=60)
+        poll_until(lambda: _accepts(port))
         for host, web_port in zip(HOSTS, web_ports[1:], strict=True):
             limits = ("--cores", "1", "--memory", "1g", "--webui-port", str(web_port), "--work-dir", str(folder / host))
             started.enter_context(_daemon(folder, "worker.Worker", host, *limits, master))

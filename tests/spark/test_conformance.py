@@ -101,9 +101,9 @@ def compacted_topic(make_topic: Any, kafka: Any, wait_for: Any) -> str:
         messages = consume(kafka.bootstrap_servers, topic)
         return len(messages) < messages[-1].offset() + 1  # type: ignore[operator]
 
-    wait_for(write_until_compacted, timeout_s=60)
+    wait_for(write_until_compacted)
     # Then compaction is over: two reads find the same records.
-    wait_for(lambda: len(consume(kafka.bootstrap_servers, topic)) <= KEYS + IN_LAST_SEGMENT, timeout_s=60)
+    wait_for(lambda: len(consume(kafka.bootstrap_servers, topic)) <= KEYS + IN_LAST_SEGMENT)
     return topic
 
 

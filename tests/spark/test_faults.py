@@ -34,9 +34,9 @@ def test_a_killed_leader_costs_the_stream_no_record_and_no_restart(
         victim = leader_of(topic, 0)
         breakable_kafka.kill(victim)
         acked_at_kill = len(producer.acked)
-        wait_for(lambda: leader_of(topic, 0) not in (-1, victim), timeout_s=60)
-        wait_for(lambda: len(producer.acked) > acked_at_kill + 500, timeout_s=60)
-    wait_for(lambda: rows_read() >= len(producer.acked) or query.exception(), timeout_s=60)
+        wait_for(lambda: leader_of(topic, 0) not in (-1, victim))
+        wait_for(lambda: len(producer.acked) > acked_at_kill + 500)
+    wait_for(lambda: rows_read() >= len(producer.acked) or query.exception())
     assert query.exception() is None
     assert query.isActive
     assert query.runId == run_id

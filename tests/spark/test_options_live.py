@@ -123,7 +123,7 @@ def test_stream_reads_topics_that_come_to_match_the_pattern(
     assert source.values(sink) == ["a"]
 
     produce(make_topic(partitions=1, name=f"{prefix}-b"), ["b"])
-    wait_for(lambda: source.values(sink) == ["a", "b"], timeout_s=60)
+    wait_for(lambda: source.values(sink) == ["a", "b"])
 
 
 def test_small_batches_wait_until_there_is_enough_to_read(
@@ -137,7 +137,7 @@ def test_small_batches_wait_until_there_is_enough_to_read(
     query.processAllAvailable()
     assert len(source.values(sink)) == 3
     produce(topic, ["3"], 2)
-    wait_for(lambda: len(source.values(sink)) == 6, timeout_s=60)
+    wait_for(lambda: len(source.values(sink)) == 6)
     assert max(progress["numInputRows"] for progress in query.recentProgress) == 3
 
 
@@ -162,9 +162,9 @@ def test_stream_commits_to_a_group_and_another_starts_there(
             return {partition.partition: partition.offset for partition in response.topic_partitions}
         return {}
 
-    wait_for(committed, timeout_s=60)  # the first group of a new cluster: a commit waits five seconds for a coordinator
+    wait_for(committed)  # the first group of a new cluster: a commit waits five seconds for a coordinator
     query = source.start(sink, startingOffsets="earliest", commitOffsetsToGroup=group)
-    wait_for(lambda: committed() == {0: 2, 1: 1, 2: 0}, timeout_s=60)  # though no other micro-batch follows
+    wait_for(lambda: committed() == {0: 2, 1: 1, 2: 0})  # though no other micro-batch follows
     query.stop()
     produce(topic, ["later"], 2)
     options = {"startingOffsets": f"group:{group}", "commitOffsetsToGroup": group}

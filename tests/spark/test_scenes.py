@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 FETCH = 1
 NOT_LEADER_OR_FOLLOWER = 6
 PARTITIONS = 4
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 class Stage:

@@ -150,7 +150,7 @@ def test_a_worker_that_reads_and_writes_has_one_cache(
                 found[event["pid"], event["cache_id"]].add(event["role"])
         return found
 
-    wait_for(lambda: {"reader", "writer"} in roles().values() or query.exception(), timeout_s=60)
+    wait_for(lambda: {"reader", "writer"} in roles().values() or query.exception())
     query.stop()
     assert query.exception() is None
     assert len(dict(roles().keys())) == len(roles()), "one cache in each process"

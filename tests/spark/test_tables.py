@@ -91,7 +91,7 @@ def test_a_stream_beside_the_query_loses_and_repeats_nothing(
     for round_number in range(3):
         seen = len(scene.files())
         mock_cluster.move_leader("t", round_number, 1 + round_number)
-        wait_for(lambda seen=seen: len(scene.files()) > seen or query.exception(), timeout_s=60)
+        wait_for(lambda seen=seen: len(scene.files()) > seen or query.exception())
         scene.follow()
     assert query.exception() is None
     query.stop()
