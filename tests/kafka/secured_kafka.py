@@ -31,7 +31,8 @@ from tests.wire.token_endpoint import token_endpoint
 TOPIC = "orders"
 GROUP = "watchers"
 RECORDS = 20
-SESSION_MS = 1_500
+SESSION_MS = 4_000
+"""A request that is sent in its last twentieth must get to the broker before its end, or the connection is closed."""
 USERS = {name: f"canary-{name}" for name in ("alice", "carol", "dora", "erin", "frank", "grace", "mallory")}
 TOPIC_ITSELF = (ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL)
 RIGHTS = [
