@@ -10,6 +10,7 @@ import json
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -396,9 +397,9 @@ class Worker:
         attempt.write_all()
         return attempt
 
-    def reasons(self) -> set[str]:
+    def reasons(self) -> Counter[str]:
         """Of the refreshes of the cache."""
-        return {event.reason for event in self._events if event.reason is not None}
+        return Counter(event.reason for event in self._events if event.reason is not None)
 
     def wait_for_failures(self, count: int) -> None:
         """Wait until so many connections more have failed."""
