@@ -37,7 +37,7 @@ def browser(chromium: str) -> Iterator[Browser]:
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         # No sandbox: it does not work for root, which many containers run as. The pages are our own.
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=TIMEOUT_MS)
         yield browser
         browser.close()
 
@@ -82,6 +82,7 @@ def demo_url(serve: Serve) -> Iterator[str]:
 def page(browser: Browser) -> Iterator[Page]:
     """A browser tab. Fails if a request leaves this machine or a script fails."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(TIMEOUT_MS)
     requests: list[str] = []
     errors: list[str] = []
     context.on("request", lambda request: requests.append(request.url))
