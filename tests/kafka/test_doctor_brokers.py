@@ -24,6 +24,7 @@ from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_node import free_ports
 from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.doctor import connection_checks
 from tests.kafka.cluster_tools import create_acls, create_topic, poll_until
 
 pytestmark = pytest.mark.kafka
@@ -51,6 +52,12 @@ def kafka() -> Iterator[LocalKafka]:
         producer.produce(TOPIC, "x" * 1000)
         assert producer.flush(60) == 0
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broker and tests may share one that is: the doctor says so of a broker that takes longer than 100 ms."""
+    monkeypatch.setattr(connection_checks, "SLOW_MS", 60_000)
 
 
 def acl(user: str, operation: AclOperation) -> AclBinding:
