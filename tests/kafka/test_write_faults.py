@@ -19,7 +19,9 @@ from tests.kafka.harness import PARTITIONS, OpenWorker
 pytestmark = pytest.mark.kafka
 
 HANG_S = 12.0
-DELIVERY_TIMEOUT_MS, LATE_S = 8_000, 20
+DELIVERY_TIMEOUT_MS = 8_000
+LATE_S = 20
+"""By which a task may fail after its timeout, on a slow machine."""
 
 
 def test_killed_leader_is_left_for_the_next(breakable_kafka: LocalKafka, open_worker: OpenWorker) -> None:
