@@ -21,6 +21,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 
@@ -164,12 +165,12 @@ class _JsonSchemaTypes:
         for part in parts:
             resolved, parents = self._resolved(part, path, parents)
             merged = _merged(merged, resolved)
-        if any({"type": "null"} in _list(schema.get(key)) for key in _ANY_OF):
+        if any(_is_null(each) for key in _ANY_OF for each in _list(schema.get(key))):
             own[_NULLABLE] = True
         return _merged(merged, own), parents
 
     def _beside_null(self, choices: object, path: str) -> object:
-        others = [each for each in choices if each != {"type": "null"}] if isinstance(choices, list) else []
+        others = [each for each in _list(choices) if not _is_null(each)]
         if len(others) != 1:
             raise _refused(path, "a union of several types has no column")
         return others[0]
@@ -179,7 +180,7 @@ class _JsonSchemaTypes:
         if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference):
             raise _refused(path, "only references within the document, such as #/definitions/name, can be followed")
         try:
-            for step in reference.split("/")[1:]:
+            for step in unquote(reference).split("/")[1:]:
                 step = step.replace("~1", "/").replace("~0", "~")
                 target = target[int(step)] if isinstance(target, list) else target[step]  # type: ignore[index]
         except (KeyError, IndexError, ValueError, TypeError):
@@ -192,6 +193,11 @@ _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", 
 
 def _list(given: object) -> list[Any]:
     return given if isinstance(given, list) else []
+
+
+def _is_null(schema: object) -> bool:
+    """Whether null is the only value. Confluent's Java serializer gives it a title: "Not included"."""
+    return isinstance(schema, dict) and schema.get("type") in ("null", ["null"])
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,10 +44,13 @@ def list_of(type_: pa.DataType) -> pa.DataType:
         ({"enum": ["a", "b", None]}, pa.string()),
         ({"const": 5}, pa.int64()),
         ({"oneOf": [{"type": "null"}, {"type": "boolean"}]}, pa.bool_()),
+        ({"oneOf": [{"type": "null", "title": "Not included"}, {"type": "boolean"}]}, pa.bool_()),
+        ({"anyOf": [{"type": "boolean"}, {"type": ["null"]}]}, pa.bool_()),
         ({"type": "array", "items": {"type": "string"}}, list_of(pa.string())),
         ({"type": "object", "additionalProperties": {"type": "number"}}, pa.map_(pa.string(), pa.float64())),
         ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, pa.struct([("a", pa.int64())])),
         ({"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"type": "boolean"}}}, pa.bool_()),
+        ({"$ref": "#/$defs/List%5Bx%5D", "$defs": {"List[x]": {"type": "boolean"}}}, pa.bool_()),
         (
             {
                 "allOf": [{"$ref": "#/definitions/base"}, {"properties": {"b": {"type": "string"}}}],
