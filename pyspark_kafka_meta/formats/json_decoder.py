@@ -36,7 +36,6 @@ CHUNK_ROWS = 16_384
 PIECES = 16
 FEW_RECORDS = 64
 """Reading so many one by one takes as long as a call of Arrow's reader."""
-MAX_EXACT_FLOAT = 2**53
 EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
 
 Converter: TypeAlias = Callable[[Any], Any]
@@ -71,7 +70,8 @@ class _Decoding:
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
         self._columns = pa.schema(list(_as_read(type_))) if _is_columnar(type_) else None
-        self._parse_float = Decimal if _has(type_, pa.types.is_decimal) else float
+        # A float would round 9007199254740993.0, or make an integer of 4503599627370497.5.
+        self._parse_float = Decimal if _has(type_, pa.types.is_decimal) or _has(type_, pa.types.is_integer) else float
         self._convert = _converter(type_, "$")
         self.faults: list[Fault] = []
 
@@ -255,6 +255,6 @@ def _from_number(value: Any, type_: pa.DataType) -> Any:
     if not -limit <= value < limit:
         raise ValueError
     number = int(value or 0)
-    if type(value) is not int and (number != value or abs(number) > MAX_EXACT_FLOAT):
+    if number != value:
         raise ValueError
     return number
