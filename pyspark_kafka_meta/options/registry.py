@@ -37,7 +37,7 @@ def _parse_url(url: str) -> str:
         raise ValueError
     if parts.port == 0:  # the property raises ValueError for other ports that do not exist
         raise ValueError
-    return url.rstrip("/")
+    return parts.geturl().rstrip("/")  # with the scheme in lower case
 
 
 def _parse_host(text: str) -> str:

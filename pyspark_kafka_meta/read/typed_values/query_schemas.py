@@ -134,7 +134,9 @@ def _schema_text(column: ColumnFormat, given: str) -> str:
         return given
     try:
         content = Path(given).read_bytes()
-        return base64.b64encode(content).decode() if column.format is ValueFormat.PROTOBUF else content.decode()
+        return (
+            base64.b64encode(content).decode() if column.format is ValueFormat.PROTOBUF else content.decode("utf-8-sig")
+        )
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise OptionError(

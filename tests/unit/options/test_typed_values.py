@@ -70,6 +70,10 @@ GOOD = [
         {"schema.registry.url": "http://a:1/x/, https://b,"},
         lambda typed: typed.registry.urls == ("http://a:1/x", "https://b"),
     ),
+    (
+        {"schema.registry.url": "HTTPS://a", "schema.registry.ssl.truststore.location": "ca.pem"},
+        lambda typed: typed.registry.urls == ("https://a",),
+    ),
     ({"schema.registry.timeout.ms": "500"}, lambda typed: typed.registry.timeout_ms == 500),
 ]
 

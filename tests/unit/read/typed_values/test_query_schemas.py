@@ -113,11 +113,12 @@ def test_a_missing_subject_is_named(registry: MockRegistry) -> None:
 
 
 def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "schema.avsc"
+    file, with_bom = tmp_path / "schema.avsc", tmp_path / "bom.avsc"
     file.write_text(WIDE)
+    with_bom.write_text(WIDE, "utf-8-sig")
 
-    assert of_query(None, valueSchema=WIDE).readers[0].schema == SchemaText(WIDE)
-    assert of_query(None, valueSchema=str(file)).readers[0].schema == SchemaText(WIDE)
+    for given in (WIDE, str(file), str(with_bom)):
+        assert of_query(None, valueSchema=given).readers[0].schema == SchemaText(WIDE)
     with pytest.raises(OptionError, match=r"'valueSchema' must be the text of a schema, or the path .* \(No such file"):
         of_query(None, valueSchema=str(tmp_path / "other"))
 
