@@ -13,9 +13,11 @@ _TIMEOUT = "schema.registry.timeout.ms limits a request with its retries"
 _CACHE = "a worker keeps each schema that it has fetched"
 _CHECKED = "columns that do not fit the schema are always refused"
 _VERSION = "valueSchemaVersion and keySchemaVersion choose schemas"
+_NO_REFERENCES = "a write registers schemas without references"
 _RULES = "rules of data contracts are not executed"
 _AS_IT_IS = "schemas are registered and looked up as they are"
-_CHECKS = "onMalformedRecord decides about values that are not those of their schema"
+_DERIVED = "a derived JSON schema is of draft 7, and requires what cannot be null"
+_JSON_TEXT = "written JSON is compact, without null, and has times as texts"
 _CERTIFICATE = "the registry's certificate must name its host"
 _STORE = "the type of a store is detected: remove the option"
 
@@ -40,14 +42,20 @@ CONFLUENTS = {
     "avro.use.logical.type.converters": "logical types are always columns of their Spark types",
     "cache.capacity": _CACHE,
     "cache.latest.ttl.sec": _CACHE,
+    "context.name.strategy": "a context is part of schema.registry.url",
     "derive.type": _COLUMNS,
     "http.connect.timeout.ms": _TIMEOUT,
     "http.read.timeout.ms": _TIMEOUT,
     "id.compatibility.strict": _CHECKED,
-    "json.fail.invalid.schema": _CHECKS,
-    "json.fail.unknown.properties": _CHECKS,
+    "json.default.property.inclusion": _JSON_TEXT,
+    "json.fail.invalid.schema": "types are always checked, and other rules of JSON schemas never",
+    "json.fail.unknown.properties": "a read ignores properties that the schema does not have",
+    "json.indent.output": _JSON_TEXT,
     "json.key.type": _COLUMNS,
+    "json.oneof.for.nullables": _DERIVED,
+    "json.schema.spec.version": _DERIVED,
     "json.value.type": _COLUMNS,
+    "json.write.dates.iso8601": _JSON_TEXT,
     "key.schema.id.deserializer": "with keyFraming confluent, a read finds schemas by headers and prefixes",
     "key.schema.id.serializer": "keyFraming decides where the id of the schema is written",
     "key.subject.name.strategy": "use keySubjectNameStrategy",
@@ -62,7 +70,8 @@ CONFLUENTS = {
     "missing.version.cache.ttl.sec": _CACHE,
     "normalize.schemas": _AS_IT_IS,
     "propagate.schema.tags": _AS_IT_IS,
-    "reference.subject.name.strategy": "a write registers schemas without references",
+    "reference.lookup.only": _NO_REFERENCES,
+    "reference.subject.name.strategy": _NO_REFERENCES,
     "retries.max.wait.ms": _TIMEOUT,
     "retries.wait.ms": _TIMEOUT,
     "rule.actions": _RULES,
@@ -74,11 +83,13 @@ CONFLUENTS = {
     "schema.registry.ssl.keystore.type": _STORE,
     "schema.registry.ssl.truststore.type": _STORE,
     "schema.reflection": _COLUMNS,
+    "skip.known.types": _NO_REFERENCES,
     "specific.avro.key.type": _COLUMNS,
     "specific.avro.reader": _COLUMNS,
     "specific.avro.value.type": _COLUMNS,
     "specific.protobuf.key.type": _COLUMNS,
     "specific.protobuf.value.type": _COLUMNS,
+    "subject.name.strategy": "use valueSubjectNameStrategy or keySubjectNameStrategy",
     "url.randomize": "the URLs of schema.registry.url are tried in their order",
     "use.latest.version": "valueSchemaVersion is the latest by default: remove the option",
     "use.latest.with.metadata": _VERSION,

@@ -22,13 +22,15 @@ auto.register.schemas avro.reflection.allow.null avro.remove.java.properties avr
 basic.auth.credentials.source basic.auth.user.info bearer.auth.cache.expiry.buffer.seconds bearer.auth.client.id
 bearer.auth.client.secret bearer.auth.credentials.source bearer.auth.custom.provider.class bearer.auth.identity.pool.id
 bearer.auth.issuer.endpoint.url bearer.auth.logical.cluster bearer.auth.scope bearer.auth.scope.claim.name
-bearer.auth.sub.claim.name bearer.auth.token derive.type http.connect.timeout.ms http.read.timeout.ms
-id.compatibility.strict json.fail.invalid.schema json.fail.unknown.properties json.value.type key.schema.id.deserializer
-key.schema.id.serializer key.subject.name.strategy latest.cache.size latest.cache.ttl.sec latest.compatibility.strict
-max.retries max.schemas.per.subject missing.id.cache.ttl.sec normalize.schemas propagate.schema.tags proxy.host
-proxy.port reference.subject.name.strategy retries.max.wait.ms retries.wait.ms rule.actions rule.executors
-rule.service.loader.enable schema.format schema.reflection specific.avro.key.type specific.avro.reader
-specific.avro.value.type specific.protobuf.key.type specific.protobuf.value.type ssl.ca.location
+bearer.auth.sub.claim.name bearer.auth.token context.name.strategy derive.type http.connect.timeout.ms
+http.read.timeout.ms id.compatibility.strict json.default.property.inclusion json.fail.invalid.schema
+json.fail.unknown.properties json.indent.output json.oneof.for.nullables json.schema.spec.version json.value.type
+json.write.dates.iso8601 key.schema.id.deserializer key.schema.id.serializer key.subject.name.strategy latest.cache.size
+latest.cache.ttl.sec latest.compatibility.strict max.retries max.schemas.per.subject missing.id.cache.ttl.sec
+normalize.schemas propagate.schema.tags proxy.host proxy.port reference.lookup.only reference.subject.name.strategy
+retries.max.wait.ms retries.wait.ms rule.actions rule.executors rule.service.loader.enable schema.format
+schema.reflection skip.known.types specific.avro.key.type specific.avro.reader specific.avro.value.type
+specific.protobuf.key.type specific.protobuf.value.type subject.name.strategy ssl.ca.location
 ssl.endpoint.identification.algorithm ssl.key.location ssl.keystore.location ssl.keystore.type ssl.protocol
 ssl.truststore.certificates ssl.truststore.type url.randomize use.latest.version use.latest.with.metadata
 use.schema.guid use.schema.id validation.rules.execution value.schema.id.deserializer value.schema.id.serializer
@@ -86,6 +88,10 @@ def test_each_option_of_confluents_has_an_effect_or_a_reason(prefix: str, name: 
         (
             "schema.registry.ssl.protocol",
             "Option 'schema.registry.ssl.protocol' of schema registry clients is not supp",
+        ),
+        (
+            "subject.name.strategy",
+            "Option 'subject.name.strategy' of schema registry clients is not supported: use valu",
         ),
         (
             "request.header.Authorization",
