@@ -30,7 +30,7 @@ from pyspark_kafka_meta.formats.column_encoders import (
 from pyspark_kafka_meta.formats.encoded_rows import Bytes, EncodedRows, Flags, Integers
 
 _END_OF_BLOCKS = b"\x00"
-_LARGEST_DECIMAL_DIGITS = 76
+LARGEST_DECIMAL_DIGITS = 76
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class DecimalEncoder:
     def _rescaled(self, values: pa.Array) -> pa.Array:
         if values.type.scale == self.scale and values.type.precision <= self.precision:
             return values
-        rescaled = values.cast(pa.decimal256(_LARGEST_DECIMAL_DIGITS, self.scale))
+        rescaled = values.cast(pa.decimal256(LARGEST_DECIMAL_DIGITS, self.scale))
         limit = pa.scalar(Decimal(10) ** (self.precision - self.scale), rescaled.type)
         too_large = pc.greater_equal(pc.abs(rescaled), limit).fill_null(False).to_numpy(zero_copy_only=False)
         refuse(self.place, too_large, f"does not fit into the schema's decimal({self.precision}, {self.scale})")

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_kafka_meta.formats.avro_column_encoders import (
+    LARGEST_DECIMAL_DIGITS,
     ArrayEncoder,
     BooleanEncoder,
     BranchEncoder,
@@ -177,12 +178,8 @@ def _integer_encoder(schema: Primitive, given: pa.DataType, place: str) -> Integ
 def _scalar_encoder(schema: Primitive | Fixed, given: pa.DataType, place: str) -> ColumnEncoder | None:
     if isinstance(schema, Fixed) and pa.types.is_binary(given):
         return FixedEncoder(place, schema.size_bytes)
-    logical = schema.logical
     if pa.types.is_decimal128(given):
-        if logical is None or logical.name != "decimal" or given.scale > logical.scale:
-            return None
-        size_bytes = schema.size_bytes if isinstance(schema, Fixed) else None
-        return DecimalEncoder(place, logical.precision, logical.scale, size_bytes)
+        return _decimal_encoder(schema, given, place)
     match schema:
         case Primitive("null") if pa.types.is_null(given):
             return NullEncoder()
@@ -197,6 +194,17 @@ def _scalar_encoder(schema: Primitive | Fixed, given: pa.DataType, place: str) -
         case Primitive("bytes") if pa.types.is_binary(given):
             return StringEncoder(place, is_text=False)
     return None
+
+
+def _decimal_encoder(schema: Primitive | Fixed, given: pa.Decimal128Type, place: str) -> DecimalEncoder | None:
+    logical = schema.logical
+    if logical is None or logical.name != "decimal" or given.scale > logical.scale:
+        return None
+    more_digits = logical.scale - given.scale
+    if more_digits and max(logical.precision + 1, given.precision + more_digits) > LARGEST_DECIMAL_DIGITS:
+        return None  # Arrow cannot rescale to so many
+    size_bytes = schema.size_bytes if isinstance(schema, Fixed) else None
+    return DecimalEncoder(place, logical.precision, logical.scale, size_bytes)
 
 
 def _text(schema: AvroSchema) -> str:

@@ -22,7 +22,7 @@ MAX_DEPTH = 100
 MAX_TYPES = 100_000
 """With a named type counted where it is used, because each use is a column."""
 MAX_DECIMAL_DIGITS = 38
-"""Of Spark's decimals."""
+"""Of Spark's decimals. Schemas of Kafka Connect say 64, whatever their values have: larger values are malformed."""
 
 _LOGICAL_TYPES = {
     "int": ("date", "time-millis"),
@@ -151,7 +151,7 @@ def arrow_type(schema: AvroSchema) -> pa.DataType:
     """The type of a column with values of this schema, as Spark's `from_avro` has it.
 
     Raises:
-        ValueSchemaError: a decimal has more digits than Spark's.
+        ValueSchemaError: a decimal has more digits after the point than Spark's.
     """
     import pyarrow as pa
 
@@ -393,11 +393,12 @@ def _arrow_scalar(schema: Primitive | Fixed) -> pa.DataType:
     logical = schema.logical
     match logical.name if logical else "":
         case "decimal" if logical:
-            if logical.precision > MAX_DECIMAL_DIGITS:
+            if logical.scale > MAX_DECIMAL_DIGITS:
                 raise ValueSchemaError(
-                    f"an Avro decimal has {logical.precision} digits, and Spark's have at most {MAX_DECIMAL_DIGITS}"
+                    f"an Avro decimal has {logical.scale} digits after the point, and Spark's have at most "
+                    f"{MAX_DECIMAL_DIGITS}"
                 )
-            return pa.decimal128(logical.precision, logical.scale)
+            return pa.decimal128(min(logical.precision, MAX_DECIMAL_DIGITS), logical.scale)
         case "date":
             return pa.date32()
         case "timestamp-millis" | "timestamp-micros":

@@ -188,6 +188,7 @@ TOO_LONG = "reaches over the end"
         (decimal(2, 0), sized(b"\x9d"), sized(b"\x9c"), "more digits than its type"),
         (decimal(2, 0), sized(b"\x63"), sized(b""), "has no bytes"),
         (decimal(38, 0), sized(b"\1"), sized(b"\1" + bytes(16)), "more digits than its type"),
+        (decimal(64, 2), sized((10**38 - 1).to_bytes(16)), sized((10**38).to_bytes(16)), "more digits than its type"),
         (decimal(38, 0), sized(b"\1"), sized(b"\0" + b"\xff" * 16), "more digits than its type"),
         ({"type": "long", "logicalType": "timestamp-millis"}, long(1), long(2**62), "does not fit 64 bits"),
         ({"type": "array", "items": "int"}, b"\0", long(1), "items is larger"),

@@ -304,11 +304,12 @@ def test_columns_have_the_types_of_from_avro(schema: Any, expected: pa.DataType)
     assert arrow_type(parsed(schema)).equals(expected, check_metadata=True)
 
 
-def test_a_decimal_with_more_digits_than_spark_has_is_refused_as_a_column_only() -> None:
-    schema = parsed({"type": "bytes", "logicalType": "decimal", "precision": 39})
+def test_a_decimal_has_as_many_digits_as_spark_has() -> None:
+    connects = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 2}
 
-    with pytest.raises(ValueSchemaError, match="has 39 digits, and Spark's have at most 38"):
-        arrow_type(schema)
+    assert arrow_type(parsed(connects)) == pa.decimal128(38, 2)
+    with pytest.raises(ValueSchemaError, match="has 39 digits after the point, and Spark's have at most 38"):
+        arrow_type(parsed({**connects, "scale": 39}))
 
 
 def test_a_union_is_nullable_with_null_alone() -> None:
