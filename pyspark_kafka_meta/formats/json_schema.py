@@ -10,7 +10,7 @@ columns are nullable, as those of Spark's `from_json`. pyarrow is imported on fi
     array with one schema for all items            array
     object with properties                         struct; other properties are ignored
     object with additionalProperties alone         map of strings
-    null with one other type                       that type
+    null with one other type, or scalars of one    that type
     $ref within the document, allOf of objects     what they stand for
 """
 
@@ -32,7 +32,6 @@ MAX_DEPTH = 100
 MAX_COLUMNS = 100_000
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _ANY_OF = ("anyOf", "oneOf")
-_FORMATS = ("date", "date-time")
 _NULLABLE = "anyOf null"
 """A keyword of merged schemas: a union had null."""
 
@@ -72,8 +71,8 @@ class _Columns:
     def __init__(self) -> None:
         self._count = 0
 
-    def add(self, depth: int) -> None:
-        self._count += 1
+    def add(self, depth: int, count: int = 1) -> None:
+        self._count += count
         if self._count > MAX_COLUMNS or depth > MAX_DEPTH:
             raise ValueSchemaError(f"The JSON schema has over {MAX_COLUMNS} columns or {MAX_DEPTH} levels.")
 
@@ -123,10 +122,8 @@ class _JsonSchemaTypes:
 
     def _type_name(self, schema: Mapping[str, Any], path: str) -> str:
         """The only type of JSON Schema beside null."""
-        names = schema.get("type", self._implied(schema))
-        names = names if isinstance(names, list) else [names]
-        types = {name for name in names if isinstance(name, str)}
-        if "null" in types or _NULLABLE in schema:
+        types = _types(schema)
+        if "null" in types:
             self.nullable.add(path)
         types.discard("null")
         if types == {"integer", "number"}:
@@ -134,15 +131,6 @@ class _JsonSchemaTypes:
         if len(types) != 1 or not types < {"object", "array", "string", "integer", "number", "boolean"}:
             raise _refused(path, f"its types are {', '.join(sorted(types)) or 'unknown'}; one beside null is needed")
         return types.pop()
-
-    def _implied(self, schema: Mapping[str, Any]) -> list[str]:
-        """Without a type: the types of an enum's values, or of the keywords for objects and arrays."""
-        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        if isinstance(values, list) and values:
-            return [_JSON_TYPES.get(type(value), "") for value in values]
-        if "properties" in schema or "additionalProperties" in schema:
-            return ["object"]
-        return ["array"] if "items" in schema else []
 
     def _resolved(
         self, schema: object, path: str, parents: tuple[str, ...]
@@ -152,7 +140,7 @@ class _JsonSchemaTypes:
             raise _refused(path, "it allows any value, or none")
         own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *_ANY_OF)}
         parts = [*_list(schema.get("allOf"))]
-        parts += [self._beside_null(schema[key], f"{path}/{key}") for key in _ANY_OF if key in schema]
+        parts += [self._beside_null(schema[key], f"{path}/{key}", parents) for key in _ANY_OF if key in schema]
         if "$ref" in schema:
             reference = schema["$ref"]
             if reference in parents:
@@ -169,11 +157,19 @@ class _JsonSchemaTypes:
             own[_NULLABLE] = True
         return _merged(merged, own), parents
 
-    def _beside_null(self, choices: object, path: str) -> object:
+    def _beside_null(self, choices: object, path: str, parents: tuple[str, ...]) -> object:
+        """The only choice beside null. Of several the types, if they are scalars; nothing, if none says a type."""
         others = [each for each in _list(choices) if not _is_null(each)]
-        if len(others) != 1:
+        if len(others) == 1:
+            return others[0]
+        self._columns.add(0, len(others))  # references can double the choices each time
+        resolved = [self._resolved(each, path, parents)[0] for each in others]
+        types = [_types(each) for each in resolved]
+        names, formats = set[str]().union(*types), {str(each.get("format", "")) for each in resolved}
+        if not types or names & {"object", "array"} or (names and not all(types)):
             raise _refused(path, "a union of several types has no column")
-        return others[0]
+        common = {"format": formats.pop()} if len(formats) == 1 and "" not in formats else {}
+        return {"type": sorted(names), **common} if names else common
 
     def _referred(self, reference: object, path: str) -> object:
         target = self._document
@@ -189,6 +185,23 @@ class _JsonSchemaTypes:
 
 
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """The types of JSON Schema that a resolved schema has, with null."""
+    names = schema.get("type", _implied(schema))
+    types = {name for name in (names if isinstance(names, list) else [names]) if isinstance(name, str)}
+    return types | {"null"} if _NULLABLE in schema else types
+
+
+def _implied(schema: Mapping[str, Any]) -> list[str]:
+    """Without a type: the types of an enum's values, or of the keywords for objects and arrays."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if isinstance(values, list) and values:
+        return [_JSON_TYPES.get(type(value), "") for value in values]
+    if "properties" in schema or "additionalProperties" in schema:
+        return ["object"]
+    return ["array"] if "items" in schema else []
 
 
 def _list(given: object) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,15 @@ def list_of(type_: pa.DataType) -> pa.DataType:
         ({"oneOf": [{"type": "null"}, {"type": "boolean"}]}, pa.bool_()),
         ({"oneOf": [{"type": "null", "title": "Not included"}, {"type": "boolean"}]}, pa.bool_()),
         ({"anyOf": [{"type": "boolean"}, {"type": ["null"]}]}, pa.bool_()),
+        ({"oneOf": [{"const": "a", "title": "A"}, {"enum": ["b", "c"]}]}, pa.string()),
+        ({"anyOf": [{"type": "integer"}, {"type": "number"}, {"type": "null"}]}, pa.float64()),
+        ({"anyOf": [{"type": "string", "format": "date"}, {"type": "string"}]}, pa.string()),
+        ({"anyOf": [{"type": "string", "format": "date"}, {"const": "1970-01-01", "format": "date"}]}, pa.date32()),
+        ({"allOf": [{"type": "string", "format": "date"}], "anyOf": [{"minLength": 1}, {"not": {}}]}, pa.date32()),
+        (
+            {"properties": {"a": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"minProperties": 1}]},
+            pa.struct([("a", pa.int64())]),
+        ),
         ({"type": "array", "items": {"type": "string"}}, list_of(pa.string())),
         ({"type": "object", "additionalProperties": {"type": "number"}}, pa.map_(pa.string(), pa.float64())),
         ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, pa.struct([("a", pa.int64())])),
@@ -78,7 +88,10 @@ def test_json_schema_has_type(schema: Any, type_: pa.DataType) -> None:
         ({"type": "object", "additionalProperties": True}, "at #: an object needs properties"),
         ({"type": "array"}, "at #: an array needs one schema"),
         ({"type": "array", "items": [{"type": "string"}]}, "at #: an array needs one schema"),
-        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "at #/anyOf: a union of several types"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "at #: its types are integer, string"),
+        ({"anyOf": [{"type": "string"}, {"type": "array"}]}, "at #/anyOf: a union of several types"),
+        ({"anyOf": [{"type": "string"}, {"minLength": 5}]}, "at #/anyOf: a union of several types"),
+        ({"anyOf": []}, "at #/anyOf: a union of several types"),
         ({"$ref": "other.json"}, "only references within the document"),
         ({"$ref": "#/$defs/none"}, "#/\\$defs/none does not exist"),
         ({"properties": {"me": {"$ref": "#"}}}, "# is recursive"),
@@ -96,11 +109,18 @@ def test_text_that_is_not_json_is_refused() -> None:
             parse_json_schema(text)
 
 
-def test_references_that_double_are_refused_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "doubled",
+    [
+        lambda reference: {"properties": {"a": reference, "b": reference}},
+        lambda reference: {"anyOf": [reference, reference]},
+    ],
+)
+def test_references_that_double_are_refused_before_they_fill_the_memory(
+    doubled: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyspark_kafka_meta.formats.json_schema.MAX_COLUMNS", 1_000)
-    levels = {
-        f"l{level}": {"properties": {name: {"$ref": f"#/$defs/l{level + 1}"} for name in "ab"}} for level in range(50)
-    }
+    levels = {f"l{level}": doubled({"$ref": f"#/$defs/l{level + 1}"}) for level in range(50)}
     with pytest.raises(ValueSchemaError, match="over 1000 columns"):
         type_of({"$ref": "#/$defs/l0", "$defs": {**levels, "l50": {"type": "string"}}})
 
