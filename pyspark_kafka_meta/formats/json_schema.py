@@ -34,6 +34,8 @@ _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _ANY_OF = ("anyOf", "oneOf")
 _NULLABLE = "anyOf null"
 """A keyword of merged schemas: a union had null."""
+_PARENTS = "$ref parents"
+"""A keyword of schemas in merged ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def parse_json_schema(text: str) -> JsonSchema:
         if isinstance(document, dict) and document.get("type") == "struct":
             return JsonSchema(_SparkTypes().type(document, "struct"))
         types = _JsonSchemaTypes(document)
-        return JsonSchema(types.type(document, "#", ()), types.required, frozenset(types.nullable))
+        return JsonSchema(types.type(document, "#"), types.required, frozenset(types.nullable))
     except (ValueError, RecursionError):
         raise ValueSchemaError("The JSON schema is not valid JSON, or is nested too deeply.") from None
 
@@ -85,39 +87,38 @@ class _JsonSchemaTypes:
         self.required: dict[str, frozenset[str]] = {}
         self.nullable: set[str] = set()
 
-    def type(self, schema: object, path: str, parents: tuple[str, ...]) -> pa.DataType:
+    def type(self, schema: object, path: str) -> pa.DataType:
         """Args:
         path: of the schema in the document, for errors.
-        parents: the references on the way to this schema, to find recursion.
         """
         import pyarrow as pa
 
         self._columns.add(path.count("/"))
-        resolved, parents = self._resolved(schema, path, parents)
+        resolved = self._resolved(schema, path, schema.get(_PARENTS, ()) if isinstance(schema, dict) else ())
         name = self._type_name(resolved, path)
         if name == "object":
-            return self._object(resolved, path, parents)
+            return self._object(resolved, path)
         if name == "array":
             items = resolved.get("items")
             if "prefixItems" in resolved or not isinstance(items, dict):
                 raise _refused(path, "an array needs one schema for all its items")
-            return pa.list_(pa.field("element", self.type(items, f"{path}/items", parents)))
+            return pa.list_(pa.field("element", self.type(items, f"{path}/items")))
         if name == "string":
             formats = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
             return formats.get(str(resolved.get("format")), pa.string())
         return {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}[name]
 
-    def _object(self, schema: Mapping[str, Any], path: str, parents: tuple[str, ...]) -> pa.DataType:
+    def _object(self, schema: Mapping[str, Any], path: str) -> pa.DataType:
         import pyarrow as pa
 
         properties, others = schema.get("properties"), schema.get("additionalProperties")
         self.required[path] = frozenset(name for name in _list(schema.get("required")) if isinstance(name, str))
         if isinstance(properties, dict) and properties:
             return pa.struct(
-                [(name, self.type(each, f"{path}/properties/{name}", parents)) for name, each in properties.items()]
+                [(name, self.type(each, f"{path}/properties/{name}")) for name, each in properties.items()]
             )
         if isinstance(others, dict) and "patternProperties" not in schema:
-            return pa.map_(pa.string(), self.type(others, f"{path}/additionalProperties", parents))
+            return pa.map_(pa.string(), self.type(others, f"{path}/additionalProperties"))
         raise _refused(path, "an object needs properties, or a schema as additionalProperties")
 
     def _type_name(self, schema: Mapping[str, Any], path: str) -> str:
@@ -132,30 +133,32 @@ class _JsonSchemaTypes:
             raise _refused(path, f"its types are {', '.join(sorted(types)) or 'unknown'}; one beside null is needed")
         return types.pop()
 
-    def _resolved(
-        self, schema: object, path: str, parents: tuple[str, ...]
-    ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """The schema without references, unions with null, and allOf; and the references that led to it."""
+    def _resolved(self, schema: object, path: str, parents: tuple[str, ...]) -> Mapping[str, Any]:
+        """The schema without references, unions with null, and allOf.
+
+        Args:
+            parents: the references on the way to this schema, to find recursion. Schemas in it get them as `_PARENTS`.
+        """
         if not isinstance(schema, dict):
             raise _refused(path, "it allows any value, or none")
-        own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *_ANY_OF)}
+        if len(parents) > MAX_DEPTH:
+            raise _refused(path, f"over {MAX_DEPTH} references lead to it")
+        own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *_ANY_OF, _PARENTS)}
         parts = [*_list(schema.get("allOf"))]
         parts += [self._beside_null(schema[key], f"{path}/{key}", parents) for key in _ANY_OF if key in schema]
+        self._columns.add(0, len(parts))  # references can double them each time
+        merged: dict[str, Any] = {}
+        for part in parts:
+            merged = _merged(merged, self._resolved(part, path, parents))
         if "$ref" in schema:
             reference = schema["$ref"]
             if reference in parents:
                 raise _refused(path, f"{reference} is recursive; Spark has no type for it")
-            parents = (*parents, reference)
-            parts.append(self._referred(reference, path))
-        if len(parents) > MAX_DEPTH:
-            raise _refused(path, f"over {MAX_DEPTH} references lead to it")
-        merged: dict[str, Any] = {}
-        for part in parts:
-            resolved, parents = self._resolved(part, path, parents)
-            merged = _merged(merged, resolved)
+            referred = self._referred(reference, path)
+            merged = _merged(merged, self._resolved(referred, path, (*parents, reference)))
         if any(_is_null(each) for key in _ANY_OF for each in _list(schema.get(key))):
             own[_NULLABLE] = True
-        return _merged(merged, own), parents
+        return _merged(merged, _with_parents(own, parents))
 
     def _beside_null(self, choices: object, path: str, parents: tuple[str, ...]) -> object:
         """The only choice beside null. Of several the types, if they are scalars; nothing, if none says a type."""
@@ -163,7 +166,7 @@ class _JsonSchemaTypes:
         if len(others) == 1:
             return others[0]
         self._columns.add(0, len(others))  # references can double the choices each time
-        resolved = [self._resolved(each, path, parents)[0] for each in others]
+        resolved = [self._resolved(each, path, parents) for each in others]
         types = [_types(each) for each in resolved]
         names, formats = set[str]().union(*types), {str(each.get("format", "")) for each in resolved}
         if not types or names & {"object", "array"} or (names and not all(types)):
@@ -211,6 +214,18 @@ def _list(given: object) -> list[Any]:
 def _is_null(schema: object) -> bool:
     """Whether null is the only value. Confluent's Java serializer gives it a title: "Not included"."""
     return isinstance(schema, dict) and schema.get("type") in ("null", ["null"])
+
+
+def _with_parents(schema: Mapping[str, Any], parents: tuple[str, ...]) -> dict[str, Any]:
+    """The schema, with `_PARENTS` in the schemas of its items and properties."""
+
+    def noted(part: Any) -> Any:
+        return {**part, _PARENTS: parents} if isinstance(part, dict) else part
+
+    parts = {key: noted(schema[key]) for key in ("items", "additionalProperties") if key in schema}
+    if isinstance(properties := schema.get("properties"), dict):
+        parts["properties"] = {name: noted(each) for name, each in properties.items()}
+    return {**schema, **parts}
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,14 @@ def list_of(type_: pa.DataType) -> pa.DataType:
             },
             pa.struct([("a", pa.int64()), ("b", pa.string())]),
         ),
+        (
+            {
+                "allOf": [{"$ref": "#/$defs/person"}],
+                "properties": {"boss": {"$ref": "#/$defs/person"}},
+                "$defs": {"person": {"properties": {"name": {"type": "string"}}}},
+            },
+            pa.struct([("name", pa.string()), ("boss", pa.struct([("name", pa.string())]))]),
+        ),
     ],
 )
 def test_json_schema_has_type(schema: Any, type_: pa.DataType) -> None:
@@ -95,6 +103,10 @@ def test_json_schema_has_type(schema: Any, type_: pa.DataType) -> None:
         ({"$ref": "other.json"}, "only references within the document"),
         ({"$ref": "#/$defs/none"}, "#/\\$defs/none does not exist"),
         ({"properties": {"me": {"$ref": "#"}}}, "# is recursive"),
+        (
+            {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"properties": {"b": {"items": {"$ref": "#/$defs/a"}}}}}},
+            "#/\\$defs/a is recursive",
+        ),
         ({"type": "struct", "fields": [{"name": "a", "type": "interval"}]}, "the type of struct.a"),
     ],
 )
@@ -114,6 +126,7 @@ def test_text_that_is_not_json_is_refused() -> None:
     [
         lambda reference: {"properties": {"a": reference, "b": reference}},
         lambda reference: {"anyOf": [reference, reference]},
+        lambda reference: {"allOf": [reference, reference]},
     ],
 )
 def test_references_that_double_are_refused_before_they_fill_the_memory(
