@@ -178,7 +178,7 @@ def create_acls(cluster: LocalKafka, bindings: Sequence[AclBinding]) -> None:
     poll_until(lambda: all(_applies(address, binding) for address in addresses for binding in bindings))
 
 
-def _applies(broker: Address, binding: AclBinding) -> bool:
+def _applies(broker: Address, binding: Any) -> bool:  # an AclBinding, whose attributes are enums once it is made
     request = acls.DescribeAclsRequest(
         resource_type_filter=i8(binding.restype.value),
         resource_name_filter=binding.name,
