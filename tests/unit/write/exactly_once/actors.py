@@ -35,6 +35,7 @@ MAX_RUNS = 12
 class Disturbance(Enum):
     CRASH = "the driver dies after the request, and a new run begins"
     ERROR = "the response is lost: an error in the driver"
+    RESTART = "the response is lost: an error in the driver, whose Python processes the next run uses"
     REPEAT = "the response is lost: the request is repeated"
     PAUSE = "a new run begins, but the old one goes on later"
     SPECULATE = "a further attempt begins, but the old one goes on later"
@@ -42,6 +43,7 @@ class Disturbance(Enum):
     KILL = "the task attempt dies after the request"
     SWITCH = "goes on"
     TIME_OUT = "times out"
+    MARKER = "the response comes before the markers"
     LATE = "an EndTxn that was sent twice arrives again, in the next transaction"
 
     __hash__ = object.__hash__  # Enum's own is slow
@@ -126,12 +128,36 @@ class Attempt(NamedTuple):
         return f"run {self.run} batch {self.batch} task {self.task} attempt {self.number}"
 
 
-class Actor:
-    """A run of a query, or a task attempt: what it does next, and a hash of all that it knows."""
+class Processes(NamedTuple):
+    """The Python processes beside a driver of Spark."""
 
-    def __init__(self, name: str, run: int, actions: Actions, attempt: Attempt | None = None) -> None:
+    planner: DriverModel
+    committer: DriverModel
+
+
+class Actor:
+    """A run of a query, or a task attempt: what it does next, and a hash of all that it knows.
+
+    Attributes:
+        processes: of a run.
+        keeps_processes: whether the next run uses them, if this one fails.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: int,
+        actions: Actions,
+        attempt: Attempt | None = None,
+        processes: Processes | None = None,
+        knowledge: int = 0,
+    ) -> None:
+        """
+        Args:
+            knowledge: of the processes.
+        """
         self.name, self.run, self.attempt = name, run, attempt
-        self.knowledge = 0
+        self.processes, self.knowledge, self.keeps_processes = processes, knowledge, False
         self._actions = actions
         self.next: Request | Job = next(actions)
 
@@ -147,7 +173,7 @@ class Actor:
     def key(self) -> tuple[Any, ...]:
         """Equal for equal states."""
         job = self.next if isinstance(self.next, Job) else self.attempt.job if self.attempt else None
-        return (self.name, self.knowledge, job and (job.failures, job.first_messages()))
+        return (self.name, self.knowledge, self.keeps_processes, job and (job.failures, job.first_messages()))
 
     def request(self) -> Any:
         if isinstance(self.next, Job):
@@ -190,7 +216,7 @@ class World:
         if scenario.overlapping:
             self._runs = scenario.batches
             for number in range(scenario.batches):
-                self._actors.append(Actor(f"write {number}", self._runs, self._run(number + 1, number)))
+                self._start_run(f"write {number}", number + 1, number)
             self._choose()
         else:
             self._begin_run()
@@ -225,9 +251,13 @@ class World:
 
     def _disturbances_of(self, current: Actor) -> Iterator[Disturbance]:
         yield Disturbance.REPEAT
+        if not isinstance(current.next, Job) and current.next[0] == self.kafka.end:
+            yield Disturbance.MARKER
         is_last_run = current.run == self._runs
         if current.attempt is None:
             yield Disturbance.ERROR
+            if is_last_run:
+                yield Disturbance.RESTART
         else:
             yield Disturbance.FAIL
             yield Disturbance.KILL
@@ -250,8 +280,10 @@ class World:
         disturbance, name = choice
         current = self._current
         match disturbance:
-            case None:
+            case None | Disturbance.MARKER:
+                self.kafka.delays_markers = disturbance is Disturbance.MARKER
                 self._go_on(current, current.request())
+                self.kafka.delays_markers = False
             case Disturbance.REPEAT:
                 current.request()
                 self._go_on(current, current.request())
@@ -262,8 +294,9 @@ class World:
             case Disturbance.KILL:
                 current.request()
                 self._end(current, current.die)
-            case Disturbance.ERROR | Disturbance.FAIL:
+            case Disturbance.ERROR | Disturbance.RESTART | Disturbance.FAIL:
                 current.request()
+                current.keeps_processes |= disturbance is Disturbance.RESTART
                 self._end(current, lambda: current.fail(Failure(disturbance.value)))
             case Disturbance.PAUSE:
                 self._begin_run()
@@ -302,7 +335,7 @@ class World:
             if actor.attempt is not None:
                 self._retry(actor.attempt)
             elif actor.run == self._runs:
-                self._begin_run()
+                self._begin_run(actor if actor.keeps_processes else None)
         if not actor.can_go_on or actor not in self._actors:
             self._choose()
 
@@ -316,27 +349,35 @@ class World:
         if self._actors:
             self._current = min((actor for actor in self._actors if actor.can_go_on), key=lambda actor: actor.order)
 
-    def _begin_run(self) -> None:
-        """Begin a run of the query, if there is anything left to do. Nobody repeats a batch write."""
+    def _begin_run(self, kept: Actor | None = None) -> None:
+        """Begin a run of the query, if there is anything left to do. Nobody repeats a batch write.
+
+        Args:
+            kept: the run before, if its Python processes are used again.
+        """
         if not self._is_complete and not self.scenario.overlapping:
             self._runs += 1
             if self._runs > MAX_RUNS:
                 raise Violation("the query fails again and again")
-            self._actors.append(Actor(f"run {self._runs}", self._runs, self._run(self._runs, len(self.spark_log))))
+            self._start_run(f"run {self._runs}", self._runs, len(self.spark_log), kept)
         self._choose()
 
-    def _run(self, run: int, first_batch: int) -> Actions:
-        driver = DriverModel(self.kafka)
+    def _start_run(self, name: str, number: int, first_batch: int, kept: Actor | None = None) -> None:
+        processes = (kept and kept.processes) or Processes(DriverModel(self.kafka), DriverModel(self.kafka))
+        actions, knowledge = self._run(number, first_batch, processes), kept.knowledge if kept else 0
+        self._actors.append(Actor(name, self._runs, actions, processes=processes, knowledge=knowledge))
+
+    def _run(self, run: int, first_batch: int, processes: Processes) -> Actions:
         last_batch = first_batch if self.scenario.overlapping else self.scenario.batches - 1
         try:
             for batch in range(first_batch, last_batch + 1):
-                yield from self._batch(driver, run, batch, is_first=batch == first_batch)
+                yield from self._batch(processes, run, batch)
         except (Failure, FencedError):
-            yield from driver.carry_out(self.scenario.recover())  # Spark calls abort
+            yield from processes.committer.carry_out(self.scenario.recover())  # Spark calls abort
             raise
 
-    def _batch(self, driver: DriverModel, run: int, batch: int, *, is_first: bool) -> Actions:
-        decisions = yield from driver.carry_out(self.scenario.recover(confirms=is_first))
+    def _batch(self, processes: Processes, run: int, batch: int) -> Actions:
+        decisions = yield from processes.planner.plan(self.scenario.recover)
         transactions: tuple[OpenTransaction, ...] = ()
         if not is_written(decisions, self.scenario.batch_id(batch)):
             job = Job(self.scenario.tasks)
@@ -346,7 +387,7 @@ class World:
             if len(messages) < job.tasks:
                 raise Failure("a task failed too often")
             transactions = tuple(message for _, message in messages)
-        yield from driver.commit(self.scenario.commit(self.scenario.batch_id(batch), transactions, 0))
+        yield from processes.committer.commit(self.scenario.commit(self.scenario.batch_id(batch), transactions, 0))
         yield self.spark_log.add, (batch,)
 
     def _begin_attempt(self, attempt: Attempt) -> Actor:
@@ -378,6 +419,7 @@ class World:
 
     def require_exactly_once(self) -> None:
         """After the last recovery. Raises Violation."""
+        self.kafka.write_all_markers()
         rows = {record.value for record in self.kafka.visible() if isinstance(record.value, Row)}
         missing = [
             row

@@ -6,7 +6,7 @@ Produce: an added partition without records shows nothing. The results of EndTxn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
@@ -98,16 +98,23 @@ class _Producer(NamedTuple):
 
 
 class KafkaModel:
-    """Brokers. Each request is carried out as a whole."""
+    """Brokers. Each request is carried out as a whole, but the markers of an EndTxn may be late.
+
+    Attributes:
+        delays_markers: whether those of the next EndTxn are in the log only once its id is used again. Until then a
+            coordinator answers CONCURRENT_TRANSACTIONS, and the request is repeated.
+    """
 
     def __init__(self, version: TransactionVersion) -> None:
         self.version = version
+        self.delays_markers = False
         self._producers: dict[str, _Producer] = {}
+        self._late: dict[str, Outcome] = {}  # of markers
         self.log: list[Record] = []
 
     def key(self) -> tuple[Any, ...]:
         """Equal for equal states."""
-        return (tuple(self.log), tuple(sorted(self._producers.items())))
+        return (tuple(self.log), tuple(sorted(self._producers.items())), tuple(sorted(self._late)))
 
     def open_ids(self) -> tuple[str, ...]:
         """ListTransactions: open transactions of the sink and its tasks."""
@@ -115,6 +122,7 @@ class KafkaModel:
 
     def init_producer(self, name: str) -> ProducerIdAndEpoch:
         """InitProducerId: fences earlier producers and aborts their transaction."""
+        self.write_markers(name)
         self._end(name, Outcome.ABORTED)
         epoch = self._producers.get(name, _Producer()).epoch + 1
         self._producers[name] = _Producer(epoch)
@@ -122,6 +130,7 @@ class KafkaModel:
 
     def produce(self, name: str, producer: ProducerIdAndEpoch, values: tuple[Row | Decision, ...]) -> bool:
         """Produce. False if the producer is fenced. A repeated batch has its sequence numbers, and is not appended."""
+        self.write_markers(name)
         known = self._producers[name]
         if known.epoch != producer.epoch:
             return False
@@ -134,12 +143,18 @@ class KafkaModel:
 
     def end(self, name: str, producer: ProducerIdAndEpoch, outcome: Outcome) -> ProducerIdAndEpoch | None:
         """EndTxn. Returns the producer of the next transaction; None if the transaction did not end so."""
+        self.write_markers(name)
         known = self._producers[name]
         if known.is_open and known.epoch == producer.epoch:
             self._end(name, outcome)
         elif known.last != (producer.epoch, outcome):
             return None
         return ProducerIdAndEpoch(producer.producer_id, self._producers[name].epoch)
+
+    def confirm(self, name: str, producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
+        """Produce and EndTxn of a record without a value. Returns as `end`."""
+        self.produce(name, producer, ())
+        return self.end(name, producer, Outcome.COMMITTED)
 
     def abort(self, name: str, producer: ProducerIdAndEpoch) -> None:
         """What a failed task sends: with V1, InitProducerId, which takes over the id."""
@@ -172,13 +187,26 @@ class KafkaModel:
         known = self._producers.get(name)
         if known is None or not known.is_open:
             return
+        epoch = known.epoch + (self.version == TransactionVersion.V2)
+        self._producers[name] = _Producer(epoch, last=(known.epoch, outcome))
+        self._late[name] = outcome
+        if not self.delays_markers:
+            self.write_markers(name)
+
+    def write_markers(self, name: str) -> None:
+        """The markers of the id's last transaction, unless they are in the log."""
+        outcome = self._late.pop(name, None)
+        if outcome is None:
+            return
         for offset, record in enumerate(self.log):
             if record.transactional_id == name and record.outcome == Outcome.OPEN:
                 self.log[offset] = record._replace(outcome=outcome)
-        epoch = known.epoch + (self.version == TransactionVersion.V2)
-        self._producers[name] = _Producer(epoch, last=(known.epoch, outcome))
         if outcome == Outcome.COMMITTED:
             self._require_exact()
+
+    def write_all_markers(self) -> None:
+        for name in list(self._late):
+            self.write_markers(name)
 
     # --- what the log shows ------------------------------------------------------------------------------------------
 
@@ -190,6 +218,13 @@ class KafkaModel:
             if record.outcome == Outcome.COMMITTED and isinstance(record.value, Decision)
         )
 
+    def _acknowledged(self) -> Iterator[Decision]:
+        """Decisions that are committed, and whose markers are late."""
+        for record in self.log:
+            is_late = record.outcome == Outcome.OPEN and self._late.get(record.transactional_id) == Outcome.COMMITTED
+            if is_late and isinstance(record.value, Decision):
+                yield record.value
+
     def last_decision(self) -> tuple[Decision, ...]:
         return self.decisions()[-1:]
 
@@ -198,6 +233,8 @@ class KafkaModel:
         return next(record.outcome for record in self.log if record.producer == transaction.producer)
 
     def aborted(self, transactions: tuple[OpenTransaction, ...]) -> tuple[OpenTransaction, ...]:
+        for transaction in transactions:
+            self.write_markers(transaction.transactional_id)  # which are waited for
         outcomes = {transaction: self.outcome(transaction) for transaction in transactions}
         if Outcome.OPEN in outcomes.values():
             raise Violation(f"the outcome of an open transaction is taken for granted: {text(transactions)}")
@@ -222,7 +259,7 @@ class KafkaModel:
         rows = [record.value for record in visible if isinstance(record.value, Row)]
         if len(set(rows)) < len(rows):
             raise Violation(f"rows are visible twice: {text(rows)}")
-        decisions = self.decisions()
+        decisions = [*self.decisions(), *self._acknowledged()]
         # Batch writes overlap: the rows of each are in order.
         of_stream = all(decision.batch.is_stream for decision in decisions)
         parts = {(None if of_stream else row.batch, row.task) for row in rows}
@@ -258,6 +295,7 @@ class DriverModel:
         copied_at_once: how many transactions are copied in one of the driver.
         produced_at_once: how many records are in one request.
         lead: the decisions after the last commit, if the next one may go on with its producer.
+        has_planned: whether it has planned a batch.
     """
 
     copied_at_once: ClassVar[int] = 100
@@ -266,8 +304,15 @@ class DriverModel:
     kafka: KafkaModel
     producer: ProducerIdAndEpoch = NO_PRODUCER
     lead: Decisions | None = None
+    has_planned: bool = False
     _led: Decisions | None = None  # the lead that a commit goes on with, until its first `ReadDecisions`
     _decisions: dict[str, Decision] = field(default_factory=dict)
+
+    def plan(self, recover: Callable[..., Protocol[T]]) -> Requests[T]:
+        """Carry out the protocol of a plan, which confirms the decisions the first time."""
+        recovered = yield from self.carry_out(recover(confirms=not self.has_planned))
+        self.has_planned = True
+        return recovered
 
     def commit(self, protocol: Protocol[T]) -> Requests[T]:
         """Carry out the protocol of a commit, which goes on with the lead of the last one."""
@@ -293,7 +338,7 @@ class DriverModel:
             case ReadDecisions():
                 return (yield from self._read_decisions())
             case ConfirmDecisions():
-                return True  # what this model reads is never stale
+                return (yield from self._confirm())
             case WriteDecision(decision):
                 return (yield from self._write((decision,)))
             case Commit(transactions):
@@ -320,6 +365,11 @@ class DriverModel:
         else:
             self._decisions, self._led = dict(self._led), None
         return dict(self._decisions)
+
+    def _confirm(self) -> Requests[bool]:
+        producer = yield self.kafka.confirm, (SINK_ID, self.producer)
+        self.producer = producer or self.producer
+        return producer is not None
 
     def _abort_open(self) -> Requests[None]:
         for name in (yield self.kafka.open_ids, ()):
