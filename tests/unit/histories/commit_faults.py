@@ -14,6 +14,9 @@
 | coordinator_codes | the next responses of an API of transactions have retriable error codes |
 | stale_end | the next ListOffsets responses for a partition have an end that is too low |
 | small_messages | a topic takes small record batches only, for a while |
+| change_version | the cluster finalizes the other transaction version |
+| change_limit | transaction.max.timeout.ms is lowered or raised |
+| compact | compaction removes records of the decisions topic that later ones replace, and aborted ones |
 """
 
 from __future__ import annotations
@@ -24,7 +27,11 @@ from collections.abc import Callable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
+from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
+from tests.unit.fake_cluster import StoredBatch
 from tests.unit.fake_coordinators import ONGOING
 from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
 from tests.unit.histories.faults import LONG_S, Faults
@@ -33,6 +40,7 @@ from tests.unit.histories.processes import Process, ProcessClock
 DECISIONS = TopicPartition("kafkameta-decisions", 0)
 FREEZE_S = (0.5, 5.0, 30.0, 70.0)
 RESTART_S = (0.0, 1.0, 20.0)
+LIMITS_MS = (900_000, 300_000, 60_000)
 SMALL_BATCH_BYTES = 110
 """A record of a history has less."""
 APIS = ("FindCoordinator", "InitProducerId", "AddPartitionsToTxn", "EndTxn", "ListTransactions")
@@ -61,7 +69,11 @@ class CommitFaults:
             "coordinator_codes": self._coordinator_codes,
             "stale_end": self._stale_end,
             "small_messages": self._small_messages,
+            "change_limit": self._change_limit,
+            "compact": self._compact,
         }
+        if network.lists_transactions:  # as all brokers with both versions
+            faults.kinds["change_version"] = self._change_version
 
     @property
     def _coordinators(self) -> LateCoordinators:
@@ -131,7 +143,45 @@ class CommitFaults:
         self._network.stale_ends[partition] = count
         return f"{partition}, {count} times"
 
+    def _change_version(self) -> str:
+        versions = TransactionVersion
+        self._coordinators.version = versions.V1 if self._coordinators.version is versions.V2 else versions.V2
+        return self._coordinators.version.name
+
+    def _change_limit(self) -> str:
+        self._coordinators.max_timeout_ms = self._rng.choice(LIMITS_MS)
+        return f"{self._coordinators.max_timeout_ms} ms"
+
+    def _compact(self) -> str:
+        """All but the first batch, where the log starts, and the last ones, which are in the active segment."""
+        log = self._network.cluster.logs.get(DECISIONS, [])
+        until_offset = self._coordinators.last_stable_offset(DECISIONS) if log else 0
+        cleaned = [batch for batch in log[1 : -self._rng.randint(1, 8)] if batch.base_offset < until_offset]
+        removed = replaced(log, cleaned)
+        self._network.cluster.logs[DECISIONS] = [batch for batch in log if batch.base_offset not in removed]
+        return f"{len(removed)} batches"
+
     def _small_messages(self) -> str:
         limits = self._network.cluster.max_message_bytes
         limits["t"] = SMALL_BATCH_BYTES
         return self._faults.for_a_while(LONG_S, lambda: limits.pop("t", None))
+
+
+def replaced(log: Sequence[StoredBatch], cleaned: Sequence[StoredBatch]) -> set[int]:
+    """The base offsets of those batches that have no record which is the last of its key among them."""
+    removed: set[int] = set()
+    aborted: dict[int, bool] = {}  # whether the later transaction, by producer id
+    later: set[bytes] = set()  # keys
+    offsets = {batch.base_offset for batch in cleaned}
+    for batch in reversed(log):
+        (header,) = read_batch_headers(batch.data)
+        if header.is_control:
+            aborted[header.producer_id] = is_abort_marker(header, batch.data)
+        elif batch.base_offset in offsets:
+            fetched = FetchedRecords(DECISIONS, batch.data, [header], 0, 2**62)
+            keys = {key for rows in decode([fetched], ["key"]) for key in rows["key"].to_pylist()}
+            if aborted[header.producer_id] or keys <= later:
+                removed.add(batch.base_offset)
+            else:
+                later |= keys
+    return removed

@@ -2,15 +2,17 @@
 
 Spark's driver, its task attempts, and whoever disturbs them are processes in virtual time (`processes.py`), each with a
 client of its own. They run the commit protocol, `BatchCommitter` and `TaskWriter` as `spark/batch_writer.py` does,
-over one cluster in memory. Spark repeats a batch until it is committed. In the end all brokers are healthy, whoever
-still writes ends, and one driver recovers.
+over one cluster in memory. Spark repeats a batch until it is committed, and perhaps once more. It plans in one Python
+process and commits in another, and takes any that is idle: each may have missed what others have done since. In the end
+all brokers are healthy, whoever still writes ends, and one driver recovers.
 
 | drawn | from |
 |---|---|
 | cluster | brokers, partitions, latencies, delays of markers, transactions V1 or V2, with ListTransactions or without |
+| epochs | of new producer ids: the first, or one of the last |
 | batches | micro-batches of a query and perhaps its successor, or batch writes with and without txnAppId |
 | tasks | their number, new at each run of a batch; sizes of rows and batches; speculation, repeated stages, zombies |
-| drivers | whether a failed batch is aborted, whether its clients are kept |
+| drivers | whether a failed batch is aborted, whether Python processes are kept between calls, queries and drivers |
 | faults | a few kinds of `Faults` and `CommitFaults`, from ten a second to one in 3 s, for up to 60 s |
 
 | invariant | meaning |
@@ -43,7 +45,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
-from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.commit_faults import RESTART_S, CommitFaults
 from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
@@ -68,8 +70,11 @@ PAIRS = (
     ("kill_driver", "zombie"),
     ("second_driver", "freeze"),
     ("settle", "freeze"),
+    ("change_version", "kill_driver"),
 )
 """Faults that matter together."""
+FIRST_EPOCHS = ((0,), (0,), range(LAST_EPOCHS - 12, LAST_EPOCHS))
+"""Of the producer ids of a history."""
 MARKERS_S = ((0.0,), (0.0, 0.0, 0.005), (0.005, 0.1, 2.0))
 COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
 CODES = (ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower)
@@ -118,8 +123,13 @@ class CommitHistory:
         self.clock = ProcessClock(self._rng())
         self.cluster = FakeCluster(self.rng.choice([1, 3, 3]))
         markers_s = self.rng.choice(MARKERS_S)
-        self.coordinators = LateCoordinators(self.cluster, self.clock, lambda: self.rng.choice(markers_s))
-        self.coordinators.version = self.rng.choice(list(TransactionVersion))
+        first_epochs = self.rng.choice(FIRST_EPOCHS)
+        self.coordinators = LateCoordinators(
+            self.cluster, self.clock, lambda: self.rng.choice(markers_s), lambda: self.rng.choice(first_epochs)
+        )
+        self.coordinators.version = self.rng.choice(
+            [TransactionVersion.V1, TransactionVersion.V2, TransactionVersion.V2]
+        )
         self.cluster.coordinators = self.coordinators
         self.cluster.create_topic("t", self.rng.choice([1, 2, 3]))
         self.network = CommitNetwork(self.cluster, self.clock, self._rng())
@@ -139,6 +149,10 @@ class CommitHistory:
         self._begun: set[int] = set()  # batches that nobody may repeat
         self._attempts: list[Attempt] = []
         self._idle: list[KafkaClient] = []  # of Python workers
+        self._planners: list[BatchCommitter] = []  # idle, beside a driver
+        self._committers: list[BatchCommitter] = []
+        self._keeps_processes = self.rng.choice([0.0, 0.8, 0.95, 1.0])
+        self._repeats_committed = self.rng.choice([0.0, 0.2])
         self._speculates = self.rng.choice([0.0, 0.02])
         self._repeats_stage = self.rng.choice([0.0, 0.2])
         self._interrupts_commits = self.rng.choice([0.0, 0.2, 0.5])
@@ -161,7 +175,7 @@ class CommitHistory:
 
     def _draw_batches(self) -> list[BatchId | None]:
         """Batches in the order of writing; None for a batch write without txnAppId."""
-        count = self.rng.randint(2, 5)
+        count = self.rng.choice([2, 3, 3, 4, 5, 8])
         if self.rng.random() < 0.3:
             apps = [self.rng.choice(["a", "b", None]) for _ in range(count)]
             return [BatchId.of_app(app, number) if app else None for number, app in enumerate(apps)]
@@ -210,8 +224,7 @@ class CommitHistory:
             self.clock.start(f"driver {len(self.clock.processes)}", self._drive)
 
     def _drive(self) -> None:
-        """Spark's driver writes the batches that are left. It has a Python process that plans and one that commits."""
-        planner, committer = self._committer(), self._committer()
+        """Spark's driver writes the batches that are left."""
         while not self.has_written:
             number = len(self.committed)
             batch = self.batches[number] or BatchId(BATCH, f"write {self.rng.random()}", 0)
@@ -219,14 +232,13 @@ class CommitHistory:
             self._begun.add(number)
             try:
                 if may_begin:
-                    self._write_batch(batch, number, planner, committer)
+                    self._write_batch(batch, number)
                 is_committed = may_begin
             except (KafkaMetaError, TaskFailedError) as error:
                 self._note_error(f"{batch} failed", error)
                 if isinstance(error, FencedError) and self._has_other_drivers:
                     return  # as the error advises, one of the queries is stopped
                 if self.rng.random() < 0.5:
-                    planner, committer = self._committer(), self._committer()
                     self.clock.sleep(self.rng.choice(RESTART_S))
                 if self.batches[number] is not None:
                     continue
@@ -234,7 +246,9 @@ class CommitHistory:
             if len(self.committed) > number:  # another driver was faster: Spark's commit log refuses a second entry
                 if self._has_other_drivers:
                     return
-                planner, committer = self._committer(), self._committer()  # the query is started again
+                continue  # the query is started again
+            if self.batches[number] is not None and self.rng.random() < self._repeats_committed:
+                self.faults.note(f"{batch} is committed, and fails nevertheless")
                 continue
             self.committed.append(is_committed)
             self.faults.note(f"{batch} {'is committed' if is_committed else 'is in doubt'}")
@@ -243,20 +257,34 @@ class CommitHistory:
     def _has_other_drivers(self) -> bool:
         return len(self._more_faults.processes("driver")) > 1
 
-    def _write_batch(self, batch: BatchId, number: int, planner: BatchCommitter, committer: BatchCommitter) -> None:
+    def _write_batch(self, batch: BatchId, number: int) -> None:
         tasks = self.rng.randint(1, 3)
         try:
-            plan = planner.plan(batch.series)
+            with self._process(self._planners) as planner:
+                plan = planner.plan(batch.series)
             transactions = self._run_tasks(plan, batch, number, tasks)
-            if transactions or (batch.is_stream and batch.version == 0):
-                self.faults.note(f"commit {batch} {[each.transactional_id for each in transactions]}")
-                self._interrupt()
+            self.faults.note(f"commit {batch} {[each.transactional_id for each in transactions]}")
+            self._interrupt()
+            with self._process(self._committers) as committer:
                 committer.commit(batch, transactions, int(self.clock.now * 1000), self.rows[number])
         except (KafkaMetaError, TaskFailedError) as error:
             self._note_error(f"{batch} is aborted", error)
             if self.rng.random() < 0.7:
-                committer.abort(tasks, all_ended=self.rng.random() < 0.5)
+                with self._process(self._committers) as committer:
+                    committer.abort(tasks, all_ended=self.rng.random() < 0.5)
             raise
+
+    @contextmanager
+    def _process(self, idle: list[BatchCommitter]) -> Iterator[BatchCommitter]:
+        """A Python process of Spark, which is idle again afterwards, unless it was killed."""
+        is_kept = idle and self.rng.random() < self._keeps_processes
+        committer = idle.pop(self.rng.randrange(len(idle))) if is_kept else self._committer()
+        try:
+            yield committer
+        except KafkaMetaError:
+            idle.append(committer)
+            raise
+        idle.append(committer)
 
     def _interrupt(self) -> None:
         """Perhaps kill or freeze this driver soon: most times between commits, faults are in vain."""

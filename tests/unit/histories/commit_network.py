@@ -34,6 +34,7 @@ from tests.unit.histories.late_network import (
     LateTransactions,
     TickingClock,
 )
+from tests.unit.scene import EventfulClock
 
 PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
 LATE_S = (0.0, 0.0, 0.01, 0.2, 2.0, 30.0)
@@ -137,14 +138,22 @@ class LateCoordinators(FakeCoordinators):
     """The markers of a transaction come after the response to EndTxn. Until then the coordinator refuses other requests
     of its id with CONCURRENT_TRANSACTIONS, as Apache Kafka does."""
 
-    def __init__(self, cluster: FakeCluster, clock: TickingClock, marker_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        cluster: FakeCluster,
+        clock: TickingClock | EventfulClock,
+        marker_s: Callable[[], float],
+        first_epoch: Callable[[], int] = lambda: 0,
+    ) -> None:
         """
         Args:
             marker_s: draws after how many seconds the markers are in the logs.
+            first_epoch: draws the epoch of a new transactional id.
         """
         super().__init__(cluster)
         self._clock = clock
         self._marker_s = marker_s
+        self._first_epoch = first_epoch
 
     def is_open(self, transactional_id: str) -> bool:
         return self.transactions[transactional_id].state in (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
@@ -161,7 +170,11 @@ class LateCoordinators(FakeCoordinators):
             known.producer = known.producer._replace(epoch=known.producer.epoch + 1)
         if self._is_ending(known):
             return ErrorCode.concurrent_transactions
-        return super().init(transactional_id, timeout_ms)
+        given = super().init(transactional_id, timeout_ms)
+        if known is not None or not isinstance(given, ProducerIdAndEpoch):
+            return given
+        first = self.transactions[transactional_id].producer = given._replace(epoch=self._first_epoch())
+        return first
 
     def add(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: set[TopicPartition], now: float
