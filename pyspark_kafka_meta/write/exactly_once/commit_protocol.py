@@ -82,7 +82,8 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class ReadDecisions:
-    """Read the committed decisions of the sink, up to the end of the log. Result: `Decisions`."""
+    """Read the committed decisions of the sink, up to the end of the log. Waits a moment for the marker of the last
+    one, unless `Fence` has waited for it. Result: `Decisions`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,11 @@ class DecisionsTopic:
         """As `read` has returned them last, or `is_unchanged_until` has found them."""
         return {series: decision for (_, series), decision in self._decisions.items()}
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the last read came before the marker of a decision. A coordinator acknowledges EndTxn earlier."""
+        return any(self._undecided.values())
+
     def read_all(self) -> Mapping[tuple[str, str], Decision]:
         """The last committed decision of each sink and series. Raises as `read`."""
         self._read_until(self._log.end_offset(self.partition))

@@ -53,6 +53,9 @@ T = TypeVar("T")
 
 COPY_SHARE = 0.5
 """Of the timeout of the driver's own transaction. What is not copied in this time is copied in the next one."""
+MARKER_S, MARKER_PAUSE_S = 0.2, 0.02
+"""Maximum wait for the marker of a decision, and the pause between two reads. Without it, the plan after a commit would
+take over the lead from the committer."""
 MAX_NAMED = 10
 """Transactions in a log line."""
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
@@ -180,7 +183,11 @@ class StepRunner:
             self._lead = None
             return {**self._decisions.known(), **self._written}
         self._written.clear()
-        return self._decisions.read()
+        decisions, until = self._decisions.read(), self._client.clock() + MARKER_S
+        while self._producer is None and self._decisions.is_ending and self._client.clock() < until:
+            self._client.sleep(MARKER_PAUSE_S)  # `Fence` would have waited for it
+            decisions = self._decisions.read()
+        return decisions
 
     @cached_property
     def _reader(self) -> TransactionReader:

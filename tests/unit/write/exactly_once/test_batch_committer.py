@@ -12,8 +12,10 @@ from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision
+from pyspark_kafka_meta.write.exactly_once.step_runner import MARKER_S
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS
 from tests.partitions import T0, T1, T2
+from tests.unit.histories.commit_network import LateCoordinators
 from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
 from tests.unit.write.writer_scene import numbered
 
@@ -148,6 +150,23 @@ def test_committer_keeps_the_lead_for_its_next_batch(
     assert len(scene.network.fetches) == 1  # of decisions: nobody else can have written one after the batch's own
     assert scene.rows() == [*range(18)]
     assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(2)
+
+
+@pytest.mark.parametrize(("marker_s", "asked"), [(MARKER_S / 2, []), (10 * MARKER_S, [SINK, SINK])])
+def test_plan_that_comes_before_a_marker_leaves_the_lead_to_the_committer(
+    marker_s: float, asked: list[str], scene: CommitterScene
+) -> None:
+    """Unless the marker is so late that its driver may have stopped. The committer then takes over again."""
+    scene.cluster.coordinators = LateCoordinators(scene.cluster, scene.clock, lambda: marker_s)
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    for number in range(2):
+        committer.commit(micro_batch(number), [scene.planned_task(planner, 6 * number, STREAM)], 1)
+    scene.network.transactions_sent.clear()
+    written = scene.planned_task(planner, 12, STREAM)
+    committer.commit(micro_batch(2), [written], 1)
+
+    assert [each for each in producer_ids_asked(scene) if each == SINK][:2] == asked
+    assert scene.rows() == [*range(18)]
 
 
 def test_committer_keeps_no_lead_that_the_plan_of_the_next_batch_write_takes_over(scene: CommitterScene) -> None:
