@@ -1,7 +1,7 @@
 """`BatchCommitter`: plans, commits and aborts the batches of one sink. It lives beside Spark's driver.
 
 Spark plans the micro-batches of a stream in one Python process and commits them in another: each has its own, and only
-what is in Kafka is common to them.
+what is in Kafka is common to them. It takes any process that is idle, also one of a query that failed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BatchCommitter:
         self._options = options
         self._transactional_id = options.transaction.transactional_id
         self._plan: TransactionPlan  # of the last protocol
-        self._has_planned = False
+        self._planned: Decisions | None = None  # the decisions of the last plan
         self._lead: Lead | None = None  # since the last commit
 
     @classmethod
@@ -62,20 +62,22 @@ class BatchCommitter:
         return committer
 
     def plan(self, series: str = BATCH) -> TransactionPlan:
-        """Recover, and return what the tasks of the next batch of this series need. The decisions are confirmed before
-        the first micro-batch that this process plans, and before each batch write: any committer may have been at work.
+        """Recover, and return what the tasks of the next batch of this series need. A plan fences, unless it follows a
+        micro-batch that this process has planned and that is settled: in a process that Spark has kept, the query may
+        have failed or another one may have started, and before a batch write any committer may have been at work.
         Raises as `recover`."""
-        decisions = self.recover(confirms=series != STREAM or not self._has_planned)
-        self._has_planned = True
-        return replace(self._plan, decisions=decisions)
+        self._planned = self.recover(planned=self._planned if series == STREAM else None)
+        return replace(self._plan, decisions=self._planned)
 
-    def recover(self, known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms: bool = True) -> Decisions:
+    def recover(
+        self, known: Sequence[str] = (), guessed: Sequence[str] = (), planned: Decisions | None = None
+    ) -> Decisions:
         """Settle what earlier runs have decided, abort what they have not, and return the decisions.
 
         Raises:
             FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
         """
-        return self._carry_out(lambda: recover(known, guessed, confirms=confirms), EventKind.TRANSACTIONS_RECOVERED)
+        return self._carry_out(lambda: recover(known, guessed, planned), EventKind.TRANSACTIONS_RECOVERED)
 
     def commit(
         self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None

@@ -17,7 +17,7 @@ transaction after its timeout, or once its id is used again. Its records stay in
 copies them (`WriteSettled`).
 
     recover (before a query):  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
-    recover (next batches):    ReadDecisions, AbortOpen; if decisions are unsettled, as before a query
+    recover (next batches):    ReadDecisions, AbortOpen; unless the last batch is settled, as before a query
     commit:                    Fence, ReadDecisions, settle*, WriteDecision, settle, AbortOpen
     commit if it was decided:  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
     settle one decision:       Commit, then [ReadOutcomes, Fence, ReadDecisions] if need be, WriteSettled
@@ -55,7 +55,7 @@ happens without a guard, and the guard. A and B are drivers of the same sink.
    log before the last decision. (2) The driver decides that batch again, or aborts its transactions. Guard: a record
    that is acknowledged is at the true end. `WriteDecision` reads up to a record of its own before it commits, and so
    does `WriteSettled`, unless it follows the driver's own decision without a `Fence` between them. `ConfirmDecisions`
-   writes one for this alone, before the first `AbortOpen` of a query.
+   writes one for this alone, before the first `AbortOpen` of a query, and after a micro-batch that failed.
 7. The next batch overtakes. (1) Its tasks write while batch 7 is decided, but not settled. (2) Records of batch 7 are
    copied after theirs: records of one key change their order. Guard: `recover` settles before the next batch begins.
 8. Owners overlap. (1) Two batch writes are decided in one series: the second decision replaces the first. (2) The first
@@ -71,7 +71,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pyspark_kafka_meta.errors import ChangedBatchError, FencedError
 from pyspark_kafka_meta.model import OpenTransaction
-from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, Decisions, is_written
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision, Decisions, is_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,27 +160,30 @@ MAX_TAKEOVERS = 10
 """Two drivers that keep fencing each other would do so forever."""
 
 
-def recover(known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms: bool = True) -> Protocol[Decisions]:
+def recover(
+    known: Sequence[str] = (), guessed: Sequence[str] = (), planned: Decisions | None = None
+) -> Protocol[Decisions]:
     """Settle what earlier runs have decided, and abort what they have not. Returns the decisions, all of them settled.
 
     Args:
         known, guessed: transactional ids that may be open, for `AbortOpen`.
-        confirms: False if this process has confirmed the decisions before. It need not take over again, as only
-            `commit` decides: what another driver decides meanwhile, `commit` reads and settles.
+        planned: the decisions that this process has planned its last micro-batch with, if any. If a later micro-batch
+            is settled by now, it need not take over: what another driver decides meanwhile, `commit` reads and
+            settles. Else the last one failed or had no rows, or a broker lags behind (race 6).
 
     Raises:
         FencedError: other drivers keep taking over.
         DataLossError: decided records, or decisions, are gone.
         ConnectError: it is not known yet how a decided transaction ended.
     """
-    if not confirms:
+    if planned is not None:
         last: Decisions = yield ReadDecisions()
-        if all(decision.is_settled for decision in last.values()):
+        if last.get(STREAM) != planned.get(STREAM) and all(decision.is_settled for decision in last.values()):
             yield AbortOpen(tuple(known), tuple(guessed))
             return last
     for _ in range(MAX_TAKEOVERS):
         decisions = yield from _settle_all()
-        if not confirms or (yield ConfirmDecisions()):
+        if (yield ConfirmDecisions()):
             yield AbortOpen(tuple(known), tuple(guessed))
             return decisions
     raise _taken_over()

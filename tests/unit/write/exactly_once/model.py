@@ -295,7 +295,7 @@ class DriverModel:
         copied_at_once: how many transactions are copied in one of the driver.
         produced_at_once: how many records are in one request.
         lead: the decisions after the last commit, if the next one may go on with its producer.
-        has_planned: whether it has planned a batch.
+        planned: the decisions that it has planned its last batch with, if any.
     """
 
     copied_at_once: ClassVar[int] = 100
@@ -304,15 +304,14 @@ class DriverModel:
     kafka: KafkaModel
     producer: ProducerIdAndEpoch = NO_PRODUCER
     lead: Decisions | None = None
-    has_planned: bool = False
+    planned: Decisions | None = None
     _led: Decisions | None = None  # the lead that a commit goes on with, until its first `ReadDecisions`
     _decisions: dict[str, Decision] = field(default_factory=dict)
 
-    def plan(self, recover: Callable[..., Protocol[T]]) -> Requests[T]:
-        """Carry out the protocol of a plan, which confirms the decisions the first time."""
-        recovered = yield from self.carry_out(recover(confirms=not self.has_planned))
-        self.has_planned = True
-        return recovered
+    def plan(self, recover: Callable[..., Protocol[Decisions]]) -> Requests[Decisions]:
+        """Carry out the protocol of a plan."""
+        self.planned = yield from self.carry_out(recover(planned=self.planned))
+        return self.planned
 
     def commit(self, protocol: Protocol[T]) -> Requests[T]:
         """Carry out the protocol of a commit, which goes on with the lead of the last one."""

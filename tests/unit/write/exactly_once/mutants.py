@@ -186,7 +186,7 @@ def copy_in_the_epoch_of_the_decision(monkeypatch: pytest.MonkeyPatch) -> Scenar
 
 
 def begin_before_settling(_: pytest.MonkeyPatch) -> Scenario:
-    def recover_what_is_settled(**_: bool) -> Protocol[Decisions]:
+    def recover_what_is_settled(**_: Any) -> Protocol[Decisions]:
         yield Fence()
         decisions: Decisions = yield ReadDecisions()
         if all(decision.is_settled for decision in decisions.values()):
@@ -218,7 +218,7 @@ def abort_nothing(_: pytest.MonkeyPatch) -> Scenario:
 
 
 def abort_before_settling(_: pytest.MonkeyPatch) -> Scenario:
-    def abort_first(**_: bool) -> Generator[Step, Any, Decisions]:
+    def abort_first(**_: Any) -> Generator[Step, Any, Decisions]:
         yield AbortOpen()
         return (yield from recover())
 

@@ -80,6 +80,18 @@ def test_brokers_are_asked_for_their_limit_again_once_they_refuse_the_timeout(sc
     assert set(timeouts[-3:]) == {LOWER_MS}
 
 
+def test_lower_limit_is_noticed_by_the_next_plan_of_a_kept_planner(scene: CommitterScene) -> None:
+    """Else each run would fail while Spark keeps it: their tasks would have a timeout that brokers refuse."""
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    for number in range(2):
+        committer.commit(micro_batch(number), [scene.planned_task(planner, 6 * number, STREAM)], 1)
+    lower_the_limit(scene)
+    with pytest.raises(BrokerError, match="do not accept a timeout"):
+        scene.planned_task(planner, 12, STREAM)
+    committer.commit(micro_batch(2), [scene.planned_task(planner, 12, STREAM)], 1)
+    assert scene.rows() == [*range(18)]
+
+
 def test_batch_that_was_decided_before_the_timeout_was_refused_is_written_once(scene: CommitterScene) -> None:
     """The committer fences a second time before it copies."""
     committer = scene.long_lived_committer()
@@ -178,6 +190,16 @@ def test_committer_keeps_no_lead_that_the_plan_of_the_next_batch_write_takes_ove
 
     assert len(scene.network.produces) == 2, "the decision and that it is settled: none is refused"
     assert scene.rows() == [*range(12)]
+
+
+def test_batch_that_a_process_commits_again_is_written_once(scene: CommitterScene) -> None:
+    """As after a commit that Spark could not note. The tasks were planned before it."""
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
+    again = scene.task(1, 0)
+    committer.commit(micro_batch(0), [again], 1)
+
+    assert scene.cluster.coordinators.transactions[again.transactional_id].state == "Empty"  # fenced, and so aborted
 
 
 def test_committer_that_lost_the_lead_reads_what_the_other_driver_has_decided(scene: CommitterScene) -> None:

@@ -327,19 +327,26 @@ def test_repeated_batch_aborts_nothing_until_its_read_is_confirmed() -> None:
 
 
 def test_recovery_between_the_batches_of_a_query_writes_nothing() -> None:
-    run = Run(recover(confirms=False), [(ReadDecisions, by_series(SETTLED))])
+    run = Run(recover(planned={}), [(ReadDecisions, by_series(SETTLED))])
 
     assert run.steps == [ReadDecisions(), AbortOpen()]
+
+
+def test_recovery_after_a_batch_that_is_not_settled_confirms_the_decisions() -> None:
+    """A query has failed, and Spark has kept the process that plans."""
+    run = Run(recover(planned=by_series(SETTLED)), [(ReadDecisions, by_series(SETTLED))] * 2)
+
+    assert run.steps == [ReadDecisions(), Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()]
 
 
 def test_recovery_between_the_batches_of_a_query_settles_what_is_not_settled() -> None:
     decided = decision(micro_batch(7), A)
     reads = [(ReadDecisions, by_series(decided))] * 2 + [(ReadDecisions, by_series(decided.settled()))]
-    run = Run(recover(confirms=False), reads)
+    run = Run(recover(planned={}), reads)
 
     assert run.steps[:3] == [ReadDecisions(), Fence(), ReadDecisions()]
     assert run.steps[3:5] == [Commit((A,)), WriteSettled(decided, ())]
-    assert run.steps[5:] == [Fence(), ReadDecisions(), AbortOpen()]
+    assert run.steps[5:] == [Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()]
 
 
 def test_drivers_that_are_fenced_each_time_before_their_read_is_confirmed_end_with_advice() -> None:

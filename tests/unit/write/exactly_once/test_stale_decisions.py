@@ -8,6 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
 from pyspark_kafka_meta.model import RefreshReason, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import recover
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
 from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import (
@@ -62,6 +63,17 @@ def test_repeated_batch_with_a_stale_end_aborts_no_transaction_that_was_decided_
     assert scene.committer().decide(BatchId.of_app("app", 1), [scene.task(1, 100)])
     hide_end(scene, batches=2)
     scene.committer().commit(micro_batch(0), [])
+    assert scene.cluster.coordinators.transactions["orders/1/0"].state == "CompleteCommit"
+
+
+def test_process_that_is_kept_after_a_failure_aborts_nothing_that_was_decided(scene: CommitScene) -> None:
+    scene.committer().commit(micro_batch(0), [scene.task(0, 0)])
+    planner = scene.committer()
+    planned = planner.recover()
+    assert scene.committer().decide(micro_batch(1), [scene.task(1, 100)])
+    hide_end(scene, batches=2)
+    decisions = planner.runner().carry_out(recover(planned=planned))
+    assert is_written(decisions, micro_batch(1))
     assert scene.cluster.coordinators.transactions["orders/1/0"].state == "CompleteCommit"
 
 
