@@ -171,8 +171,10 @@ class _JsonSchemaTypes:
         names, formats = set[str]().union(*types), {str(each.get("format", "")) for each in resolved}
         if not types or names & {"object", "array"} or (names and not all(types)):
             raise _refused(path, "a union of several types has no column")
-        common = {"format": formats.pop()} if len(formats) == 1 and "" not in formats else {}
-        return {"type": sorted(names), **common} if names else common
+        union: dict[str, object] = {"type": sorted(names)} if names else {}
+        if len(formats) == 1 and "" not in formats:
+            union["format"] = formats.pop()
+        return union
 
     def _referred(self, reference: object, path: str) -> object:
         target = self._document
