@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError
 from pyspark_kafka_meta.options import RegistryOptions
@@ -31,6 +31,10 @@ KNOWN_TIMEOUT_MS = 5_000
 """For a version of a subject, if an earlier answer is known."""
 
 
+_Place: TypeAlias = tuple[RegistryOptions, int | str]
+"""A registry, and an id or GUID in it."""
+
+
 class _Unknown(NamedTuple):
     """An id that the registry did not have.
 
@@ -44,7 +48,7 @@ class _Unknown(NamedTuple):
 
 
 class KnownSchemas:
-    """Thread-safe, because tasks may be threads: a second thread waits for the first one's request."""
+    """Thread-safe, because tasks may be threads. A thread waits only for another one's request for the same schema."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """
@@ -52,37 +56,49 @@ class KnownSchemas:
             clock: seconds that never go back.
         """
         self._clock = clock
-        self._lock = threading.Lock()
-        self._known: dict[tuple[RegistryOptions, int | str], RegisteredSchema] = {}
+        self._changed = threading.Condition()
+        self._known: dict[_Place, RegisteredSchema] = {}
         self._unknown: dict[RegistryOptions, dict[int | str, _Unknown]] = {}
+        self._asked: set[_Place] = set()
 
     def add(self, registry: RegistryOptions, schemas: Iterable[RegisteredSchema]) -> None:
         """Add schemas by their ids and GUIDs."""
-        with self._lock:
+        with self._changed:
             for schema in schemas:
                 self._known |= {(registry, key): schema for key in (schema.schema_id, schema.guid) if key is not None}
+            self._changed.notify_all()
 
     def schema(
         self, registry: RegistryOptions, key: int | str, client: RegistryClient, *, asks_again: bool = False
     ) -> RegisteredSchema:
-        """The schema of an id or GUID, which `client` fetches if it is not known.
+        """The schema of an id or GUID, which `client` fetches if it is not known, and no other thread asks for it.
 
         Args:
             asks_again: whether the registry is asked although it did not have the id a short time ago.
 
         Raises:
             UnknownSchemaError: the registry does not have the id, or did not a short time ago, or so many others.
-            SchemaRegistryError: as `RegistryClient.schema`.
+            SchemaRegistryError: as `RegistryClient.schema`; or the other thread waits too long.
         """
-        with self._lock:
-            known = self._known.get((registry, key))
-            if known is None:
-                known = self._known[registry, key] = self._asked(registry, key, client, asks_again)
-            return known
+        place = registry, key
+        with self._changed:
+            is_asked = place in self._asked
+            if not self._changed.wait_for(lambda: self._is_free(place), registry.timeout_ms / 1000):
+                raise SchemaRegistryError(
+                    f"the schema registry did not respond in time to another task that asked for schema {_named(key)}: "
+                    "see its load, or raise 'schema.registry.timeout.ms'"
+                )
+            if place in self._known:
+                return self._known[place]
+            self._check_unknown(registry, key, asks_again and not is_asked)
+            self._asked.add(place)
+        return self._fetched(place, client)
 
-    def _asked(
-        self, registry: RegistryOptions, key: int | str, client: RegistryClient, asks_again: bool
-    ) -> RegisteredSchema:
+    def _is_free(self, place: _Place) -> bool:
+        return place in self._known or place not in self._asked
+
+    def _check_unknown(self, registry: RegistryOptions, key: int | str, asks_again: bool) -> None:
+        """Raises UnknownSchemaError if the registry is not to be asked for the id now."""
         now_s = self._clock()
         unknown = self._unknown[registry] = {
             key: each for key, each in self._unknown.get(registry, {}).items() if now_s < each.since_s + UNKNOWN_FOR_S
@@ -91,18 +107,34 @@ class KnownSchemas:
         if before is not None and now_s < before.again_at_s and not asks_again:
             raise UnknownSchemaError(str(before.error), before.error.code)
         if before is None and len(unknown) >= MAX_UNKNOWN_IDS:
-            kind = "id" if isinstance(key, int) else "GUID"
             raise UnknownSchemaError(
-                f"the schema registry was not asked for schema {kind} {key}, because it did not have "
+                f"the schema registry was not asked for schema {_named(key)}, because it did not have "
                 f"{MAX_UNKNOWN_IDS} other ids in the last {UNKNOWN_FOR_S:.0f} s"
             )
+
+    def _fetched(self, place: _Place, client: RegistryClient) -> RegisteredSchema:
+        """Asks without the lock: threads that need other schemas go on."""
+        registry, key = place
         try:
-            return client.schema(key)
+            found = client.schema(key)
+            with self._changed:
+                self._known[place] = found
+            return found
         except UnknownSchemaError as error:
-            now_s = self._clock()
-            since_s = now_s if before is None else before.since_s
-            unknown[key] = _Unknown(error, since_s, now_s + max(ASK_AGAIN_S, now_s - since_s))
+            with self._changed:
+                now_s, before = self._clock(), self._unknown[registry].get(key)
+                since_s = now_s if before is None else before.since_s
+                again_at_s = now_s + max(ASK_AGAIN_S, now_s - since_s)
+                self._unknown[registry][key] = _Unknown(error, since_s, again_at_s)
             raise
+        finally:
+            with self._changed:
+                self._asked.remove(place)
+                self._changed.notify_all()
+
+
+def _named(key: int | str) -> str:
+    return f"id {key}" if isinstance(key, int) else f"GUID {key}"
 
 
 worker_schemas = KnownSchemas()

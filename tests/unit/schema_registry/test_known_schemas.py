@@ -1,0 +1,210 @@
+"""`KnownSchemas`: which ids the registry is asked for, and who waits for whom."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.formats.value_formats import SchemaText
+from pyspark_kafka_meta.options import RegistryOptions, Secret
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient
+from pyspark_kafka_meta.schema_registry.known_schemas import ASK_AGAIN_S, MAX_UNKNOWN_IDS, UNKNOWN_FOR_S, KnownSchemas
+from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from tests.unit.schema_registry.test_client import UNKNOWN_GUID, client, options
+
+REGISTRY = options("u")
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
+
+
+def test_an_id_is_fetched_once(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    known, asks = KnownSchemas(), client(registry)
+
+    assert known.schema(REGISTRY, 1, asks) == known.schema(REGISTRY, 1, asks)
+    assert len(registry.requests) == 1
+    known.schema(options("v"), 1, asks)
+    assert len(registry.requests) == 2
+
+
+def test_another_login_may_lead_to_another_registry_at_the_same_url(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    known, given = KnownSchemas(), RegisteredSchema(1, "AVRO", SchemaText('"string"'))
+    known.add(options("u", user_info=Secret("production:1")), [given])
+
+    assert known.schema(options("u", user_info=Secret("staging:1")), 1, client(registry)).schema.text == '"int"'
+
+
+def test_given_schemas_are_not_fetched(registry: MockRegistry) -> None:
+    known, given = KnownSchemas(), RegisteredSchema(5, "AVRO", SchemaText('"int"'))
+    known.add(REGISTRY, [given])
+
+    assert known.schema(REGISTRY, 5, client(registry)) == given
+    assert registry.requests == []
+
+
+def test_given_schemas_are_known_by_their_guids_too(registry: MockRegistry) -> None:
+    known, given = KnownSchemas(), RegisteredSchema(5, "AVRO", SchemaText('"int"'), UNKNOWN_GUID)
+    known.add(REGISTRY, [given])
+
+    assert known.schema(REGISTRY, UNKNOWN_GUID, client(registry)) == given
+    assert registry.requests == []
+
+
+@pytest.fixture
+def unknown(registry: MockRegistry) -> Callable[..., bool]:
+    """Whether schema id 1, which the registry lacks, was asked for at this time."""
+    now_s = 0.0
+    known, asks = KnownSchemas(lambda: now_s), client(registry)
+
+    def is_asked(at_s: float, asks_again: bool = False) -> bool:
+        nonlocal now_s
+        now_s, before = at_s, len(registry.requests)
+        with pytest.raises(UnknownSchemaError, match="asked for schema id 1 and does not have it"):
+            known.schema(REGISTRY, 1, asks, asks_again=asks_again)
+        return len(registry.requests) > before
+
+    return is_asked
+
+
+def test_an_unknown_id_is_asked_for_again_soon_and_then_less_and_less(unknown: Callable[..., bool]) -> None:
+    """A registry may lag behind the writers of records for a moment, while an id that does not exist stays unknown."""
+    times_s = [number / 10 for number in range(10 * int(UNKNOWN_FOR_S))]
+
+    assert [at_s for at_s in times_s if unknown(at_s)] == [0, 0.5, 1, 2, 4, 8, 16, 32]
+    assert unknown(UNKNOWN_FOR_S) and unknown(UNKNOWN_FOR_S + ASK_AGAIN_S)
+
+
+def test_who_would_fail_asks_again_at_once(unknown: Callable[..., bool]) -> None:
+    assert all(unknown(at_s, asks_again=True) for at_s in (0, 0, 0.1, 20, 20.1))
+
+
+def test_an_id_that_a_lagging_registry_knows_by_now_is_found(registry: MockRegistry) -> None:
+    now_s = 0.0
+    known, asks = KnownSchemas(lambda: now_s), client(registry)
+    with pytest.raises(UnknownSchemaError):
+        known.schema(REGISTRY, 1, asks)
+    registry.register("t-value", '"int"')
+    with pytest.raises(UnknownSchemaError):
+        known.schema(REGISTRY, 1, asks)
+    now_s = ASK_AGAIN_S
+
+    assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'
+
+
+def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids(registry: MockRegistry) -> None:
+    now_s = 0.0
+    known, asks = KnownSchemas(lambda: now_s), client(registry)
+    registry.register("t-value", '"int"')
+    for schema_id in range(1_000, 1_000 + 5 * MAX_UNKNOWN_IDS):
+        with pytest.raises(UnknownSchemaError):
+            known.schema(REGISTRY, schema_id, asks)
+
+    assert len(registry.requests) == MAX_UNKNOWN_IDS
+    with pytest.raises(
+        UnknownSchemaError, match="was not asked for schema id 1, because it did not have 100 other ids"
+    ):
+        known.schema(REGISTRY, 1, asks, asks_again=True)
+    known.schema(options("another registry"), 1, asks)
+    now_s = UNKNOWN_FOR_S
+    assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'
+
+
+# --- several threads --------------------------------------------------------------------------------------------------
+
+
+class SlowClient(RegistryClient):
+    """Its registry responds once `answer` is set.
+
+    Attributes:
+        error: raised instead of a response.
+        asked: the keys so far.
+        is_asked: set by the first request.
+    """
+
+    def __init__(self, error: SchemaRegistryError | None = None) -> None:
+        super().__init__(REGISTRY)
+        self.error = error
+        self.asked: list[int | str] = []
+        self.is_asked, self.answer = threading.Event(), threading.Event()
+
+    def schema(self, key: int | str) -> RegisteredSchema:
+        self.asked.append(key)
+        self.is_asked.set()
+        assert self.answer.wait(20)
+        if self.error is not None:
+            raise self.error
+        return given(key)
+
+
+def given(key: int | str) -> RegisteredSchema:
+    return RegisteredSchema(int(key), "AVRO", SchemaText('"int"'))
+
+
+@contextmanager
+def another_task_asks(
+    known: KnownSchemas, slow: SlowClient, key: int, registry: RegistryOptions = REGISTRY
+) -> Iterator[None]:
+    """Inside, the registry has not responded yet. Afterwards it has."""
+    with ThreadPoolExecutor(1) as tasks:
+        task = tasks.submit(known.schema, registry, key, slow)
+        assert slow.is_asked.wait(20)
+        try:
+            yield
+        finally:
+            slow.answer.set()
+        assert task.exception(20) is slow.error
+
+
+def test_slow_look_up_delays_no_task_that_needs_another_schema(registry: MockRegistry) -> None:
+    known, slow = KnownSchemas(), SlowClient()
+    known.add(REGISTRY, [given(1)])
+    registry.register("t-value", '"a"')
+    second = registry.register("t-value", '"b"')
+
+    with another_task_asks(known, slow, 5):
+        assert known.schema(REGISTRY, 1, slow) == given(1)
+        assert known.schema(REGISTRY, second, client(registry)).schema.text == '"b"'
+        known.add(REGISTRY, [given(5)])
+        assert known.schema(REGISTRY, 5, slow) == given(5)
+    assert slow.asked == [5]
+
+
+@pytest.mark.parametrize("error", [None, UnknownSchemaError("no such id", 40403)], ids=str)
+def test_tasks_that_need_the_same_schema_share_a_request(error: UnknownSchemaError | None) -> None:
+    known, slow, other = KnownSchemas(), SlowClient(error), SlowClient()
+    with another_task_asks(known, slow, 5):
+        threading.Timer(0.05, slow.answer.set).start()
+        if error is None:
+            assert known.schema(REGISTRY, 5, other) == given(5)
+        else:
+            with pytest.raises(UnknownSchemaError, match="no such id"):
+                known.schema(REGISTRY, 5, other, asks_again=True)
+    assert other.asked == []
+
+
+def test_task_whose_predecessor_found_the_registry_away_asks_itself() -> None:
+    known, slow, other = KnownSchemas(), SlowClient(SchemaRegistryError("away")), SlowClient()
+    other.answer.set()
+    with another_task_asks(known, slow, 5):
+        threading.Timer(0.05, slow.answer.set).start()
+        assert known.schema(REGISTRY, 5, other) == given(5)
+    assert other.asked == [5]
+
+
+def test_wait_for_the_request_of_another_task_has_a_deadline() -> None:
+    known, hasty, other = KnownSchemas(), replace(REGISTRY, timeout_ms=20), SlowClient()
+    late = "did not respond in time to another task that asked for schema id 5"
+    with another_task_asks(known, SlowClient(), 5, hasty), pytest.raises(SchemaRegistryError, match=late):
+        known.schema(hasty, 5, other)
+    assert other.asked == []
