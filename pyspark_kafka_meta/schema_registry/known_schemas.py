@@ -29,6 +29,9 @@ registry is not asked for every record. Tasks carry the ids of the query's own s
 
 KNOWN_TIMEOUT_MS = 5_000
 """For a version of a subject, if an earlier answer is known."""
+PAUSE_FACTOR = 10
+"""A registry that failed is not asked for known versions for as many times the time that it took to fail: so a stream
+spends at most a tenth of its time waiting for it."""
 
 
 _Place: TypeAlias = tuple[RegistryOptions, int | str]
@@ -148,20 +151,29 @@ class KnownVersions:
     micro-batch, so that it follows the subject, but goes on without an answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            clock: seconds that never go back.
+        """
+        self._clock = clock
         self._known: dict[tuple[RegistryOptions, str, int | str], SubjectVersion] = {}
+        self._again_at_s: dict[RegistryOptions, float] = {}
 
     def version(
         self, registry: RegistryOptions, subject: str, version: int | str, client: RegistryClient
     ) -> SubjectVersion:
-        """A version of a subject, a number or "latest"; that of an earlier call if the registry fails.
+        """A version of a subject, a number or "latest"; that of an earlier call if the registry fails, or did a short
+        time ago.
 
         Raises:
             UnknownSchemaError: the registry does not have the version.
             SchemaRegistryError: as `RegistryClient.version`, if there was no earlier call.
         """
         key = registry, subject, version
-        known = self._known.get(key)
+        known, asked_s = self._known.get(key), self._clock()
+        if known is not None and asked_s < self._again_at_s.get(registry, asked_s):
+            return known
         try:
             asked = client if known is None else client.within(KNOWN_TIMEOUT_MS)
             self._known[key] = asked.version(subject, version)
@@ -170,6 +182,8 @@ class KnownVersions:
         except SchemaRegistryError as error:
             if known is None:
                 raise
+            now_s = self._clock()
+            self._again_at_s[registry] = now_s + PAUSE_FACTOR * (now_s - asked_s)
             logger.warning("%s; rows are written with version %d as before", error, known.version)
         return self._known[key]
 

@@ -1,4 +1,4 @@
-"""`KnownSchemas`: which ids the registry is asked for, and who waits for whom."""
+"""What the registry is asked for, and who waits for whom: `KnownSchemas` and `KnownVersions`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ import pytest
 from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
-from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient
-from pyspark_kafka_meta.schema_registry.known_schemas import ASK_AGAIN_S, MAX_UNKNOWN_IDS, UNKNOWN_FOR_S, KnownSchemas
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, SubjectVersion
+from pyspark_kafka_meta.schema_registry.known_schemas import (
+    ASK_AGAIN_S,
+    MAX_UNKNOWN_IDS,
+    PAUSE_FACTOR,
+    UNKNOWN_FOR_S,
+    KnownSchemas,
+    KnownVersions,
+)
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from tests.unit.schema_registry.test_client import UNKNOWN_GUID, client, options
 
@@ -208,3 +215,60 @@ def test_wait_for_the_request_of_another_task_has_a_deadline() -> None:
     with another_task_asks(known, SlowClient(), 5, hasty), pytest.raises(SchemaRegistryError, match=late):
         known.schema(hasty, 5, other)
     assert other.asked == []
+
+
+# --- known versions ---------------------------------------------------------------------------------------------------
+
+
+class AwayClient(RegistryClient):
+    """Its registry has one version of each subject while `waits_s` is 0, and else takes as long to fail.
+
+    Attributes:
+        asked: the subjects so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(REGISTRY)
+        self.now_s = self.waits_s = 0.0
+        self.newest = 1
+        self.asked: list[str] = []
+
+    def within(self, timeout_ms: int) -> RegistryClient:
+        return self
+
+    def version(self, subject: str, version: int | str) -> SubjectVersion:
+        self.asked.append(subject)
+        self.now_s += self.waits_s
+        if self.waits_s:
+            raise SchemaRegistryError("away")
+        return SubjectVersion(subject, self.newest, given(self.newest))
+
+
+def test_stream_that_knows_its_versions_waits_for_a_failing_registry_a_tenth_of_its_time() -> None:
+    registry = AwayClient()
+    known = KnownVersions(lambda: registry.now_s)
+    subjects = ("t-key", "t-value")
+    for subject in subjects:
+        known.version(REGISTRY, subject, "latest", registry)
+    registry.asked.clear()
+    registry.waits_s = 5.0
+    while registry.now_s < 12 * registry.waits_s * PAUSE_FACTOR:
+        assert [known.version(REGISTRY, subject, "latest", registry).version for subject in subjects] == [1, 1]
+        registry.now_s += 0.1  # the rest of a micro-batch
+
+    assert len(registry.asked) == 11
+    with pytest.raises(SchemaRegistryError, match="away"):
+        known.version(REGISTRY, "unknown", "latest", registry)
+
+
+def test_new_version_is_found_once_the_registry_is_back() -> None:
+    registry = AwayClient()
+    known = KnownVersions(lambda: registry.now_s)
+    known.version(REGISTRY, "t-value", "latest", registry)
+    registry.waits_s = 5.0
+    known.version(REGISTRY, "t-value", "latest", registry)
+    registry.waits_s, registry.newest = 0.0, 2
+    assert known.version(REGISTRY, "t-value", "latest", registry).version == 1
+    registry.now_s += 5.0 * PAUSE_FACTOR
+    for registry.newest in (2, 3):
+        assert known.version(REGISTRY, "t-value", "latest", registry).version == registry.newest

@@ -27,7 +27,9 @@ from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import Framing, RegistryOptions, SinkOptions, default_options
 from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
+from pyspark_kafka_meta.schema_registry.known_schemas import KnownVersions
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from pyspark_kafka_meta.write import value_schemas
 from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
 from pyspark_kafka_meta.write.value_schemas import column_encodings
 from tests.unit.read.typed_values.test_protobuf_columns import FILE, sized
@@ -117,8 +119,9 @@ def test_values_of_schema_bytes_are_written_as_they_are_in_confluents_frames(reg
 
 @pytest.mark.usefixtures("quick_pauses")
 def test_known_latest_version_is_written_while_the_registry_is_away(
-    registry: MockRegistry, caplog: pytest.LogCaptureFixture
+    registry: MockRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(value_schemas, "driver_versions", KnownVersions(lambda: 0.0))
     registry.register("t-value", V1)
     assert encoded(column(registry)) == [b"\0\0\0\0\1\x06", None]
     registry.stop()
