@@ -4,6 +4,7 @@ the registry are events.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_kafka_meta.schema_registry.client import FinalAnswers, RegistryLookup
+
+logger = logging.getLogger(__name__)
 
 MAX_STREAMS = 100
 """Of one process, whose final answers are kept."""
@@ -64,14 +67,18 @@ def typed_sink_columns(
 
 
 def _publish(options: SinkOptions, lookups: Sequence[RegistryLookup]) -> None:
+    """Events of the look-ups. Their failure must not hide an error of the look-ups; tasks meet its cause themselves."""
     from pyspark_kafka_meta.events.origin import committer_origin
     from pyspark_kafka_meta.spark.client_pool import worker_clients
     from pyspark_kafka_meta.spark.typed_records import record_lookup
 
     metrics = with_driver(options).metrics
-    with worker_clients.client(options.client, metrics, committer_origin(None, None)) as client:
-        for lookup in lookups:
-            record_lookup(client.events, RefreshReason.QUERY_SCHEMA, lookup)
+    try:
+        with worker_clients.client(options.client, metrics, committer_origin(None, None)) as client:
+            for lookup in lookups:
+                record_lookup(client.events, RefreshReason.QUERY_SCHEMA, lookup)
+    except Exception:
+        logger.warning("publishing the requests to the schema registry failed", exc_info=True)
 
 
 def _arrow_type(schema: StructType, name: str) -> pa.DataType:

@@ -224,3 +224,17 @@ def test_write_without_requests_has_no_client(registry: MockRegistry, published:
     bare = {"valueSchema": '"int"', "valueFraming": "none", "auto.register.schemas": "false"}
     columns(registry, schema(value=IntegerType()), **bare)
     assert published.metrics == []
+
+
+def test_failure_to_publish_hides_no_error_of_the_write(
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def client(*_: object) -> None:
+        raise OSError("the events' folder is full")
+
+    monkeypatch.setattr(worker_clients, "client", client)
+    given = schema(value=IntegerType())
+    with pytest.raises(UnknownSchemaError, match="subject t-value"):
+        columns(registry, given, **{"auto.register.schemas": "false"})
+    assert "the events' folder is full" in caplog.text
+    assert columns(registry, given).typed["value"].frame == b"\0\0\0\0\1"
