@@ -243,7 +243,7 @@ class _Parser:
         found = self._named[full_name]
         if found is None:
             raise ValueSchemaError(
-                f"the Avro type {full_name!r} contains itself, which no column can; read its values as bytes"
+                f"the Avro type {full_name!r} contains itself, which no column can: leave its values bytes"
             )
         return found
 

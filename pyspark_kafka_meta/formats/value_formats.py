@@ -17,6 +17,8 @@ from pyspark_kafka_meta.errors import ValueSchemaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafka_meta.formats.avro_schema import AvroSchema
+    from pyspark_kafka_meta.formats.json_schema import JsonSchema
     from pyspark_kafka_meta.formats.protobuf_schema import ProtobufSchema
     from pyspark_kafka_meta.formats.values import ValueDecoder, ValueEncoder
 
@@ -46,7 +48,8 @@ class Format:
     Attributes:
         title: in texts for users.
         registry_type: the format's `schemaType` in a schema registry.
-        arrow_type: of a column with a schema.
+        parse: a schema, which may be recursive.
+        arrow_type: of a column with a schema, which is not recursive.
         decoder: from a writer's schema to a reader's schema, compiled once in a process.
         encoder: of columns of a type, with a schema.
         any_of: the schema of values that have one of several schemas; None if there is none.
@@ -60,6 +63,7 @@ class Format:
 
     title: str
     registry_type: str
+    parse: Callable[[SchemaText], object]
     arrow_type: Callable[[SchemaText], pa.DataType]
     decoder: Callable[[SchemaText, SchemaText], ValueDecoder]
     encoder: Callable[[SchemaText, pa.DataType], ValueEncoder]
@@ -72,33 +76,38 @@ class Format:
     registered_text: Callable[[SchemaText], str] = lambda schema: schema.text
 
 
+def _avro(schema: SchemaText) -> AvroSchema:
+    from pyspark_kafka_meta.formats.avro_schema import parse_avro
+
+    return parse_avro(schema.text, schema.references)
+
+
 @lru_cache(COMPILED_SCHEMAS)
 def _avro_type(schema: SchemaText) -> pa.DataType:
-    from pyspark_kafka_meta.formats.avro_schema import arrow_type, parse_avro
+    from pyspark_kafka_meta.formats.avro_schema import arrow_type
 
-    return arrow_type(parse_avro(schema.text, schema.references))
+    return arrow_type(_avro(schema))
 
 
 @lru_cache(COMPILED_SCHEMAS)
 def _avro_name(schema: SchemaText) -> str | None:
-    from pyspark_kafka_meta.formats.avro_schema import Record, parse_avro
+    from pyspark_kafka_meta.formats.avro_schema import Record
 
-    parsed = parse_avro(schema.text, schema.references)
+    parsed = _avro(schema)
     return parsed.name if isinstance(parsed, Record) else None
 
 
 @lru_cache(COMPILED_SCHEMAS)
 def _avro_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
-    from pyspark_kafka_meta.formats.avro_schema import parse_avro
 
-    return avro_decoder(parse_avro(writer.text, writer.references), parse_avro(reader.text, reader.references))
+    return avro_decoder(_avro(writer), _avro(reader))
 
 
 def _is_avro_bytes(schema: SchemaText) -> bool:
-    from pyspark_kafka_meta.formats.avro_schema import Primitive, parse_avro
+    from pyspark_kafka_meta.formats.avro_schema import Primitive
 
-    match parse_avro(schema.text, schema.references):
+    match _avro(schema):
         case Primitive("bytes"):
             return True
     return False
@@ -119,9 +128,8 @@ def _avro_union(schemas: Sequence[SchemaText]) -> SchemaText:
 
 def _avro_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
     from pyspark_kafka_meta.formats.avro_encoder import avro_encoder
-    from pyspark_kafka_meta.formats.avro_schema import parse_avro
 
-    return avro_encoder(parse_avro(schema.text, schema.references), given)
+    return avro_encoder(_avro(schema), given)
 
 
 def _confluent_avro_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
@@ -187,30 +195,27 @@ def _protobuf_file(schema: SchemaText) -> str:
 
 
 @lru_cache(COMPILED_SCHEMAS)
-def _json_type(schema: SchemaText) -> pa.DataType:
+def _json(schema: SchemaText) -> JsonSchema:
     from pyspark_kafka_meta.formats.json_schema import parse_json_schema
 
-    return parse_json_schema(schema.text).type
+    return parse_json_schema(schema.text)
+
+
+def _json_type(schema: SchemaText) -> pa.DataType:
+    return _json(schema).type
 
 
 def _json_decoder(_: SchemaText, reader: SchemaText) -> ValueDecoder:
     """JSON names its fields, so the writer's schema does not matter."""
-    return _json_decoder_of(reader.text)
-
-
-@lru_cache(COMPILED_SCHEMAS)
-def _json_decoder_of(text: str) -> ValueDecoder:
     from pyspark_kafka_meta.formats.json_decoder import json_decoder
-    from pyspark_kafka_meta.formats.json_schema import parse_json_schema
 
-    return json_decoder(parse_json_schema(text))
+    return json_decoder(_json(reader))
 
 
 def _json_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
     from pyspark_kafka_meta.formats.json_encoder import json_encoder
-    from pyspark_kafka_meta.formats.json_schema import parse_json_schema
 
-    return json_encoder(parse_json_schema(schema.text), given)
+    return json_encoder(_json(schema), given)
 
 
 def _json_derived(given: pa.DataType, name: str | None) -> SchemaText:
@@ -220,9 +225,7 @@ def _json_derived(given: pa.DataType, name: str | None) -> SchemaText:
 
 
 def _json_text(schema: SchemaText) -> str:
-    from pyspark_kafka_meta.formats.json_schema import parse_json_schema
-
-    if parse_json_schema(schema.text).nullable is None:
+    if _json(schema).nullable is None:
         raise ValueSchemaError("its schema is a type of Spark, which no registry has: give a JSON Schema")
     return schema.text
 
@@ -231,6 +234,7 @@ FORMATS: Mapping[str, Format] = {
     "avro": Format(
         "Avro",
         "AVRO",
+        _avro,
         _avro_type,
         _avro_decoder,
         _avro_encoder,
@@ -243,6 +247,7 @@ FORMATS: Mapping[str, Format] = {
     "protobuf": Format(
         "Protobuf",
         "PROTOBUF",
+        _protobuf,
         _protobuf_type,
         _protobuf_decoder,
         _protobuf_encoder,
@@ -251,6 +256,13 @@ FORMATS: Mapping[str, Format] = {
         registered_text=_protobuf_file,
     ),
     "json": Format(
-        "JSON", "JSON", _json_type, _json_decoder, _json_encoder, derived=_json_derived, registered_text=_json_text
+        "JSON",
+        "JSON",
+        _json,
+        _json_type,
+        _json_decoder,
+        _json_encoder,
+        derived=_json_derived,
+        registered_text=_json_text,
     ),
 }

@@ -41,6 +41,12 @@ def column_encodings(
     }
 
 
+def check_schema(column: ColumnFormat, schema: SchemaText) -> None:
+    """Raises ValueSchemaError if no DataFrame can be written with a schema."""
+    FORMATS[column.format].parse(schema)
+    _message_indexes(column, schema)
+
+
 def _typed_column(
     options: TypedValuesOptions,
     column: ColumnFormat,
@@ -55,7 +61,7 @@ def _typed_column(
     try:
         schema, registered = _schema(options, column, client, subject, given)
         encoder = compiled(schema, given)
-        indexes = wanted.message_indexes(schema) if wanted.message_indexes and column.framing.is_confluents else ()
+        indexes = _message_indexes(column, schema)
         if client is not None and options.auto_register:
             registered = client.register(subject, wanted.registry_type, wanted.registered_text(schema))
         elif client is not None and registered is None and is_framed:
@@ -71,6 +77,11 @@ def _typed_column(
         return ColumnEncoding(column.column, encoder, b"", _header_frame(column, registered, indexes))
     assert registered.schema_id is not None, "it was not looked up by its GUID"
     return ColumnEncoding(column.column, encoder, frame(registered.schema_id, column.framing.id_bytes, indexes))
+
+
+def _message_indexes(column: ColumnFormat, schema: SchemaText) -> tuple[int, ...]:
+    indexes = FORMATS[column.format].message_indexes
+    return indexes(schema) if indexes is not None and column.framing.is_confluents else ()
 
 
 def _header_frame(column: ColumnFormat, registered: RegisteredSchema, indexes: Sequence[int]) -> bytes:

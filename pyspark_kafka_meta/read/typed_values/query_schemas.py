@@ -101,20 +101,25 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
 
 
 def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
-    """The schema of a column. Args and errors as of `query_schemas`; `client` is None without a registry."""
-    if column.schema is not None:
-        schema, source = given_schema(column, column.schema), f"option {column.column}Schema"
-        subjects = column.subjects(topics)
-    else:
-        assert client is not None, "options without a schema need a registry"
-        subjects = column.subjects(topics)
-        versions = [client.version(subject, column.version) for subject in subjects]
-        schema, source = schema_of(column, versions), ", ".join(map(_described, versions))
+    """What a column is read as. Args and errors as of `query_schemas`; `client` is None without a registry."""
+    schema, source = column_schema(column, topics, client)
     try:
         columns = str(FORMATS[column.format].arrow_type(schema))
     except ValueSchemaError as error:
         raise ValueSchemaError(f"{source} cannot be read as columns: {error}") from None
-    return ReaderSchema(column, schema, SchemaPin(_digest(columns), fingerprint(schema), source), subjects)
+    pin = SchemaPin(_digest(columns), fingerprint(schema), source)
+    return ReaderSchema(column, schema, pin, column.subjects(topics))
+
+
+def column_schema(
+    column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None
+) -> tuple[SchemaText, str]:
+    """The schema that options or registry name, and where it is from. Args and errors as of `reader_schema`."""
+    if column.schema is not None:
+        return given_schema(column, column.schema), f"option {column.column}Schema"
+    assert client is not None, "options without a schema need a registry"
+    versions = [client.version(subject, column.version) for subject in column.subjects(topics)]
+    return schema_of(column, versions), ", ".join(map(_described, versions))
 
 
 def given_schema(column: ColumnFormat, given: str) -> SchemaText:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyspark_kafka_meta.errors import (
     KafkaMetaError,
@@ -15,6 +15,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.formats.value_formats import FORMATS
 from pyspark_kafka_meta.options import (
     ColumnFormat,
+    Framing,
     RegistryOptions,
     SinkOptions,
     SourceOptions,
@@ -23,16 +24,17 @@ from pyspark_kafka_meta.options import (
     option_names,
 )
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
-from pyspark_kafka_meta.read.typed_values.query_schemas import given_schema, reader_schema
+from pyspark_kafka_meta.read.typed_values.query_schemas import column_schema, given_schema, reader_schema
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
+from pyspark_kafka_meta.write.value_schemas import check_schema
 
 SLOW_MS = 1_000.0
 """A registry that takes longer causes a warning: a worker waits as long for each schema id that is new to it."""
 _FIXES: dict[type[KafkaMetaError], str] = {
     UnknownSchemaError: "register the schema, or correct the topic, the version or the subject name strategy",
     SchemaRegistryError: "do what the error says, or see the registry's log",
-    ValueSchemaError: "choose a schema that can be read with valueSchemaVersion or valueSchema, or read bytes",
+    ValueSchemaError: "choose another schema with valueSchemaVersion or valueSchema, or leave the column bytes",
     OptionError: "correct the option",
 }
 _OTHER_FIX = "correct the options of typed values as the error says"
@@ -75,23 +77,52 @@ def registry_findings(
         else:
             yield ok("registry", what)
     for column in typed.columns:
-        if typed.auto_register and column.schema is None and FORMATS[column.format].derived is not None:
-            yield ok(column.column, "its schema is registered by the write")
-            continue
-        yield (found := _column_finding(column, topics, client))
-        if writes and found.verdict is Verdict.OK and column.schema is not None and client is not None:
-            for subject in column.subjects(tuple(topics)):
-                yield _subject_finding(column, column.schema, subject, client, typed.auto_register)
+        if writes:
+            yield from _write_findings(column, topics, client, typed.auto_register)
+        else:
+            yield _schema_finding(column, topics, client, _read_as)
 
 
-def _column_finding(column: ColumnFormat, topics: Sequence[str], client: RegistryClient | None) -> Finding:
+def _write_findings(
+    column: ColumnFormat, topics: Sequence[str], client: RegistryClient | None, registers: bool
+) -> Iterator[Finding]:
+    if registers and column.schema is None and FORMATS[column.format].derived is not None:
+        yield ok(column.column, "its schema is registered by the write")
+        return
+    yield (found := _schema_finding(column, topics, client, _written))
+    is_asked = registers or column.framing is not Framing.NONE
+    if found.verdict is Verdict.OK and column.schema is not None and client is not None and is_asked:
+        for subject in column.subjects(tuple(topics)):
+            yield _subject_finding(column, column.schema, subject, client, registers)
+
+
+def _schema_finding(
+    column: ColumnFormat,
+    topics: Sequence[str],
+    client: RegistryClient | None,
+    described: Callable[[ColumnFormat, tuple[str, ...], RegistryClient | None], str],
+) -> Finding:
     if column.schema is None and not topics and column.strategy is not SubjectNameStrategy.RECORD:
         return warn(column.column, "its subjects are named after topics", "name them with --topic")
     try:
-        reader = reader_schema(column, tuple(topics), client)
-        return ok(column.column, f"{reader.pin.source} is read as {reader.format.arrow_type(reader.schema)}")
+        return ok(column.column, described(column, tuple(topics), client))
     except KafkaMetaError as error:
         return _failure(column.column, error)
+
+
+def _read_as(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> str:
+    reader = reader_schema(column, topics, client)
+    return f"{reader.pin.source} is read as {reader.format.arrow_type(reader.schema)}"
+
+
+def _written(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> str:
+    """Without the DataFrame's type, which decides whether its columns fit, and how deep a recursive type is written."""
+    schema, source = column_schema(column, topics, client)
+    try:
+        check_schema(column, schema)
+    except ValueSchemaError as error:
+        raise ValueSchemaError(f"{source} cannot be written: {error}") from None
+    return f"{source} can be written"
 
 
 def _subject_finding(

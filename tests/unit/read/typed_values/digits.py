@@ -46,4 +46,4 @@ def _encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
     raise NotImplementedError
 
 
-DIGITS = Format("Digits", "DIGITS", _type, _decoder, _encoder, _any_of)
+DIGITS = Format("Digits", "DIGITS", str, _type, _decoder, _encoder, _any_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, registry_checks
 from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
-from tests.unit.read.typed_values.test_protobuf_columns import FILE
+from tests.unit.read.typed_values.test_protobuf_columns import FILE, sized
 
 SERVERS = {"kafka.bootstrap.servers": "broker-1:9092"}
+RECURSIVE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
 
 
 @pytest.fixture
@@ -122,12 +124,40 @@ def test_schema_that_no_write_can_register_is_a_finding(registry: MockRegistry, 
     assert refused.what == "its Protobuf schema imports other.proto: define all types in one file"
 
 
+def test_recursive_type_of_protobuf_cannot_be_read_but_written(registry: MockRegistry) -> None:
+    """As deep as the columns are."""
+    following = sized(0x0A, b"next") + bytes([0x18, 1, 0x20, 1, 0x28, 11]) + sized(0x32, b".Node")
+    node = sized(0x0A, b"node.proto") + sized(0x22, sized(0x0A, b"Node") + sized(0x12, following))
+    registry.register("t-value", base64.b64encode(node).decode(), kind="PROTOBUF")
+    _, read = findings(registry, "t", valueFormat="protobuf")
+    _, written = findings(registry, "t", writes=True, valueFormat="protobuf")
+
+    assert (read.verdict, written.verdict) == (Verdict.FAIL, Verdict.OK)
+    assert written.what == "version 1 of t-value (id 1) can be written"
+
+
+@pytest.mark.parametrize(("kind", "schema"), [("avro", "{"), ("json", "{"), ("avro", RECURSIVE)])
+def test_schema_that_is_none_or_a_recursive_one_of_avro_cannot_be_written(
+    registry: MockRegistry, kind: str, schema: str
+) -> None:
+    registry.register("t-value", schema, kind=kind.upper())
+    _, written = findings(registry, "t", writes=True, valueFormat=kind)
+
+    assert written.verdict is Verdict.FAIL
+    assert written.what.startswith("version 1 of t-value (id 1) cannot be written: ")
+
+
+def test_registry_is_not_asked_for_a_schema_that_a_write_does_not_name(registry: MockRegistry) -> None:
+    given = {"valueFormat": "avro", "valueSchema": '"int"', "valueFraming": "none"}
+    assert [each.verdict for each in findings(registry, "t", writes=True, **given)] == [Verdict.OK, Verdict.OK]
+    assert registry.requests == ["GET /subjects"]
+
+
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(OptionError, match=r"needs 'schema\.registry\.url'"):
         split_typed_options({**SERVERS, "valueFormat": "avro"}, ["t"])
 
 
-RECURSIVE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
 FAULTS: list[tuple[str, Callable[[MockRegistry], object], str, str]] = [
     (
         "away",
@@ -146,10 +176,10 @@ FAULTS: list[tuple[str, Callable[[MockRegistry], object], str, str]] = [
         "recursion",
         lambda registry: registry.register("t-value", RECURSIVE),
         "value",
-        "choose a schema that can be read",
+        "choose another schema",
     ),
     ("format", lambda registry: registry.register("t-value", "{}", "JSON"), "value", "correct 'valueFormat', or the"),
-    ("garbage", lambda registry: registry.register("t-value", "{"), "value", "choose a schema that can be read"),
+    ("garbage", lambda registry: registry.register("t-value", "{"), "value", "choose another schema"),
 ]
 
 
