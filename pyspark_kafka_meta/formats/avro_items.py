@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.formats.avro_columns import BadValue, Column, long_at
 from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, BAD_SIZE, MAX_EMPTY_ITEMS, Cursor, Longs
+from pyspark_kafka_meta.formats.map_entries import last_of_keys
 
 FEW = 24
 """So many arrays are as fast one by one as together."""
@@ -39,6 +40,9 @@ class Items(Column):
         at = finder.positions(offsets) if self.item.min_bytes else np.repeat(before, counts)
         end, rows = np.repeat(cursor.end, counts), np.repeat(cursor.rows, counts)
         items = self.item.read(Cursor(cursor.memory, at, end, rows))
+        if pa.types.is_map(self.type):
+            owner, items = last_of_keys(np.repeat(np.arange(len(cursor)), counts), items)
+            np.cumsum(np.bincount(owner, minlength=len(cursor)), out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
         return pa.Array.from_buffers(self.type, len(cursor), buffers, children=[items])
 

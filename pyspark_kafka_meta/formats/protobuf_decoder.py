@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import binary_array, joined, memory_of, offsets_of, slices
+from pyspark_kafka_meta.formats.map_entries import last_of_keys
 from pyspark_kafka_meta.formats.protobuf_plan import ColumnPlan, MessagePlan, compile_plan
 from pyspark_kafka_meta.formats.protobuf_scan import NONE_FOUND, Found, find_fields
 from pyspark_kafka_meta.formats.protobuf_schema import Enum, ProtobufSchema
@@ -237,17 +238,17 @@ class _Chunk:
         assert plan is not None
         entries = _Parts(found.at, found.after, np.arange(len(found.at)), len(found.at), rows[found.message])
         fields = self._found(plan, entries)
-        kept = np.ones(entries.total, np.bool_)
         enum, values = plan.columns[1].enum, fields.get(2, NONE_FOUND)
-        if _is_closed(enum):
-            kept[values.message[~_is_known(enum, values)]] = False
         structs = self._struct_array(plan, fields, entries.total, entries.rows)
         if column.type is None:
             return structs
-        kept &= _is_last_of_key(found.message, structs.field(0), kept)
-        if not kept.all():
-            structs = structs.filter(pa.array(kept))
-        offsets = list_offsets(found.message[kept], count)
+        message = found.message
+        if _is_closed(enum):
+            kept = np.ones(entries.total, np.bool_)
+            kept[values.message[~_is_known(enum, values)]] = False
+            message, structs = message[kept], structs.filter(pa.array(kept))
+        message, structs = last_of_keys(message, structs)
+        offsets = list_offsets(message, count)
         return pa.Array.from_buffers(column.type, count, [None, offsets.buffers()[1]], children=[structs])
 
     def _fault(self, rows: Longs, path: str, cause: str) -> None:
@@ -272,17 +273,6 @@ def _names(enum: Enum, numbers: pa.Array) -> pa.StringArray:
     encoded = numbers.dictionary_encode()
     names = pa.array([enum.name_of(number) for number in encoded.dictionary.to_pylist()], pa.string())
     return names.take(encoded.indices)
-
-
-def _is_last_of_key(message: Longs, keys: pa.Array, kept: Flags) -> Flags:
-    """Whether each entry is the last one of its key in its map, among those that are kept."""
-    codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    pairs = message * (int(codes.max(initial=0)) + 1) + codes
-    rows = np.flatnonzero(kept)[::-1]
-    _, first = np.unique(pairs[rows], return_index=True)
-    is_last = np.zeros(len(message), np.bool_)
-    is_last[rows[first]] = True
-    return is_last
 
 
 def _micros(seconds: pa.Array, nanos: pa.Array) -> tuple[Longs, Flags]:
