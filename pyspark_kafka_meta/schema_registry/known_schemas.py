@@ -30,8 +30,8 @@ registry is not asked for every record. Tasks carry the ids of the query's own s
 KNOWN_TIMEOUT_MS = 5_000
 """For a version of a subject, if an earlier answer is known."""
 PAUSE_FACTOR = 10
-"""A registry that failed is not asked for known versions for as many times the time that it took to fail: so a stream
-spends at most a tenth of its time waiting for it."""
+"""The driver of a stream can do without some answers. After a request that failed or was slow, it asks for them again
+only after so many times as long as the request took, and so waits at most a tenth of its time."""
 
 
 _Place: TypeAlias = tuple[RegistryOptions, int | str]

@@ -35,11 +35,12 @@ from pyspark_kafka_meta.options import (
     ValueFormat,
 )
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup, SubjectVersion
+from pyspark_kafka_meta.schema_registry.known_schemas import PAUSE_FACTOR
 
 logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S, WATCH_BACKOFF_S = 5.0, 30.0
-"""How often the planner of a stream looks for new versions, at most, and after a failure."""
+"""How often the planner of a stream looks for new versions, at most, and after a failure; see also `PAUSE_FACTOR`."""
 WATCH_TIMEOUT_MS = 2_000
 """Of a request, and of all before one micro-batch."""
 MAX_WRITERS = 20
@@ -226,7 +227,7 @@ def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
 class WriterSchemas:
     """The schemas of the versions of the subjects that a query reads, for its tasks.
 
-    A registry that fails or is slow does not delay a plan: workers ask for what they lack.
+    A slow or failing registry delays few plans, each for about `WATCH_TIMEOUT_MS`: workers ask for what they lack.
     """
 
     def __init__(
@@ -244,18 +245,21 @@ class WriterSchemas:
         registry = schemas.typed.registry
         self._client = None if registry is None else RegistryClient(registry, report).within(WATCH_TIMEOUT_MS)
         self._clock = clock
-        self._due = -math.inf
+        self._due_s = -math.inf
         self._by_subject: dict[str, dict[int, RegisteredSchema]] = {}
 
     def current(self) -> tuple[RegisteredSchema, ...]:
         """The schemas by now, asked for again if that is due."""
-        if self._client is not None and self._clock() >= self._due:
+        began_s = self._clock()
+        if self._client is not None and began_s >= self._due_s:
+            interval_s = WATCH_INTERVAL_S
             try:
-                self._update(self._client, self._clock() + WATCH_TIMEOUT_MS / 1000)
-                self._due = self._clock() + WATCH_INTERVAL_S
+                self._update(self._client, began_s + WATCH_TIMEOUT_MS / 1000)
             except SchemaRegistryError as error:
                 logger.warning("%s; workers ask for schemas themselves", error)
-                self._due = self._clock() + WATCH_BACKOFF_S
+                interval_s = WATCH_BACKOFF_S
+            now_s = self._clock()
+            self._due_s = now_s + max(interval_s, PAUSE_FACTOR * (now_s - began_s))
         known = (schema for versions in self._by_subject.values() for schema in versions.values())
         return tuple({schema.schema_id: schema for schema in known}.values())
 
