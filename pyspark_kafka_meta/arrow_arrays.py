@@ -51,9 +51,17 @@ def number_array(numbers: npt.NDArray[Any], valid: Flags | None = None, kind: pa
     Args:
         kind: of the array, if another type has the same memory, such as a time.
     """
-    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    bitmap = None if valid is None or valid.all() else _bitmap(valid)
     kind = kind or pa.from_numpy_dtype(numbers.dtype)
     return pa.Array.from_buffers(kind, len(numbers), [bitmap, pa.py_buffer(numbers)])
+
+
+def flag_array(flags: Flags) -> pa.BooleanArray:
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bitmap(flags)])
+
+
+def _bitmap(flags: Flags) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def binary_array(data: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import list_lengths
+from pyspark_kafka_meta.arrow_arrays import Bytes, Flags, list_lengths
 from pyspark_kafka_meta.formats.column_encoders import (
     ColumnEncoder,
     concatenated,
@@ -27,7 +27,7 @@ from pyspark_kafka_meta.formats.column_encoders import (
     rows_of_items,
     valid_rows,
 )
-from pyspark_kafka_meta.formats.encoded_rows import Bytes, EncodedRows, Flags, Integers
+from pyspark_kafka_meta.formats.encoded_rows import EncodedRows, Integers
 
 _END_OF_BLOCKS = b"\x00"
 LARGEST_DECIMAL_DIGITS = 76

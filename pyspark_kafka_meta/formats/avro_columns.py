@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import binary_array, is_ascii, not_utf8, number_array, numbers_at
-from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor, Flags, Longs
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs, binary_array, is_ascii, not_utf8, number_array, numbers_at
+from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor
 
 BAD_INT = "an int has more than 32 bits"
 BAD_BOOLEAN = "a boolean is neither 0 nor 1"

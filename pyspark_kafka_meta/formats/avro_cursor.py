@@ -15,17 +15,13 @@ Nobody can trust the bytes. What makes this safe:
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_kafka_meta.arrow_arrays import numbers_at
+from pyspark_kafka_meta.arrow_arrays import Bytes, Flags, Longs, numbers_at
 from pyspark_kafka_meta.formats.varints import STOP_BITS, join_sevens
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Longs: TypeAlias = npt.NDArray[np.int64]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 TRUNCATED = "the value ends before its last field"
 TRAILING_BYTES = "bytes follow the last field"

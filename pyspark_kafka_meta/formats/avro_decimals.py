@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import numbers_at
+from pyspark_kafka_meta.arrow_arrays import Bytes, Flags, Longs, numbers_at
 from pyspark_kafka_meta.formats.avro_columns import Slices, check
-from pyspark_kafka_meta.formats.avro_cursor import Bytes, Cursor, Flags, Longs
+from pyspark_kafka_meta.formats.avro_cursor import Cursor
 
 BAD_DECIMAL = "a decimal has no bytes, or more digits than its type"
 

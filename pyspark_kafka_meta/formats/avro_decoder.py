@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import joined, memory_of, number_array, offsets_of, slices
+from pyspark_kafka_meta.arrow_arrays import Longs, joined, memory_of, number_array, offsets_of, slices
 from pyspark_kafka_meta.formats.avro_columns import Column
-from pyspark_kafka_meta.formats.avro_cursor import WORD_BYTES, Cursor, Longs, Memory
+from pyspark_kafka_meta.formats.avro_cursor import WORD_BYTES, Cursor, Memory
 from pyspark_kafka_meta.formats.avro_resolution import resolve
 from pyspark_kafka_meta.formats.avro_schema import AvroSchema
 from pyspark_kafka_meta.formats.values import Decoded, Fault, ValueDecoder

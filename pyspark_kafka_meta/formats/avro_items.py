@@ -14,9 +14,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from pyspark_kafka_meta.arrow_arrays import Longs
 from pyspark_kafka_meta.formats.avro_columns import BadValue, Column, long_at
-from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, BAD_SIZE, MAX_EMPTY_ITEMS, Cursor, Longs
-from pyspark_kafka_meta.formats.map_entries import last_of_keys
+from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, BAD_SIZE, MAX_EMPTY_ITEMS, Cursor
+from pyspark_kafka_meta.formats.repeated_keys import last_of_keys
 
 FEW = 24
 """So many arrays are as fast one by one as together."""

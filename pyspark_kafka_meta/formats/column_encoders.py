@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import not_utf8
+from pyspark_kafka_meta.arrow_arrays import Flags, not_utf8
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.formats.encoded_rows import EncodedRows, Flags, Integers
+from pyspark_kafka_meta.formats.encoded_rows import EncodedRows, Integers
 from pyspark_kafka_meta.formats.values import UnwritableValueError, inner_path
 
 

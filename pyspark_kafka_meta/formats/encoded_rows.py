@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Flags: TypeAlias = npt.NDArray[np.bool_]
+from pyspark_kafka_meta.arrow_arrays import Bytes, Flags, flag_array
+
 Integers: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Unsigned: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
 
@@ -84,12 +84,6 @@ class EncodedRows:
         if self._grid:
             self._columns.append(_packed(self._rows, self._grid))
             self._grid = []
-
-
-def flag_array(flags: Flags) -> pa.BooleanArray:
-    """`pa.array` would import numpy.ma: 10 ms in each new worker."""
-    bits = pa.py_buffer(np.packbits(flags, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, bits])
 
 
 def _packed(rows: int, fields: list[tuple[Bytes, Flags | None]]) -> pa.BinaryArray:

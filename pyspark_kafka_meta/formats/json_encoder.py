@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import list_lengths, memory_of, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import Flags, flag_array, list_lengths, memory_of, number_array, offsets_of
 from pyspark_kafka_meta.formats.column_encoders import (
     check_names,
     map_entries,
@@ -28,7 +28,6 @@ from pyspark_kafka_meta.formats.column_encoders import (
     rows_of_items,
     valid_rows,
 )
-from pyspark_kafka_meta.formats.encoded_rows import Flags, flag_array
 from pyspark_kafka_meta.formats.json_schema import JsonSchema
 from pyspark_kafka_meta.formats.values import inner_path
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import list_lengths, number_array
+from pyspark_kafka_meta.arrow_arrays import Flags, list_lengths, number_array
 from pyspark_kafka_meta.formats.column_encoders import (
     ColumnEncoder,
     concatenated,
@@ -27,7 +27,7 @@ from pyspark_kafka_meta.formats.column_encoders import (
     rows_of_items,
     valid_rows,
 )
-from pyspark_kafka_meta.formats.encoded_rows import EncodedRows, Flags, Unsigned, zigzag
+from pyspark_kafka_meta.formats.encoded_rows import EncodedRows, Unsigned, zigzag
 from pyspark_kafka_meta.formats.protobuf_schema import Enum
 from pyspark_kafka_meta.formats.protobuf_values import NUMBERS
 from pyspark_kafka_meta.formats.protobuf_wire import LENGTH, VARINT

@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import binary_array, joined, memory_of, offsets_of, slices
-from pyspark_kafka_meta.formats.map_entries import last_of_keys
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs, binary_array, joined, memory_of, offsets_of, slices
 from pyspark_kafka_meta.formats.protobuf_plan import ColumnPlan, MessagePlan, compile_plan
 from pyspark_kafka_meta.formats.protobuf_scan import NONE_FOUND, Found, find_fields
 from pyspark_kafka_meta.formats.protobuf_schema import Enum, ProtobufSchema
@@ -33,7 +32,8 @@ from pyspark_kafka_meta.formats.protobuf_values import (
     strings,
     unpacked,
 )
-from pyspark_kafka_meta.formats.protobuf_wire import Flags, Longs, Payload
+from pyspark_kafka_meta.formats.protobuf_wire import Payload
+from pyspark_kafka_meta.formats.repeated_keys import last_of_keys
 from pyspark_kafka_meta.formats.values import Decoded, Fault
 
 CHUNK_ROWS = 8_192

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs
 from pyspark_kafka_meta.formats.protobuf_wire import (
     FIXED32,
     FIXED64,
@@ -24,8 +25,6 @@ from pyspark_kafka_meta.formats.protobuf_wire import (
     MAX_VARINT_BYTES,
     TOO_SHORT,
     VARINT,
-    Flags,
-    Longs,
     Payload,
     Raw,
     wire_fields,

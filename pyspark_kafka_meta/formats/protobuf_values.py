@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import not_utf8
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs, not_utf8
 from pyspark_kafka_meta.formats.protobuf_scan import Found
 from pyspark_kafka_meta.formats.protobuf_wire import (
     FIXED32,
@@ -18,8 +18,6 @@ from pyspark_kafka_meta.formats.protobuf_wire import (
     LONG_VARINT,
     MAX_VARINT_BYTES,
     VARINT,
-    Flags,
-    Longs,
     Payload,
     Raw,
 )

@@ -15,17 +15,17 @@ The limits and what is malformed are those of upb, the decoder of Protobuf's C a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pyspark_kafka_meta.formats.varints import STOP_BITS, join_sevens
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Longs: TypeAlias = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.arrow_arrays import Bytes, Longs
+
 Raw: TypeAlias = npt.NDArray[np.uint64]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 VARINT, FIXED64, LENGTH, GROUP, END_GROUP, FIXED32 = range(6)
 

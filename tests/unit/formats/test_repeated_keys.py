@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("google.protobuf")
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from pyspark_kafka_meta.formats.map_entries import last_of_keys
 from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
+from pyspark_kafka_meta.formats.repeated_keys import last_of_keys
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -56,7 +56,7 @@ def read_protobuf(payload: bytes) -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(protobuf_file())
     message = message_factory.GetMessageClass(pool.FindMessageTypeByName("A")).FromString(payload)
-    return dict(message.m)  # type: ignore[attr-defined]
+    return dict(message.m)
 
 
 def read_json(payload: bytes) -> Any:
