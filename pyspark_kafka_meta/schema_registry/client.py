@@ -44,6 +44,10 @@ AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 DESCRIPTOR_START = "\n"
 """Of a serialized FileDescriptorProto, whose first field is the name; never of Base64."""
 
+_asked_last: dict[tuple[str, ...], int] = {}
+"""The URL of a registry that was asked last in this process, by all its URLs: tasks and micro-batches have clients of
+their own, and should not wait again for a URL that does not respond."""
+
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _UNKNOWN = frozenset({40401, 40402, 40403})
 """No such subject, version or schema."""
@@ -154,7 +158,6 @@ class RegistryClient:
         self._report = report
         self._answers = answers
         self._urls = options.urls
-        self._current = 0  # of the URL that responded last
         self._headers = _headers(options)
         self._secrets = [secret.reveal() for secret in (options.user_info, options.bearer_token) if secret is not None]
 
@@ -281,16 +284,16 @@ class RegistryClient:
             self._report(lookup)
 
     def _retried(self, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None, deadline: float) -> Any:
-        failures = 0
+        first, failures = _asked_last.get(self._urls, 0), 0
         error: SchemaRegistryError | None = None
         while True:
             untried, now = len(self._urls) - failures % len(self._urls), time.monotonic()
+            index = _asked_last[self._urls] = (first + failures) % len(self._urls)
             try:
                 share_s = min((deadline - now) / untried, ATTEMPT_TIMEOUT_S)
-                return self._attempt(method, path, asked, body, now + share_s)
+                return self._attempt(self._urls[index], method, path, asked, body, now + share_s)
             except _TryAgain as failed:
                 error = error if error is not None and failed.is_timeout else failed.error
-                self._current = (self._current + 1) % len(self._urls)
                 rounds, position = divmod(failures, len(self._urls))
                 failures += 1
                 pause_s = 0.0
@@ -300,9 +303,10 @@ class RegistryClient:
                     raise error from None
             time.sleep(pause_s)
 
-    def _attempt(self, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None, deadline: float) -> Any:
-        """The body of the response of the current URL."""
-        url = self._urls[self._current]
+    def _attempt(
+        self, url: str, method: str, path: str, asked: _Asked, body: Mapping[str, Any] | None, deadline: float
+    ) -> Any:
+        """The body of the response."""
         try:
             status, data = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
         except TimeoutError:

@@ -235,6 +235,19 @@ def test_a_registry_that_hangs_leaves_time_for_the_next_url(registry: MockRegist
         assert asks.schema(1).schema.text == '"int"'
 
 
+def test_url_that_hangs_is_waited_for_once_in_a_process(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = f"http://127.0.0.1:{silent.getsockname()[1]}", registry.url
+        for _ in range(3):
+            assert RegistryClient(options(*urls, timeout_ms=1_000)).schema(1).schema.text == '"int"'
+
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
 def test_a_response_that_breaks_off_is_asked_for_again(registry: MockRegistry) -> None:
     """As of a registry that is restarted meanwhile."""
 
