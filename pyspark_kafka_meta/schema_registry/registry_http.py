@@ -1,0 +1,261 @@
+"""`RegistryHttp`: requests to a schema registry over the standard library, with retries. An error is one sentence that
+names the registry's URL and what was asked, never a login.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import random
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from pyspark_kafka_meta.errors import ConnectError, OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.kafka.network.security.tls import tls_context
+from pyspark_kafka_meta.kafka.network.sockets import remaining_s, within
+from pyspark_kafka_meta.model import shortened
+from pyspark_kafka_meta.options import HIDDEN, RegistryOptions
+
+ATTEMPT_TIMEOUT_S = 10.0
+"""A registry that takes longer for one attempt, or than its share of the time left for all URLs, is asked again, or the
+next URL."""
+BACKOFF_S, BACKOFF_MAX_S = 0.2, 5.0
+"""The wait before a retry doubles each time, with jitter of a half."""
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+
+_asked_last: dict[tuple[str, ...], int] = {}
+"""The URL of a registry that was asked last in this process, by all its URLs: tasks and micro-batches have clients of
+their own, and should not wait again for a URL that does not respond."""
+
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_UNKNOWN = frozenset({40401, 40402, 40403})
+"""No such subject, version or schema."""
+
+
+class Asked(NamedTuple):
+    """What a request is for.
+
+    Attributes:
+        what: after "asked" in errors.
+        is_final: whether a schema in the response stays the same.
+    """
+
+    what: str
+    schema_id: int | None = None
+    schema_guid: str | None = None
+    subject: str | None = None
+    is_final: bool = False
+    is_registration: bool = False
+
+
+class _TryAgain(Exception):  # noqa: N818
+    """An attempt failed in a way that may pass.
+
+    Attributes:
+        is_timeout: the last attempt has little time, so its timeout says less than an earlier error.
+    """
+
+    def __init__(self, error: SchemaRegistryError, is_timeout: bool = False) -> None:
+        super().__init__(error)
+        self.error = error
+        self.is_timeout = is_timeout
+
+
+class RegistryHttp:
+    """Sends requests one after the other, each over a connection of its own."""
+
+    def __init__(self, options: RegistryOptions) -> None:
+        assert options.urls is not None
+        self._options = options
+        self._urls = options.urls
+        self._headers = _headers(options)
+        self._secrets = [secret.reveal() for secret in (options.user_info, options.bearer_token) if secret is not None]
+
+    def send(self, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None) -> Any:
+        """The content of the response. The request and its retries share the timeout of the options.
+
+        Raises:
+            UnknownSchemaError: the registry has no such subject, version or schema.
+            SchemaRegistryError: it refused the request, or did not respond in time.
+        """
+        deadline = time.monotonic() + self._options.timeout_ms / 1000
+        first, failures = _asked_last.get(self._urls, 0), 0
+        error: SchemaRegistryError | None = None
+        while True:
+            untried, now = len(self._urls) - failures % len(self._urls), time.monotonic()
+            index = _asked_last[self._urls] = (first + failures) % len(self._urls)
+            try:
+                share_s = min((deadline - now) / untried, ATTEMPT_TIMEOUT_S)
+                return self._attempt(self._urls[index], method, path, asked, body, now + share_s)
+            except _TryAgain as failed:
+                error = error if error is not None and failed.is_timeout else failed.error
+                rounds, position = divmod(failures, len(self._urls))
+                failures += 1
+                pause_s = 0.0
+                if position == len(self._urls) - 1:
+                    pause_s = min(BACKOFF_S * 2**rounds, BACKOFF_MAX_S) * random.uniform(0.5, 1)
+                if time.monotonic() + pause_s >= deadline:
+                    raise error from None
+            time.sleep(pause_s)
+
+    def _attempt(
+        self, url: str, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None, deadline: float
+    ) -> Any:
+        """The body of the response."""
+        try:
+            status, data = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
+        except TimeoutError:
+            raise _TryAgain(
+                SchemaRegistryError(
+                    f"the schema registry at {url} did not respond in time when asked {asked.what}: see its load, or "
+                    "raise 'schema.registry.timeout.ms'"
+                ),
+                is_timeout=True,
+            ) from None
+        except OptionError as error:
+            raise OptionError(str(error).replace("kafka.ssl.", "schema.registry.ssl.")) from None
+        except ssl.SSLCertVerificationError as error:
+            raise SchemaRegistryError(
+                f"the certificate of the schema registry at {url} was refused ({error.verify_message}): correct the "
+                "schema.registry.ssl.truststore options, or the certificate"
+            ) from None
+        except ssl.SSLError as error:
+            reason = (error.reason or "no reason given").replace("_", " ").lower()
+            raise SchemaRegistryError(
+                f"no TLS connection to the schema registry at {url} ({reason}): check the URL, and the client "
+                "certificate in schema.registry.ssl.keystore options"
+            ) from None
+        except (OSError, UnicodeError, ConnectError) as error:  # UnicodeError: not a host name
+            proxy = "" if self._options.proxy_host is None else f" through the proxy {self._options.proxy_host}"
+            raise _TryAgain(
+                SchemaRegistryError(
+                    f"cannot reach the schema registry at {url}{proxy}: {_cause(error)}; check the URL, firewalls on "
+                    "the way, and that the registry is up"
+                )
+            ) from None
+        except http.client.HTTPException:
+            raise _TryAgain(
+                SchemaRegistryError(
+                    f"the schema registry at {url} did not respond with HTTP when asked {asked.what}: check the URL"
+                )
+            ) from None
+        return self._content(url, asked, status, data)
+
+    def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, bytes]:
+        parts = urlsplit(url)
+        connection = self._connection(parts, remaining_s(deadline))
+        is_proxied = self._options.proxy_host is not None and parts.scheme == "http"
+        target = url if is_proxied else urlunsplit(parts._replace(scheme="", netloc=""))
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, target, data, self._headers)
+            response = connection.getresponse()
+            content = response.read(MAX_RESPONSE_BYTES + 1)
+            if response.length and len(content) <= MAX_RESPONSE_BYTES:
+                raise http.client.IncompleteRead(content, response.length)  # as read() without a limit does
+            return response.status, content
+        finally:
+            connection.close()
+
+    def _connection(self, parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+        assert parts.hostname is not None
+        default = http.client.HTTP_PORT if parts.scheme == "http" else http.client.HTTPS_PORT
+        registry = parts.hostname, parts.port or default  # without a port, the end of an IPv6 address would be taken
+        proxy_host = self._options.proxy_host
+        host, port = registry if proxy_host is None else (proxy_host, self._options.proxy_port)
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        context = tls_context(self._options.security)
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        if proxy_host is not None:
+            connection.set_tunnel(*registry)
+        return connection
+
+    def _content(self, url: str, asked: Asked, status: int, data: bytes) -> Any:
+        """What the response means."""
+        try:
+            content = json.loads(data) if len(data) <= MAX_RESPONSE_BYTES else None
+        except (ValueError, RecursionError):
+            content = None
+        if 200 <= status < 300:
+            if content is None:
+                raise SchemaRegistryError(
+                    f"{url} responded with something else than the JSON of a schema registry when asked {asked.what}: "
+                    "check the URL; Apicurio's ends with /apis/ccompat/v7",
+                    status,
+                )
+            return content
+        error = self._error(url, asked, status, content if isinstance(content, dict) else {})
+        if status in _RETRIED:
+            raise _TryAgain(error)
+        raise error
+
+    def _error(self, url: str, asked: Asked, status: int, content: Mapping[str, Any]) -> SchemaRegistryError:
+        code = content.get("error_code")
+        code = code if type(code) is int else status
+        message = self.harmless(str(content.get("message") or http.client.responses.get(status, "no reason given")))
+        if status == 401:
+            return SchemaRegistryError(
+                f"the schema registry at {url} refused the login (401): set or correct "
+                "'schema.registry.basic.auth.user.info' or 'schema.registry.bearer.auth.token'",
+                code,
+            )
+        if status == 403:
+            return SchemaRegistryError(
+                f"the schema registry at {url} did not allow this user (403) when asked {asked.what}: allow it there, "
+                "or use another login",
+                code,
+            )
+        if code in _UNKNOWN:
+            return UnknownSchemaError(
+                f"the schema registry at {url} was asked {asked.what} and does not have it ({code}: {message})", code
+            )
+        if status == 404 and asked.schema_guid is not None:
+            return UnknownSchemaError(
+                f"the schema registry at {url} was asked {asked.what} and has no GUIDs (404), as Confluent's has from "
+                "version 8.0 on",
+                code,
+            )
+        if status == 404:
+            return SchemaRegistryError(
+                f"{url} is not the URL of a schema registry with Confluent's API (404): correct 'schema.registry.url'; "
+                "Apicurio's ends with /apis/ccompat/v7",
+                code,
+            )
+        if 300 <= status < 400:
+            return SchemaRegistryError(
+                f"{url} redirects to another address ({status}), which a login must not follow: set "
+                "'schema.registry.url' to that address",
+                code,
+            )
+        verb = "failed" if status >= 500 else "refused the request"
+        return SchemaRegistryError(
+            f"the schema registry at {url} {verb} when asked {asked.what} ({code}: {message})", code
+        )
+
+    def harmless(self, message: str) -> str:
+        """A text of the registry for an error: of one line, and without the login."""
+        for secret in self._secrets:
+            password = secret.partition(":")[2] or secret
+            for form in (secret, password, base64.b64encode(secret.encode()).decode()):
+                message = message.replace(form, HIDDEN)
+        return shortened("".join(character if character.isprintable() else " " for character in message))
+
+
+def _headers(options: RegistryOptions) -> dict[str, str]:
+    headers = {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
+    if options.user_info is not None:
+        login = base64.b64encode(options.user_info.reveal().encode()).decode()
+        return {**headers, "Authorization": f"Basic {login}"}
+    if options.bearer_token is not None:
+        return {**headers, "Authorization": f"Bearer {options.bearer_token.reveal()}"}
+    return headers
+
+
+def _cause(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
