@@ -30,7 +30,8 @@ CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 _asked_last: dict[tuple[str, ...], int] = {}
 """The URL of a registry that was asked last in this process, by all its URLs: tasks and micro-batches have clients of
-their own, and should not wait again for a URL that does not respond."""
+their own, and should not wait again for a URL that does not respond. Forgotten if the URL refuses a request: nothing
+else would lead away from one that is not of the registry, or whose certificate has expired."""
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _UNKNOWN = frozenset({40401, 40402, 40403})
@@ -92,6 +93,11 @@ class RegistryHttp:
             try:
                 share_s = min((deadline - now) / untried, ATTEMPT_TIMEOUT_S)
                 return self._attempt(self._urls[index], method, path, asked, body, now + share_s)
+            except UnknownSchemaError:
+                raise
+            except SchemaRegistryError:
+                _asked_last.pop(self._urls, None)
+                raise
             except _TryAgain as failed:
                 error = error if error is not None and failed.is_timeout else failed.error
                 rounds, position = divmod(failures, len(self._urls))

@@ -248,6 +248,30 @@ def test_url_that_hangs_is_waited_for_once_in_a_process(registry: MockRegistry) 
             silent.accept()
 
 
+def test_url_that_is_no_registry_is_not_kept_as_the_first(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    with MockRegistry() as other:
+        urls = registry.url, f"{other.url}/wrong"
+        registry.respond(503)
+        with pytest.raises(SchemaRegistryError, match="is not the URL of a schema registry"):
+            RegistryClient(options(*urls)).schema(1)
+
+        assert RegistryClient(options(*urls)).schema(1).schema.text == '"int"'
+
+
+def test_unknown_schema_is_no_reason_to_wait_again_for_a_url_that_hangs(registry: MockRegistry) -> None:
+    with MockRegistry() as away:
+        away.stop()
+        urls = away.url, registry.url
+        for _ in range(2):
+            with pytest.raises(UnknownSchemaError):
+                RegistryClient(options(*urls)).schema(1)
+        away.start()
+        with pytest.raises(UnknownSchemaError):
+            RegistryClient(options(*urls)).schema(1)
+        assert away.requests == []
+
+
 def test_a_response_that_breaks_off_is_asked_for_again(registry: MockRegistry) -> None:
     """As of a registry that is restarted meanwhile."""
 
