@@ -42,10 +42,12 @@ class _Unknown(NamedTuple):
     """An id that the registry did not have.
 
     Attributes:
+        message, code: of the error. The error itself would keep the records of its task in memory, by its traceback.
         since_s, again_at_s: when it was asked for it first, and may be asked again.
     """
 
-    error: UnknownSchemaError
+    message: str
+    code: int | None
     since_s: float
     again_at_s: float
 
@@ -108,7 +110,7 @@ class KnownSchemas:
         }
         before = unknown.get(key)
         if before is not None and now_s < before.again_at_s and not asks_again:
-            raise UnknownSchemaError(str(before.error), before.error.code)
+            raise UnknownSchemaError(before.message, before.code)
         if before is None and len(unknown) >= MAX_UNKNOWN_IDS:
             raise UnknownSchemaError(
                 f"the schema registry was not asked for schema {_named(key)}, because it did not have "
@@ -128,7 +130,7 @@ class KnownSchemas:
                 now_s, before = self._clock(), self._unknown[registry].get(key)
                 since_s = now_s if before is None else before.since_s
                 again_at_s = now_s + max(ASK_AGAIN_S, now_s - since_s)
-                self._unknown[registry][key] = _Unknown(error, since_s, again_at_s)
+                self._unknown[registry][key] = _Unknown(str(error), error.code, since_s, again_at_s)
             raise
         finally:
             with self._changed:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -107,6 +109,20 @@ def test_an_id_that_a_lagging_registry_knows_by_now_is_found(registry: MockRegis
     now_s = ASK_AGAIN_S
 
     assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'
+
+
+def test_unknown_id_keeps_nothing_of_its_task_in_memory(registry: MockRegistry) -> None:
+    known, asks = KnownSchemas(), client(registry)
+
+    def task() -> weakref.ref[set[int]]:
+        records = {1, 2, 3}
+        with suppress(UnknownSchemaError):
+            known.schema(REGISTRY, 1, asks)
+        return weakref.ref(records)
+
+    records = task()
+    gc.collect()
+    assert records() is None
 
 
 def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids(registry: MockRegistry) -> None:
