@@ -158,13 +158,13 @@ class KnownVersions:
         """
         self._clock = clock
         self._known: dict[tuple[RegistryOptions, str, int | str], SubjectVersion] = {}
-        self._again_at_s: dict[RegistryOptions, float] = {}
+        self._again_at_s: dict[tuple[RegistryOptions, str, int | str], float] = {}  # may fail for one subject alone
 
     def version(
         self, registry: RegistryOptions, subject: str, version: int | str, client: RegistryClient
     ) -> SubjectVersion:
         """A version of a subject, a number or "latest"; that of an earlier call if the registry fails, or did a short
-        time ago.
+        time ago for this version.
 
         Raises:
             UnknownSchemaError: the registry does not have the version.
@@ -172,7 +172,7 @@ class KnownVersions:
         """
         key = registry, subject, version
         known, asked_s = self._known.get(key), self._clock()
-        if known is not None and asked_s < self._again_at_s.get(registry, asked_s):
+        if known is not None and asked_s < self._again_at_s.get(key, asked_s):
             return known
         try:
             asked = client if known is None else client.within(KNOWN_TIMEOUT_MS)
@@ -183,7 +183,7 @@ class KnownVersions:
             if known is None:
                 raise
             now_s = self._clock()
-            self._again_at_s[registry] = now_s + PAUSE_FACTOR * (now_s - asked_s)
+            self._again_at_s[key] = now_s + PAUSE_FACTOR * (now_s - asked_s)
             logger.warning("%s; rows are written with version %d as before", error, known.version)
         return self._known[key]
 

@@ -240,6 +240,7 @@ class AwayClient(RegistryClient):
     """Its registry has one version of each subject while `waits_s` is 0, and else takes as long to fail.
 
     Attributes:
+        refused: subjects that fail soon.
         asked: the subjects so far.
     """
 
@@ -247,6 +248,7 @@ class AwayClient(RegistryClient):
         super().__init__(REGISTRY)
         self.now_s = self.waits_s = 0.0
         self.newest = 1
+        self.refused: set[str] = set()
         self.asked: list[str] = []
 
     def within(self, timeout_ms: int) -> RegistryClient:
@@ -254,13 +256,13 @@ class AwayClient(RegistryClient):
 
     def version(self, subject: str, version: int | str) -> SubjectVersion:
         self.asked.append(subject)
-        self.now_s += self.waits_s
-        if self.waits_s:
+        self.now_s += 0.01 if subject in self.refused else self.waits_s
+        if self.waits_s or subject in self.refused:
             raise SchemaRegistryError("away")
         return SubjectVersion(subject, self.newest, given(self.newest))
 
 
-def test_stream_that_knows_its_versions_waits_for_a_failing_registry_a_tenth_of_its_time() -> None:
+def test_stream_waits_for_each_known_version_of_a_failing_registry_a_tenth_of_its_time() -> None:
     registry = AwayClient()
     known = KnownVersions(lambda: registry.now_s)
     subjects = ("t-key", "t-value")
@@ -272,9 +274,19 @@ def test_stream_that_knows_its_versions_waits_for_a_failing_registry_a_tenth_of_
         assert [known.version(REGISTRY, subject, "latest", registry).version for subject in subjects] == [1, 1]
         registry.now_s += 0.1  # the rest of a micro-batch
 
-    assert len(registry.asked) == 11
+    assert registry.asked == [*subjects] * 11
     with pytest.raises(SchemaRegistryError, match="away"):
         known.version(REGISTRY, "unknown", "latest", registry)
+
+
+def test_subject_that_is_refused_keeps_no_other_one_from_its_new_version() -> None:
+    registry = AwayClient()
+    known = KnownVersions(lambda: registry.now_s)
+    subjects = ("t-key", "t-value")
+    for registry.newest in (1, 2):
+        versions = [known.version(REGISTRY, subject, "latest", registry).version for subject in subjects]
+        registry.refused, registry.now_s = {"t-key"}, 1.0
+    assert versions == [1, 2]
 
 
 def test_new_version_is_found_once_the_registry_is_back() -> None:
