@@ -280,6 +280,6 @@ def _guid(content: Mapping[str, Any]) -> str | None:
 
 
 def _list(content: Any, kind: type) -> list[Any]:
-    if not isinstance(content, Sequence) or not all(type(value) is kind for value in content):
+    if not isinstance(content, list) or not all(type(value) is kind for value in content):
         raise SchemaRegistryError("the schema registry responded with JSON of another form than Confluent's API")
-    return list(content)
+    return content

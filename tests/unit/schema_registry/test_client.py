@@ -150,6 +150,12 @@ def test_each_fault_is_one_sentence_that_names_the_url(
     assert not isinstance(caught.value, UnknownSchemaError)
 
 
+def test_text_is_no_list_of_subjects(registry: MockRegistry) -> None:
+    registry.respond(200, '"OK"')
+    with pytest.raises(SchemaRegistryError, match="JSON of another form"):
+        client(registry).subjects()
+
+
 def test_a_registry_that_is_slow_is_left_at_the_deadline(registry: MockRegistry) -> None:
     registry.delay_s = 30.0
 
