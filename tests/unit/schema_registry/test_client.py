@@ -355,7 +355,7 @@ def test_a_proxy_that_is_away_is_named() -> None:
     with pytest.raises(
         SchemaRegistryError, match=r"at https://r\.invalid through the proxy 127\.0\.0\.1: Connection ref"
     ):
-        RegistryClient(options("https://r.invalid", proxy_host="127.0.0.1", proxy_port=1, timeout_ms=1_000)).subjects()
+        RegistryClient(options("https://r.invalid", proxy_host="127.0.0.1", proxy_port=1, timeout_ms=3_000)).subjects()
 
 
 def test_each_request_is_reported(registry: MockRegistry) -> None:
