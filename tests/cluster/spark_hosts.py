@@ -79,11 +79,11 @@ class SparkHosts:
         return {worker["host"] for worker in self.state().get("workers", ()) if worker["state"] == "ALIVE"}
 
     def state(self) -> dict[str, Any]:
-        """What the master says of itself; nothing if it does not respond."""
+        """What the master says of itself; nothing if it does not respond, or responds with a page, as it starts."""
         try:
             with urlopen(STATE, timeout=5) as response:
                 return dict(json.load(response))
-        except OSError:
+        except (OSError, json.JSONDecodeError):
             return {}
 
     def submit(self, *arguments: str, timeout_s: float, python: str = PYTHON) -> subprocess.CompletedProcess[str]:
