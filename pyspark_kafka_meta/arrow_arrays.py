@@ -90,6 +90,17 @@ def list_lengths(lists: pa.ListArray) -> npt.NDArray[np.int32]:
     return lengths
 
 
+def list_offsets(owner: Longs, count: int) -> pa.Buffer:
+    """The offsets of lists, from the index of the list of each item, in order.
+
+    Args:
+        count: of the lists, some of which may be empty.
+    """
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(owner, minlength=count), out=offsets[1:])
+    return pa.py_buffer(offsets)
+
+
 def slices(array: pa.BinaryArray, max_rows: int, max_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
     """The array in parts, each with the index of its first value. A value of more bytes is a part of its own."""
     offsets, first = offsets_of(array).astype(np.int64), 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import Longs
+from pyspark_kafka_meta.arrow_arrays import Longs, list_offsets
 from pyspark_kafka_meta.formats.avro_columns import BadValue, Column, long_at
 from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, BAD_SIZE, MAX_EMPTY_ITEMS, Cursor
 from pyspark_kafka_meta.formats.repeated_keys import last_of_keys
@@ -41,11 +41,11 @@ class Items(Column):
         at = finder.positions(offsets) if self.item.min_bytes else np.repeat(before, counts)
         end, rows = np.repeat(cursor.end, counts), np.repeat(cursor.rows, counts)
         items = self.item.read(Cursor(cursor.memory, at, end, rows))
+        buffer = pa.py_buffer(offsets.astype(np.int32))
         if pa.types.is_map(self.type):
             owner, items = last_of_keys(np.repeat(np.arange(len(cursor)), counts), items)
-            np.cumsum(np.bincount(owner, minlength=len(cursor)), out=offsets[1:])
-        buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
-        return pa.Array.from_buffers(self.type, len(cursor), buffers, children=[items])
+            buffer = list_offsets(owner, len(cursor))
+        return pa.Array.from_buffers(self.type, len(cursor), [None, buffer], children=[items])
 
     def skip(self, cursor: Cursor) -> None:
         _ItemFinder(self, cursor).run()

@@ -19,14 +19,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, Longs, binary_array, joined, memory_of, offsets_of, slices
+from pyspark_kafka_meta.arrow_arrays import (
+    Flags,
+    Longs,
+    binary_array,
+    joined,
+    list_offsets,
+    memory_of,
+    offsets_of,
+    slices,
+)
 from pyspark_kafka_meta.formats.protobuf_plan import ColumnPlan, MessagePlan, compile_plan
 from pyspark_kafka_meta.formats.protobuf_scan import NONE_FOUND, Found, find_fields
 from pyspark_kafka_meta.formats.protobuf_schema import Enum, ProtobufSchema
 from pyspark_kafka_meta.formats.protobuf_values import (
     BAD_UTF8,
     NUMBERS,
-    list_offsets,
     one_each,
     raw_numbers,
     strings,
@@ -208,8 +216,7 @@ class _Chunk:
         values = self._values(column, found, rows)
         if column.type is None:
             return values
-        offsets = list_offsets(found.message, count)
-        return pa.Array.from_buffers(column.type, count, [None, offsets.buffers()[1]], children=[values])
+        return pa.Array.from_buffers(column.type, count, [None, list_offsets(found.message, count)], children=[values])
 
     def _message(self, column: ColumnPlan, found: Found, count: int, rows: Longs) -> pa.Array:
         if not column.field.presence:
@@ -248,8 +255,7 @@ class _Chunk:
             kept[values.message[~_is_known(enum, values)]] = False
             message, structs = message[kept], structs.filter(pa.array(kept))
         message, structs = last_of_keys(message, structs)
-        offsets = list_offsets(message, count)
-        return pa.Array.from_buffers(column.type, count, [None, offsets.buffers()[1]], children=[structs])
+        return pa.Array.from_buffers(column.type, count, [None, list_offsets(message, count)], children=[structs])
 
     def _fault(self, rows: Longs, path: str, cause: str) -> None:
         for row in rows.tolist():

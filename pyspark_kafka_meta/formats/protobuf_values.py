@@ -137,9 +137,3 @@ def one_each(values: pa.Array, message: Longs, count: int) -> tuple[pa.Array, Fl
     index[message] = np.arange(len(message))
     absent = index < 0
     return values.take(pa.array(index, mask=absent)), absent
-
-
-def list_offsets(message: Longs, count: int) -> pa.Int32Array:
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(message, minlength=count), out=offsets[1:])
-    return pa.array(offsets)
