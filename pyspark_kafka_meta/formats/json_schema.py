@@ -87,38 +87,38 @@ class _JsonSchemaTypes:
         self.required: dict[str, frozenset[str]] = {}
         self.nullable: set[str] = set()
 
-    def type(self, schema: object, path: str) -> pa.DataType:
+    def type(self, schema: object, path: str, depth: int = 0) -> pa.DataType:
         """Args:
         path: of the schema in the document, for errors.
+        depth: arrays, maps and structs around it.
         """
         import pyarrow as pa
 
-        self._columns.add(path.count("/"))
+        self._columns.add(depth)
         resolved = self._resolved(schema, path, schema.get(_PARENTS, ()) if isinstance(schema, dict) else ())
         name = self._type_name(resolved, path)
         if name == "object":
-            return self._object(resolved, path)
+            return self._object(resolved, path, depth)
         if name == "array":
             items = resolved.get("items")
             if "prefixItems" in resolved or not isinstance(items, dict):
                 raise _refused(path, "an array needs one schema for all its items")
-            return pa.list_(pa.field("element", self.type(items, f"{path}/items")))
+            return pa.list_(pa.field("element", self.type(items, f"{path}/items", depth + 1)))
         if name == "string":
             formats = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
             return formats.get(str(resolved.get("format")), pa.string())
         return {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}[name]
 
-    def _object(self, schema: Mapping[str, Any], path: str) -> pa.DataType:
+    def _object(self, schema: Mapping[str, Any], path: str, depth: int) -> pa.DataType:
         import pyarrow as pa
 
         properties, others = schema.get("properties"), schema.get("additionalProperties")
         self.required[path] = frozenset(name for name in _list(schema.get("required")) if isinstance(name, str))
         if isinstance(properties, dict) and properties:
-            return pa.struct(
-                [(name, self.type(each, f"{path}/properties/{name}")) for name, each in properties.items()]
-            )
+            types = {name: self.type(each, f"{path}/properties/{name}", depth + 1) for name, each in properties.items()}
+            return pa.struct(list(types.items()))
         if isinstance(others, dict) and "patternProperties" not in schema:
-            return pa.map_(pa.string(), self.type(others, f"{path}/additionalProperties"))
+            return pa.map_(pa.string(), self.type(others, f"{path}/additionalProperties", depth + 1))
         raise _refused(path, "an object needs properties, or a schema as additionalProperties")
 
     def _type_name(self, schema: Mapping[str, Any], path: str) -> str:
@@ -265,10 +265,10 @@ class _SparkTypes:
             "timestamp_ntz": pa.timestamp("us"),
         }
 
-    def type(self, given: Any, path: str) -> pa.DataType:
+    def type(self, given: Any, path: str, depth: int = 0) -> pa.DataType:
         import pyarrow as pa
 
-        self._columns.add(path.count("."))
+        self._columns.add(depth)
         match given:
             case str() if given in self._atomic:
                 return self._atomic[given]
@@ -276,11 +276,12 @@ class _SparkTypes:
                 if 0 <= int(decimal[2]) <= int(decimal[1]) <= 38 and int(decimal[1]):
                     return pa.decimal128(int(decimal[1]), int(decimal[2]))
             case {"type": "struct", "fields": [*fields]} if fields and all(map(_is_field, fields)):
-                return pa.struct([(each["name"], self.type(each["type"], f"{path}.{each['name']}")) for each in fields])
+                named = [(each["name"], each["type"]) for each in fields]
+                return pa.struct([(name, self.type(each, f"{path}.{name}", depth + 1)) for name, each in named])
             case {"type": "array", "elementType": element}:
-                return pa.list_(pa.field("element", self.type(element, f"{path}.element")))
+                return pa.list_(pa.field("element", self.type(element, f"{path}.element", depth + 1)))
             case {"type": "map", "keyType": "string", "valueType": value}:
-                return pa.map_(pa.string(), self.type(value, f"{path}.value"))
+                return pa.map_(pa.string(), self.type(value, f"{path}.value", depth + 1))
         raise ValueSchemaError(f"JSON values cannot be read as the type of {path}.")
 
 

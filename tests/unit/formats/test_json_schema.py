@@ -138,6 +138,30 @@ def test_references_that_double_are_refused_before_they_fill_the_memory(
         type_of({"$ref": "#/$defs/l0", "$defs": {**levels, "l50": {"type": "string"}}})
 
 
+def of_json_schema(levels: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(levels):
+        schema = {"properties": {"a/b": schema}}
+    return schema
+
+
+def of_spark(levels: int) -> Any:
+    type_: Any = "string"
+    for _ in range(levels):
+        type_ = {"type": "struct", "fields": [{"name": "a.b", "type": type_}]}
+    return type_
+
+
+@pytest.mark.parametrize("nested", [of_json_schema, of_spark])
+def test_a_hundred_levels_have_a_type_whatever_their_names_are(nested: Callable[[int], Any]) -> None:
+    expected = pa.string()
+    for _ in range(100):
+        expected = pa.struct([({of_json_schema: "a/b", of_spark: "a.b"}[nested], expected)])
+    assert type_of(nested(100)) == expected
+    with pytest.raises(ValueSchemaError, match="100 levels"):
+        type_of(nested(101))
+
+
 def test_sparks_type_is_a_schema_too() -> None:
     given = StructType(
         [
