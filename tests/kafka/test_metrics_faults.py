@@ -147,18 +147,19 @@ def test_a_metrics_topic_that_the_user_may_not_write_to(
     secured: SecuredKafka, tmp_path: Path, read_topic: Any, wait_for: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Alice has all ACLs for topics with the prefix events-."""
-    secured.create_topic("events-source")
-    secured.create_topic("private")
+    source, private = f"events-source-{uuid.uuid4().hex}", f"private-{uuid.uuid4().hex}"
+    secured.create_topic(source)
+    secured.create_topic(private)
     open_servers = secured.kafka.admin_servers
-    options = secured.options(metricsTopic="private")
-    with closing(Rounds(secured.servers, "events-source", tmp_path, open_servers, **options)) as stream:
+    options = secured.options(metricsTopic=private)
+    with closing(Rounds(secured.servers, source, tmp_path, open_servers, **options)) as stream:
         play_until_loss(stream, wait_for, caplog)
         assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
-        secured.allow("alice", AclOperation.WRITE, "private")
+        secured.allow("alice", AclOperation.WRITE, private)
 
         def loss_is_reported() -> int:
             stream.play(1)
-            return reported_drops(sequences(read_topic(open_servers, "private"), stream.cache_id))
+            return reported_drops(sequences(read_topic(open_servers, private), stream.cache_id))
 
         wait_for(loss_is_reported)
         stream.assert_unharmed()
@@ -171,7 +172,7 @@ def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], resp
         if responds:
             port.listen()
         stream = play(metricsTopic="events", metricsBootstrapServers=f"127.0.0.1:{port.getsockname()[1]}")
-        rounds = 60
+        rounds = 30
         stream.play(rounds)
         stream.assert_unharmed()
         waited_s = sum(min(seconds, sinks.WAIT_S) for seconds in stream.waited_s)  # the machine may pause

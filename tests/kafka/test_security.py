@@ -47,6 +47,7 @@ from tests.kafka.secured_kafka import (
     SESSION_MS,
     TLS,
     TOPIC,
+    USERS,
     SecuredKafka,
     unsecured_token,
 )
@@ -338,14 +339,21 @@ def test_r17_a_password_that_is_changed_ends_a_running_stream(
     with closing(stream), stream:
         wait_for(lambda: len(stream.rows) >= RECORDS)
         connections.clear()
-        admin, changed = secured.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        changes: list[Any] = [UserScramCredentialUpsertion("carol", changed, b"canary-changed")]
-        admin.alter_user_scram_credentials(changes)["carol"].result(60)
-        wait_for(lambda: stream.error, timeout_s=FAILURE_S)
+        change_password(secured, "carol", "canary-changed")
+        try:
+            wait_for(lambda: stream.error, timeout_s=FAILURE_S)
+        finally:
+            change_password(secured, "carol", USERS["carol"])
     assert isinstance(stream.error, AuthenticationError)
     assert "refused the SCRAM-SHA-512 login" in str(stream.error)
     assert "canary" not in str(stream.error)
     assert len(connections) <= CONNECTIONS
+
+
+def change_password(secured: SecuredKafka, user: str, password: str) -> None:
+    admin, login = secured.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    changes: list[Any] = [UserScramCredentialUpsertion(user, login, password.encode())]
+    admin.alter_user_scram_credentials(changes)[user].result(60)
 
 
 @pytest.mark.parametrize("secured", MECHANISMS, indirect=True)
@@ -377,6 +385,7 @@ def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
         ("erin", run_batches, "(DESCRIBE|READ)"),
         ("frank", read_planned, "READ"),
     ):
+        secured.allow(user, AclOperation.READ, TOPIC)
         stream = Stream(secured.servers, [TOPIC], tmp_path / user, **secured.options(user))
         with closing(stream):
             _, tasks = stream.plan()
@@ -403,11 +412,12 @@ def read_planned(stream: Stream, tasks: list[Task]) -> None:
 
 @pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
 def test_right_that_is_taken_away_ends_the_attempt_and_the_next_attempt_needs_it_back(secured: SecuredKafka) -> None:
-    secured.create_topic("written")
-    secured.allow("grace", AclOperation.WRITE, "written")
+    topic = f"written-{uuid.uuid4().hex}"
+    secured.create_topic(topic)
+    secured.allow("grace", AclOperation.WRITE, topic)
     worker = Worker(
         secured.kafka.admin_servers,
-        "written",
+        topic,
         **secured.options("grace"),
         **{"kafka.bootstrap.servers": secured.servers},
     )
@@ -416,8 +426,8 @@ def test_right_that_is_taken_away_ends_the_attempt_and_the_next_attempt_needs_it
             attempt.write_on()
             secured.forbid("grace")
             text = attempt.wait_for_error(AuthorizationError, FAILURE_S)
-        assert "no ACL allows this user WRITE on topic written" in text
-        secured.allow("grace", AclOperation.WRITE, "written")
+        assert f"no ACL allows this user WRITE on topic {topic}" in text
+        secured.allow("grace", AclOperation.WRITE, topic)
         worker.retry()
         worker.assert_written()
 

@@ -1,6 +1,6 @@
 """The metadata scenes of tests/scenes.toml, each observed in the side tables.
 
-Most scenes share a stream over mock brokers, where the test moves leaders. The others need real brokers.
+Most scenes have mock brokers, where the test moves leaders. The others need real brokers.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def brokers() -> Iterator[MockCluster]:
     with MockCluster() as cluster:
         cluster.create_topic("t", PARTITIONS)
@@ -111,18 +111,18 @@ def brokers() -> Iterator[MockCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stage(spark: SparkSession, brokers: MockCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """The stream that most scenes share. The max age of its caches is two seconds."""
+    """A stream of all partitions. The max age of its caches is two seconds."""
     folder = tmp_path_factory.mktemp("scenes")
     age = {"kafka.metadata.max.age.ms": "2000"}
     # The brokers advertise 127.0.0.1, so the bootstrap addresses differ from theirs.
     servers = brokers.bootstrap_servers.replace("127.0.0.1", "localhost")
-    shared = Stage(spark, servers, "t", folder, **age)
-    shared.start()
-    shared.play()
-    yield shared
-    shared.query.stop()
+    stage = Stage(spark, servers, "t", folder, **age)
+    stage.start()
+    stage.play()
+    yield stage
+    stage.query.stop()
 
 
 def led_by(changes: Sequence[Row], partition: int) -> list[tuple[int, int]]:
@@ -130,13 +130,15 @@ def led_by(changes: Sequence[Row], partition: int) -> list[tuple[int, int]]:
     return [(change.old_leader_id, change.new_leader_id) for change in changes if change.partition == partition]
 
 
-def test_scene_01_ask_one_broker_learn_them_all(stage: Stage, kafka: Any, topic: str, leader_of: Any) -> None:
+def test_scene_01_ask_one_broker_learn_them_all(
+    stage: Stage, kafka: Any, topic: str, leader_of: Any, wait_for: Callable[..., Any]
+) -> None:
     servers = kafka.bootstrap_servers.split(",")
     first_broker = {"kafka.bootstrap.servers": servers[0]}
     found = kafkameta.brokers(stage.spark, **first_broker).collect()
     partitions = kafkameta.partitions(stage.spark, **first_broker, subscribe=topic).collect()
     responded = "reason = 'bootstrap' AND kind = 'refresh' AND outcome <> 'failed'"
-    learned = {tuple(row.brokers_added) for row in stage.events(responded)}
+    learned = {tuple(row.brokers_added) for row in wait_for(lambda: stage.events(responded))}
 
     assert {f"{row.host}:{row.port}" for row in found} == set(servers)
     assert {row.answered_by for row in found} == {servers[0]}
@@ -180,7 +182,9 @@ def test_scene_03_the_answer_replaces_the_bootstrap_list(
     wait_for(rebootstrapped, timeout_s=TIMEOUT_S)
     [first, *_] = stage.events(f"reason = 'rebootstrap' AND time_ms > {began}")
     assert first.broker_host == "localhost"
-    known = stage.events("kind = 'refresh' AND generation_before > 0 AND reason <> 'rebootstrap'")
+    later = "kind = 'refresh' AND generation_before > 0 AND reason <> 'rebootstrap'"
+    stage.play_until(lambda: stage.events(later), wait_for)
+    known = stage.events(later)
     assert {row.broker_id for row in known} <= {1, 2, 3}
     assert {row.broker_host for row in known} == {"127.0.0.1"}, "the advertised addresses, not the bootstrap addresses"
 
@@ -285,11 +289,14 @@ def test_scene_08_every_client_has_a_cache_of_its_own(
         rows = [row for row in stage.caches() if row.cache_id in cache_ids and row.partition is not None]
         return {row.cache_id for row in rows if row.leader_epoch < live[row.partition].leader_epoch}
 
-    stage.play()
-    caches = {row.cache_id: row for row in stage.caches() if row.topic == "t"}
-    readers = {cache_id for cache_id, row in caches.items() if row.role == "reader"}
-    assert readers and {row.role for row in caches.values()} >= {"planner", "reader"}
-    assert len({row.pid for row in caches.values()}) > 1
+    def of_both_roles() -> list[Row]:
+        """Once their events have come."""
+        rows = [row for row in stage.caches() if row.topic == "t"]
+        return rows if {row.role for row in rows} >= {"planner", "reader"} else []
+
+    caches = wait_for(of_both_roles)
+    readers = {row.cache_id for row in caches if row.role == "reader"}
+    assert len({row.pid for row in caches}) > 1
     stage.query.stop()
     brokers.move_leader("t", 1, 3)
     assert stale(readers) == readers, "no reader runs, so no cache learns"
