@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_kafka_meta.testing import maven_jars
+
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.kafka
 
+CACHE = maven_jars.cache_dir()
+"""While a test runs, the home directory is an empty one."""
 
-def test_each_test_has_a_topic_of_its_own_on_one_cluster(pytester: pytest.Pytester) -> None:
+
+def test_each_test_has_a_topic_of_its_own_on_one_cluster(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKAMETA_CACHE_DIR", str(CACHE))
     pytester.makepyfile(
         """
         import pytest
