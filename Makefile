@@ -16,8 +16,8 @@ RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # Workers with their own clusters and Spark sessions, which take whole files in the order of tests/conftest.py. On two cores
 # three of them wait so much that nothing is late; two, if the tests are slow ones. Continuous integration runs a failed test
-# a second time, as that of Kafka does, and shows both.
-PARALLEL_TESTS = $(BIN)/python -m pytest $(if $(CI),--reruns 1 --rerun-show-tracebacks) --dist loadfile --no-loadscope-reorder \
+# up to twice more, as that of Kafka does, half a minute later, because shared machines have slow moments, and shows all.
+PARALLEL_TESTS = $(BIN)/python -m pytest $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks) --dist loadfile --no-loadscope-reorder \
 	--numprocesses
 
 .DEFAULT_GOAL := help

@@ -105,6 +105,7 @@ def test_mb5_a_time_to_begin_at_is_honoured_and_later_partitions_are_read_whole(
     assert query.values() == ["0-1", "0-2", "1-1", "1-2", "2-1", "2-2", "added"]
 
 
+@pytest.mark.slow
 def test_mb6_a_time_that_no_record_has_reached_is_an_error_or_the_end(query: Query, topic: str, produce: Any) -> None:
     produce(topic, ["a"], partition=0)
     never = {"subscribe": topic, "startingTimestamp": "4000000000000"}
@@ -148,6 +149,7 @@ def test_mb10_the_largest_limit_does_not_overflow(query: Query, topic: str, prod
     assert rows_by_batch(query.run(subscribe=topic, **limits)) == [3]
 
 
+@pytest.mark.slow
 def test_mb11_batches_are_limited_as_sparks_own_source_limits_them(
     spark: SparkSession, jvm_source: str, kafka: Any, topic: str, produce: Any, tmp_path: Path
 ) -> None:
@@ -208,6 +210,7 @@ def test_mb17_a_batch_that_failed_is_planned_again_after_partitions_were_added(
     assert query.values() == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_mb18_an_idle_source_beside_a_busy_one_neither_stalls_nor_rewinds(
     query: Query, make_topic: Any, produce: Any
 ) -> None:
