@@ -18,11 +18,7 @@ ID = "T/0/0"
 # --- every row exactly once -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [Scenario(V1), pytest.param(Scenario(V2, tasks=2), marks=pytest.mark.slow)],
-    ids=["v1", "v2, two tasks"],
-)
+@pytest.mark.parametrize("scenario", [Scenario(V1), Scenario(V2, tasks=2)], ids=["v1", "v2, two tasks"])
 def test_every_row_is_visible_exactly_once_after_any_two_disturbances(scenario: Scenario) -> None:
     found = explore(scenario, disturbances=2)
 
