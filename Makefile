@@ -17,8 +17,8 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # Workers with their own clusters and Spark sessions, which take whole files in the order of tests/conftest.py. On two cores
 # three of them wait so much that nothing is late; two, if the tests are slow ones. Continuous integration runs a failed test
 # up to twice more, as that of Kafka does, half a minute later, because shared machines have slow moments, and shows all.
-PARALLEL_TESTS = $(BIN)/python -m pytest $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks) --dist loadfile --no-loadscope-reorder \
-	--numprocesses
+PARALLEL_TESTS = $(BIN)/python -m pytest $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks) \
+	--dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect pipelines sail archive cluster-test java
