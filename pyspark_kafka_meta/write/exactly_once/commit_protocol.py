@@ -10,7 +10,7 @@ needs a transaction of its own, and Spark may repeat tasks and whole batches. So
    in a transaction of the sink's own transactional id. Before it, the batch can be aborted. After it, the batch counts
    as written: all its records must become visible, and a repetition of the batch writes nothing.
 3. The driver commits these transactions, notes that the batch is settled, and aborts the other open transactions of
-   the sink's tasks.
+   the sink's tasks. The note needs no transaction: that this decision is settled stays true, however late it comes.
 
 In other two-phase commits a prepared participant waits for the decision. Kafka's brokers do not: they abort a decided
 transaction after its timeout, or once its id is used again. Its records stay in the log, invisible, and the driver
@@ -31,7 +31,7 @@ all decisions until another driver fences it: the first Fence and ReadDecisions 
 | undecided | none | invisible; each transaction may be aborted | `WriteDecision`, or `AbortOpen` |
 | decided | names all transactions | visible, invisible, or aborted by a broker | `WriteSettled` |
 | partly copied | names what is left to copy | all others are visible | `WriteSettled` |
-| settled | names none | visible | the next decision of its series |
+| settled | is noted, or names none | visible | the next decision of its series |
 
 A step may be repeated: a driver that dies within a step, or sees no response, repeats it in its next run. Races: what
 happens without a guard, and the guard. A and B are drivers of the same sink.
@@ -54,8 +54,8 @@ happens without a guard, and the guard. A and B are drivers of the same sink.
 6. A broker lags behind. (1) It does not know yet that it leads the decisions topic no more, and reports an end of the
    log before the last decision. (2) The driver decides that batch again, or aborts its transactions. Guard: a record
    that is acknowledged is at the true end. `WriteDecision` reads up to a record of its own before it commits, and so
-   does `WriteSettled`, unless it follows the driver's own decision without a `Fence` between them. `ConfirmDecisions`
-   writes one for this alone, before the first `AbortOpen` of a query, and after a micro-batch that failed.
+   does `WriteSettled`, unless it is a note. `ConfirmDecisions` writes one for this alone, before the first `AbortOpen`
+   of a query, and after a micro-batch that failed.
 7. The next batch overtakes. (1) Its tasks write while batch 7 is decided, but not settled. (2) Records of batch 7 are
    copied after theirs: records of one key change their order. Guard: `recover` settles before the next batch begins.
 8. Owners overlap. (1) Two batch writes are decided in one series: the second decision replaces the first. (2) The first
@@ -120,7 +120,8 @@ class ReadOutcomes:
 class WriteSettled:
     """Write the settled decision, and before it copies of the records of its aborted transactions, all in one
     transaction of the sink's own id. If its timeout is too short for all copies, the transaction holds some of them,
-    and the decision with what is left to copy.
+    and the decision with what is left to copy. If nothing was aborted, and the driver has written the decision since
+    its last `Fence`, a note without a transaction is enough.
 
     Result: True if the batch is settled; the written decision if something is left; False, and nothing became visible,
     as for `WriteDecision`. Raises DataLossError if records are gone from the log."""

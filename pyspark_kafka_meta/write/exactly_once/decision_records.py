@@ -16,6 +16,11 @@ Compaction keeps the last record of each key. It cannot make one decision out of
 
 Releases that know only whole decisions ignore the keys of parts, and refuse the record that counts them, because of its
 format.
+
+A settled decision replaces the decision, or a note says that all its transactions are committed. A note is in no
+transaction. It has a key of its own, and names the decision, so that a late note of a driver that was fenced settles no
+later decision. It may replace the note of a later one, which is then settled again, and so do releases that ignore
+notes, as long as the markers are in the log.
 """
 
 from __future__ import annotations
@@ -41,11 +46,12 @@ Record: TypeAlias = tuple[bytes, bytes | None]
 
 
 class RecordKey(NamedTuple):
-    """The key of a record: of a decision, or of its part with this number."""
+    """The key of a record: of a decision, of its part with this number, or of the note that it is settled."""
 
     transactional_id: str
     series: str
     part: int | None = None
+    is_note: bool = False
 
     @classmethod
     def parse(cls, key: bytes | None) -> RecordKey | None:
@@ -54,17 +60,27 @@ class RecordKey(NamedTuple):
             match json.loads(key or b""):
                 case [str(transactional_id), str(series)]:
                     return cls(transactional_id, series)
+                case [str(transactional_id), str(series), "settled"]:
+                    return cls(transactional_id, series, is_note=True)
                 case [str(transactional_id), str(series), int(part)]:
                     return cls(transactional_id, series, part)
         return None
 
     def to_json(self) -> bytes:
-        return json.dumps(self[:2] if self.part is None else self).encode()
+        last = ["settled"] if self.is_note else [] if self.part is None else [self.part]
+        return json.dumps([self.transactional_id, self.series, *last]).encode()
 
 
 def confirming_record(transactional_id: str) -> Record:
     """A record of this sink that is none of a decision, and that compaction removes."""
     return json.dumps([transactional_id]).encode(), None
+
+
+def settled_note(transactional_id: str, decision: Decision) -> tuple[bytes, bytes]:
+    """The record which says that all transactions of this decision are committed."""
+    batch = decision.batch
+    named = json.dumps([batch.owner, batch.version, decision.time_ms]).encode()
+    return RecordKey(transactional_id, batch.series, is_note=True).to_json(), named
 
 
 def decision_records(transactional_id: str, decision: Decision) -> Iterator[tuple[bytes, bytes]]:

@@ -2,7 +2,8 @@
 
 A driver writes the records of a decision (`decision_records.py`) in a transaction of the sink's own id, so that a
 fenced driver cannot write any more. Other sinks' open transactions do not matter: records are read up to the high
-watermark, and count if the marker after them is a commit.
+watermark, and count if the marker after them is a commit. A note that a decision is settled is outside of transactions,
+and counts at once: it may be in the log before the marker of the decision.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.model import RefreshReason, TopicPartition, is_other_topic
+from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, is_other_topic
 from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions
-from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, RecordKey, joined
+from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, RecordKey, joined, settled_note
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class DecisionsTopic:
         self._next_offset: int | None = None
         self._topic_id: UUID | None = None  # of the topic that was read
         self._decisions: KeyedDecisions = {}
+        self._notes: dict[tuple[str, str], set[bytes]] = {}  # since the last decision of each sink and series
         self._undecided: dict[int, Records] = {}  # of open transactions, by producer id
         self._incomplete: set[RecordKey] = set()
 
@@ -165,7 +167,11 @@ class DecisionsTopic:
     def _add(self, fetched: FetchedRecords) -> None:
         (header,) = fetched.headers
         if not header.is_control:
-            self._undecided.setdefault(header.producer_id, {}).update(self._records(fetched))
+            records = self._records(fetched)
+            if header.producer_id == NO_PRODUCER.producer_id:
+                self._take_notes(records)
+            else:
+                self._undecided.setdefault(header.producer_id, {}).update(records)
         elif header.record_count:
             if not is_abort_marker(header, fetched.records):
                 self._take(self._undecided.get(header.producer_id, {}))
@@ -198,7 +204,7 @@ class DecisionsTopic:
 
     def _take(self, records: Records) -> None:
         """Take the decisions of a committed transaction."""
-        for key in [key for key in records if key.part is None]:
+        for key in [key for key in records if key.part is None and not key.is_note]:
             try:
                 decision = joined(key, records)
             except (TypeError, ValueError, KeyError) as error:
@@ -207,7 +213,21 @@ class DecisionsTopic:
                 self._incomplete.add(key)  # unless a later decision follows, which has replaced the parts
             else:
                 self._incomplete.discard(key)
-                self._decisions[key.transactional_id, key.series] = decision
+                of = key.transactional_id, key.series
+                self._decisions[of] = decision
+                self._settle(of, self._notes.pop(of, set()))
+
+    def _take_notes(self, records: Records) -> None:
+        for key in [key for key in records if key.is_note]:
+            of = key.transactional_id, key.series
+            self._notes.setdefault(of, set()).add(records[key])
+            self._settle(of, {records[key]})
+
+    def _settle(self, of: tuple[str, str], notes: Collection[bytes]) -> None:
+        """Settle the last decision of a sink and series if one of the notes names it."""
+        decision = self._decisions.get(of)
+        if decision is not None and settled_note(of[0], decision)[1] in notes:
+            self._decisions[of] = decision.settled()
 
     def _unreadable(self, key: RecordKey, reason: str) -> KafkaMetaError:
         return KafkaMetaError(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import (
+    DeliveryTimeoutError,
     FencedError,
     KafkaMetaError,
     RecordTooLargeError,
@@ -40,6 +41,7 @@ from pyspark_kafka_meta.write.exactly_once.decision_records import (
     Record,
     confirming_record,
     decision_records,
+    settled_note,
 )
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader, not_copied
@@ -56,6 +58,9 @@ COPY_SHARE = 0.5
 MARKER_S, MARKER_PAUSE_S = 0.2, 0.02
 """Maximum wait for the marker of a decision, and the pause between two reads. Without it, the plan after a commit would
 take over the lead from the committer."""
+NOTED_SPANS = 10_000
+"""Partitions of all transactions of a decision that is settled by a note. A larger one is replaced, because each reader
+would parse it."""
 MAX_NAMED = 10
 """Transactions in a log line."""
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
@@ -159,11 +164,7 @@ class StepRunner:
                 api_deadline = self._client.api_deadline
                 return tuple(each for each in transactions if not self._reader.is_committed(each, api_deadline()))
             case WriteSettled(decision, aborted):
-                written = self._write_decision(decision, aborted)
-                if written is None:
-                    return False
-                self.committed += len(aborted) - len(written.transactions)
-                return written.is_settled or written
+                return self._settle(decision, aborted)
             case AbortOpen(known, guessed):
                 self._abort(known, guessed)
         return None
@@ -203,19 +204,31 @@ class StepRunner:
                 decision = decision.settled(self._copy(aborted, writer))
             return decision_records(self._plan.transactional_id, decision)
 
-        leads = self._written.get(decision.batch.series) == decision  # this runner has written it: it was the last
-        if not self._write(f"the decision of {decision.batch}", records, is_checked=leads):
+        if not self._write(f"the decision of {decision.batch}", records):
             return None
         self._written[decision.batch.series] = decision
         return decision
 
-    def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]], *, is_checked: bool = False) -> bool:
-        """Write records to the decisions topic in one transaction of the sink's own id, and before them what `records`
-        writes. False if decisions were committed that this driver has not read, or another driver has fenced it.
+    def _settle(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> Decision | bool:
+        """Result of `WriteSettled`. A note is for the driver's own decision: after a `Fence`, the settled decision also
+        shows that no other driver has decided anything (race 6)."""
+        is_own = self._written.get(decision.batch.series) == decision
+        if aborted or not is_own or sum(len(each.written) for each in decision.transactions) > NOTED_SPANS:
+            written = self._write_decision(decision, aborted)
+            if written is None:
+                return False
+            self.committed += len(aborted) - len(written.transactions)
+            return written.is_settled or written
+        options = replace(self._producer_options, idempotent=False)  # without a producer id: to repeat it does no harm
+        writer = TaskWriter(self._client, options, _COLUMNS, self._topic)
+        note = settled_note(self._plan.transactional_id, decision)
+        self._write_records(writer, [note], f"the note that {decision.batch} is settled")
+        self._written[decision.batch.series] = decision.settled()
+        return True
 
-        Args:
-            is_checked: whether all decisions up to the last one of this driver are read: later ones would fence it.
-        """
+    def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]]) -> bool:
+        """Write records to the decisions topic in one transaction of the sink's own id, and before them what `records`
+        writes. False if decisions were committed that this driver has not read, or another driver has fenced it."""
         producer = self._producer
         assert producer is not None, "a driver fences all others before it writes"
         if not producer.has_id:  # its epochs are used up: to write it would take over, and perhaps from another driver
@@ -223,7 +236,7 @@ class StepRunner:
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=producer)
             offset = self._write_records(writer, records(writer), what)
-            if not is_checked and not self._decisions.is_unchanged_until(offset, self._written):
+            if not self._decisions.is_unchanged_until(offset, self._written):
                 producer.abort()
                 return False
             producer.commit(self._client.api_deadline())
@@ -241,6 +254,10 @@ class StepRunner:
         """Returns the offset of a record."""
         try:
             return writer.write(map(_row, records))[self._decisions.partition][-1].from_offset
+        except DeliveryTimeoutError as error:
+            raise DeliveryTimeoutError(
+                f"{what} was not acknowledged: {error}; then start the query again: it goes on from there"
+            ) from None
         except RecordTooLargeError:
             raise RecordTooLargeError(
                 f"{what} cannot be written, because topic {self._topic} refuses records of its size: raise "

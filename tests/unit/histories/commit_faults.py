@@ -170,7 +170,7 @@ class CommitFaults:
 def replaced(log: Sequence[StoredBatch], cleaned: Sequence[StoredBatch]) -> set[int]:
     """The base offsets of those batches that have no record which is the last of its key among them."""
     removed: set[int] = set()
-    aborted: dict[int, bool] = {}  # whether the later transaction, by producer id
+    aborted: dict[int, bool] = {}  # whether the later transaction, by producer id; notes are in none
     later: set[bytes] = set()  # keys
     offsets = {batch.base_offset for batch in cleaned}
     for batch in reversed(log):
@@ -180,7 +180,7 @@ def replaced(log: Sequence[StoredBatch], cleaned: Sequence[StoredBatch]) -> set[
         elif batch.base_offset in offsets:
             fetched = FetchedRecords(DECISIONS, batch.data, [header], 0, 2**62)
             keys = {key for rows in decode([fetched], ["key"]) for key in rows["key"].to_pylist()}
-            if aborted[header.producer_id] or keys <= later:
+            if aborted.get(header.producer_id) or keys <= later:
                 removed.add(batch.base_offset)
             else:
                 later |= keys

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from pyspark_kafka_meta.write.exactly_once import commit_protocol, decisions_topic, transaction_reader
+from pyspark_kafka_meta.write.exactly_once import commit_protocol, decisions_topic, step_runner, transaction_reader
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
     Commit,
@@ -17,6 +17,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     Step,
     WriteDecision,
 )
+from pyspark_kafka_meta.write.exactly_once.decision_records import settled_note
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 
@@ -90,6 +91,13 @@ def forget_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_protocol, "_settle_all", settle_nothing)
 
 
+def settle_by_a_note_of_any_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (decisions_topic, step_runner):
+        monkeypatch.setattr(
+            module, "settled_note", lambda sink, decision: (settled_note(sink, decision)[0], b"the last one")
+        )
+
+
 def take_aborted_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions_topic, "is_abort_marker", lambda *_: False)
 
@@ -111,6 +119,7 @@ MUTANTS: dict[Mutant, str] = {
     copy_nothing: "0] times",
     copy_what_was_committed: "2] times",
     forget_to_settle: "0] times",
+    settle_by_a_note_of_any_decision: "0] times",
     take_aborted_decisions: "0] times",
     take_aborts_for_commits: "0] times",
     abort_nothing: "transactions are open",

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     WriteDecision,
     WriteSettled,
 )
-from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions
+from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, Decisions
 
 SINK_ID = "T"
 """The sink's own transactional id. Those of its tasks are T/<task>/<attempt>."""
@@ -103,6 +103,7 @@ class KafkaModel:
     Attributes:
         delays_markers: whether those of the next EndTxn are in the log only once its id is used again. Until then a
             coordinator answers CONCURRENT_TRANSACTIONS, and the request is repeated.
+        note: which batch is settled, as the last record outside of transactions says. Compaction removes earlier ones.
     """
 
     def __init__(self, version: TransactionVersion) -> None:
@@ -111,10 +112,12 @@ class KafkaModel:
         self._producers: dict[str, _Producer] = {}
         self._late: dict[str, Outcome] = {}  # of markers
         self.log: list[Record] = []
+        self.note: BatchId | None = None
 
     def key(self) -> tuple[Any, ...]:
         """Equal for equal states."""
-        return (tuple(self.log), tuple(sorted(self._producers.items())), tuple(sorted(self._late)))
+        producers, late = tuple(sorted(self._producers.items())), tuple(sorted(self._late))
+        return (tuple(self.log), self.note, producers, late)
 
     def open_ids(self) -> tuple[str, ...]:
         """ListTransactions: open transactions of the sink and its tasks."""
@@ -225,8 +228,11 @@ class KafkaModel:
             if is_late and isinstance(record.value, Decision):
                 yield record.value
 
+    def note_settled(self, decision: Decision) -> None:
+        self.note = decision.batch
+
     def last_decision(self) -> tuple[Decision, ...]:
-        return self.decisions()[-1:]
+        return tuple(each.settled() if each.batch == self.note else each for each in self.decisions()[-1:])
 
     def outcome(self, transaction: OpenTransaction) -> Outcome:
         """Of a transaction that has records in the log."""
@@ -294,12 +300,14 @@ class DriverModel:
     Attributes:
         copied_at_once: how many transactions are copied in one of the driver.
         produced_at_once: how many records are in one request.
+        writes_notes: whether decisions are small enough for them.
         lead: the decisions after the last commit, if the next one may go on with its producer.
         planned: the decisions that it has planned its last batch with, if any.
     """
 
     copied_at_once: ClassVar[int] = 100
     produced_at_once: ClassVar[int] = 100
+    writes_notes: ClassVar[bool] = True
 
     kafka: KafkaModel
     producer: ProducerIdAndEpoch = NO_PRODUCER
@@ -307,6 +315,7 @@ class DriverModel:
     planned: Decisions | None = None
     _led: Decisions | None = None  # the lead that a commit goes on with, until its first `ReadDecisions`
     _decisions: dict[str, Decision] = field(default_factory=dict)
+    _written: Decision | None = None  # since the last `ReadDecisions`
 
     def plan(self, recover: Callable[..., Protocol[Decisions]]) -> Requests[Decisions]:
         """Carry out the protocol of a plan."""
@@ -339,11 +348,17 @@ class DriverModel:
             case ConfirmDecisions():
                 return (yield from self._confirm())
             case WriteDecision(decision):
-                return (yield from self._write((decision,)))
+                written = yield from self._write((decision,))
+                self._written = decision if written else None
+                return written
             case Commit(transactions):
                 return (yield from self._commit(transactions))
             case ReadOutcomes(transactions):
                 return (yield self.kafka.aborted, (transactions,))
+            case WriteSettled(decision, ()) if self._written == decision and self.writes_notes:
+                yield self.kafka.note_settled, (decision,)
+                self._decisions[decision.batch.series] = decision.settled()
+                return True
             case WriteSettled(decision, aborted):
                 copied, left = aborted[: self.copied_at_once], aborted[self.copied_at_once :]
                 note = replace(decision, transactions=left) if left else decision.settled()
@@ -358,6 +373,7 @@ class DriverModel:
             self.producer = yield self.kafka.init_producer, (SINK_ID,)
 
     def _read_decisions(self) -> Requests[Decisions]:
+        self._written = None
         if self._led is None:
             decisions = yield self.kafka.last_decision, ()
             self._decisions = {decision.batch.series: decision for decision in decisions}

@@ -24,7 +24,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
 )
 from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, Decisions, is_written
 from tests.unit.write.exactly_once.actors import Disturbance, Scenario
-from tests.unit.write.exactly_once.model import SINK_ID, DriverModel, Requests, Row
+from tests.unit.write.exactly_once.model import SINK_ID, DriverModel, KafkaModel, Requests, Row
 
 Mutation: TypeAlias = Callable[[Step], Protocol[Any]]
 """Yields other steps in place of a step, and returns its result."""
@@ -98,6 +98,14 @@ def settle_before_committing(_: pytest.MonkeyPatch) -> Scenario:
         return result
 
     return _scenario(mutation)
+
+
+def settle_by_a_note_of_any_decision(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    def last_decision(self: KafkaModel) -> tuple[Decision, ...]:
+        return tuple(each.settled() if self.note else each for each in self.decisions()[-1:])
+
+    monkeypatch.setattr(KafkaModel, "last_decision", last_decision)
+    return Scenario()
 
 
 def lead_on_after_another_fence(monkeypatch: pytest.MonkeyPatch) -> Scenario:
@@ -232,6 +240,7 @@ MUTANTS: dict[Mutant, str] = {
     ignore_being_fenced: "rows are visible although their batch is undecided",
     commit_before_deciding: "rows are visible although their batch is undecided",
     settle_before_committing: "rows are missing",
+    settle_by_a_note_of_any_decision: "rows are missing",
     lead_on_after_another_fence: "rows are visible twice",
     settle_in_an_epoch_of_its_own: "rows are visible twice",
     copy_nothing: "rows are missing",

@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.errors import BrokerError, DeliveryTimeoutError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.write.exactly_once import step_runner
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision
-from pyspark_kafka_meta.write.exactly_once.step_runner import MARKER_S
+from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey
+from pyspark_kafka_meta.write.exactly_once.step_runner import MARKER_S, StepRunner
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS
 from tests.partitions import T0, T1, T2
 from tests.unit.histories.commit_network import LateCoordinators
-from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
+from tests.unit.write.exactly_once.commit_scene import DECISIONS, SINK, CommitScene, micro_batch
 from tests.unit.write.writer_scene import numbered
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
@@ -188,7 +190,7 @@ def test_committer_keeps_no_lead_that_the_plan_of_the_next_batch_write_takes_ove
     scene.network.produces.clear()
     committer.commit(BatchId.of_app("app", 1), [written], 1)
 
-    assert len(scene.network.produces) == 2, "the decision and that it is settled: none is refused"
+    assert len(scene.network.produces) == 2, "the decision and the note that it is settled: none is refused"
     assert scene.rows() == [*range(12)]
 
 
@@ -221,19 +223,67 @@ def give_epoch(scene: CommitterScene, epoch: int) -> None:
     known.producer = known.producer._replace(epoch=epoch - 1)
 
 
+def deciding(scene: CommitterScene) -> tuple[StepRunner, Decision]:
+    """A driver that stands still once it has decided micro-batch 0."""
+    runner, decision = scene.committer().runner(), Decision(micro_batch(0), (scene.task(0, 0),), 1)
+    for step in (Fence(), ReadDecisions(), WriteDecision(decision)):
+        runner.run(step)
+    return runner, decision
+
+
 def test_driver_whose_epochs_are_used_up_hides_no_decision_of_another_driver(scene: CommitterScene) -> None:
-    """It stands still between its decision and the settled record, whose transaction would fence the other driver."""
+    """It stands still before its copies, whose transaction would fence the other driver."""
     give_epoch(scene, LAST_EPOCHS - 1)
-    still, other = scene.committer().runner(), scene.long_lived_committer()
-    for step in (Fence(), ReadDecisions()):
-        still.run(step)
-    first = Decision(micro_batch(0), (scene.task(0, 0),), 1)
-    assert still.run(WriteDecision(first))
+    (still, first), other = deciding(scene), scene.long_lived_committer()
     other.commit(micro_batch(0), [], 1)
     other.commit(micro_batch(1), [scene.task(1, 6)], 1)
 
-    assert still.run(WriteSettled(first, ())) is False
+    assert still.run(WriteSettled(first, first.transactions)) is False
     assert other.plan().decisions[STREAM].batch == micro_batch(1)
+
+
+@pytest.mark.parametrize("marker_s", [0.0, 10.0])
+def test_late_note_of_a_fenced_driver_settles_its_own_decision_alone(marker_s: float, scene: CommitterScene) -> None:
+    """It comes before the marker of the next decision, or after it."""
+    scene.cluster.coordinators = LateCoordinators(scene.cluster, scene.clock, lambda: marker_s)
+    (still, first), other = deciding(scene), scene.long_lived_committer()
+    other.commit(micro_batch(0), [], 1)
+    other.commit(micro_batch(1), [scene.task(1, 6)], 1)
+    assert still.run(WriteSettled(first, ())) is True
+    scene.clock.sleep(2 * marker_s)
+    read = scene.committer().decisions.read()[STREAM]
+    assert (read.batch, read.is_settled) == (micro_batch(1), True)
+
+    decided = Decision(micro_batch(2), (scene.task(2, 12),), 1)
+    runner = scene.committer().runner()
+    for step in (Fence(), ReadDecisions(), WriteDecision(decided)):
+        runner.run(step)
+    still.run(WriteSettled(first, ()))
+    scene.clock.sleep(2 * marker_s)
+    assert not scene.committer().decisions.read()[STREAM].is_settled
+
+
+def test_note_that_is_not_acknowledged_fails_the_query_which_goes_on_after_a_restart(scene: CommitterScene) -> None:
+    runner, decision = deciding(scene)
+    error = scene.cluster.produce_error
+    scene.monkeypatch.setattr(scene.cluster, "produce_error", lambda *_: int(ErrorCode.not_enough_replicas))
+    with pytest.raises(DeliveryTimeoutError) as raised:
+        runner.run(WriteSettled(decision, ()))
+    assert str(raised.value).startswith(
+        "the note that micro-batch 0 of query query is settled was not acknowledged: kafkameta-decisions-0 did not"
+    )
+    assert str(raised.value).endswith("; then start the query again: it goes on from there")
+    scene.monkeypatch.setattr(scene.cluster, "produce_error", error)
+    assert scene.committer().recover()[STREAM].is_settled
+    assert scene.rows() == [*range(6)]
+
+
+def test_large_decision_is_replaced_once_it_is_settled(scene: CommitterScene) -> None:
+    """Each reader would parse it."""
+    scene.monkeypatch.setattr(step_runner, "NOTED_SPANS", 2)
+    scene.committer().commit(micro_batch(0), [scene.task(0, 0)])
+    keys = [key for batch in scene.cluster.logs[DECISIONS] for key in scene.keys(batch)]
+    assert keys == [RecordKey(SINK, STREAM)] * 2
 
 
 @pytest.mark.parametrize("epoch", range(LAST_EPOCHS - 6, LAST_EPOCHS))

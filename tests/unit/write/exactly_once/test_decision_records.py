@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from pyspark_kafka_meta.write.exactly_once.decision_records import (
     RecordKey,
     confirming_record,
     joined,
+    settled_note,
 )
 from tests.unit.write.exactly_once.commit_scene import SINK, micro_batch, transactions_of
 
@@ -70,6 +72,15 @@ def test_batch_that_an_earlier_release_has_settled_had_an_unknown_number_of_rows
 def test_confirming_record_is_none_of_a_decision() -> None:
     key, value = confirming_record(SINK)
     assert (RecordKey.parse(key), value) == (None, None)
+
+
+def test_note_names_its_decision_in_a_key_that_earlier_releases_ignore() -> None:
+    key, value = settled_note(SINK, decision())
+    assert json.loads(key) == [SINK, "stream", "settled"], "they look for a string, or two strings and a number"
+    assert RecordKey.parse(key) == KEY._replace(is_note=True)
+    assert value == settled_note(SINK, decision().settled())[1]
+    later = [replace(decision(), time_ms=1), replace(decision(), batch=micro_batch(5))]
+    assert all(settled_note(SINK, each)[1] != value for each in later)
 
 
 def test_large_decision_is_cut_into_records_that_a_topic_takes_by_default() -> None:

@@ -72,6 +72,7 @@ def test_a_late_end_of_a_transaction_ends_no_copies(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(KafkaModel, "end_again", counted)
     monkeypatch.setattr(DriverModel, "produced_at_once", 1)
+    monkeypatch.setattr(DriverModel, "writes_notes", False)  # two transactions in one epoch: decision, settled
     disturbances = frozenset({Disturbance.LATE, Disturbance.TIME_OUT, Disturbance.CRASH})
     found = explore(Scenario(V1, batches=1, rows=2, disturbances=disturbances), disturbances=3)
 
