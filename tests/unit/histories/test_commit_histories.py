@@ -11,7 +11,7 @@ from tests.unit.histories.commit_checks import violations
 from tests.unit.histories.commit_history import CommitHistory
 from tests.unit.histories.commit_mutants import MUTANTS, RARE, Mutant
 
-MUTANT_SEEDS = 300
+MUTANT_SEEDS = 600
 
 
 @pytest.mark.parametrize("seeds", [*blocks(0, 100), *blocks(1_000, 5_000, SLOW)])
