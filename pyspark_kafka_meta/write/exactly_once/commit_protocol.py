@@ -31,7 +31,7 @@ all decisions until another driver fences it: the first Fence and ReadDecisions 
 | undecided | none | invisible; each transaction may be aborted | `WriteDecision`, or `AbortOpen` |
 | decided | names all transactions | visible, invisible, or aborted by a broker | `WriteSettled` |
 | partly copied | names what is left to copy | all others are visible | `WriteSettled` |
-| settled | is noted, or names none | visible | the next decision of its series |
+| settled | is noted as settled, or names none | visible | the next decision of its series |
 
 A step may be repeated: a driver that dies within a step, or sees no response, repeats it in its next run. Races: what
 happens without a guard, and the guard. A and B are drivers of the same sink.

@@ -19,8 +19,8 @@ format.
 
 A settled decision replaces the decision, or a note says that all its transactions are committed. A note is in no
 transaction. It has a key of its own, and names the decision, so that a late note of a driver that was fenced settles no
-later decision. It may replace the note of a later one, which is then settled again, and so do releases that ignore
-notes, as long as the markers are in the log.
+later decision. After compaction, a late note may have replaced that of a later decision. This decision is then settled
+again, as by releases that ignore notes, for which the markers of its transactions must still be in the log.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -58,9 +59,9 @@ COPY_SHARE = 0.5
 MARKER_S, MARKER_PAUSE_S = 0.2, 0.02
 """Maximum wait for the marker of a decision, and the pause between two reads. Without it, the plan after a commit would
 take over the lead from the committer."""
-NOTED_SPANS = 10_000
-"""Partitions of all transactions of a decision that is settled by a note. A larger one is replaced, because each reader
-would parse it."""
+MAX_NOTED_SPANS = 10_000
+"""Of all transactions of a decision that is settled by a note, and stays. Each reader parses it: a larger one is
+replaced."""
 MAX_NAMED = 10
 """Transactions in a log line."""
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
@@ -213,7 +214,7 @@ class StepRunner:
         """Result of `WriteSettled`. A note is for the driver's own decision: after a `Fence`, the settled decision also
         shows that no other driver has decided anything (race 6)."""
         is_own = self._written.get(decision.batch.series) == decision
-        if aborted or not is_own or sum(len(each.written) for each in decision.transactions) > NOTED_SPANS:
+        if aborted or not is_own or sum(len(each.written) for each in decision.transactions) > MAX_NOTED_SPANS:
             written = self._write_decision(decision, aborted)
             if written is None:
                 return False
@@ -222,7 +223,8 @@ class StepRunner:
         options = replace(self._producer_options, idempotent=False)  # without a producer id: to repeat it does no harm
         writer = TaskWriter(self._client, options, _COLUMNS, self._topic)
         note = settled_note(self._plan.transactional_id, decision)
-        self._write_records(writer, [note], f"the note that {decision.batch} is settled")
+        with _advising(what := f"the note that {decision.batch} is settled"):
+            self._write_records(writer, [note], what)
         self._written[decision.batch.series] = decision.settled()
         return True
 
@@ -235,7 +237,8 @@ class StepRunner:
             return False
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=producer)
-            offset = self._write_records(writer, records(writer), what)
+            with _advising(what):
+                offset = self._write_records(writer, records(writer), what)
             if not self._decisions.is_unchanged_until(offset, self._written):
                 producer.abort()
                 return False
@@ -254,10 +257,6 @@ class StepRunner:
         """Returns the offset of a record."""
         try:
             return writer.write(map(_row, records))[self._decisions.partition][-1].from_offset
-        except DeliveryTimeoutError as error:
-            raise DeliveryTimeoutError(
-                f"{what} was not acknowledged: {error}; then start the query again: it goes on from there"
-            ) from None
         except RecordTooLargeError:
             raise RecordTooLargeError(
                 f"{what} cannot be written, because topic {self._topic} refuses records of its size: raise "
@@ -323,6 +322,17 @@ class StepRunner:
             logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
             return guessed
         return tasks_of_sink(listed, self._plan.transactional_id)
+
+
+@contextmanager
+def _advising(what: str) -> Iterator[None]:
+    """Add to the error of records that were not acknowledged what was to be written, and what to do next."""
+    try:
+        yield
+    except DeliveryTimeoutError as error:
+        raise DeliveryTimeoutError(
+            f"{what} was not written: {error}; then start the query again: it goes on from there"
+        ) from None
 
 
 def _row(record: Record) -> pa.RecordBatch:

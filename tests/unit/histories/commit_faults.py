@@ -30,7 +30,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, TransactionVersion
 from tests.unit.fake_cluster import StoredBatch
 from tests.unit.fake_coordinators import ONGOING
 from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
@@ -170,7 +170,7 @@ class CommitFaults:
 def replaced(log: Sequence[StoredBatch], cleaned: Sequence[StoredBatch]) -> set[int]:
     """The base offsets of those batches that have no record which is the last of its key among them."""
     removed: set[int] = set()
-    aborted: dict[int, bool] = {}  # whether the later transaction, by producer id; notes are in none
+    aborted = {NO_PRODUCER.producer_id: False}  # whether the later transaction was, by producer id; notes are in none
     later: set[bytes] = set()  # keys
     offsets = {batch.base_offset for batch in cleaned}
     for batch in reversed(log):
@@ -180,7 +180,7 @@ def replaced(log: Sequence[StoredBatch], cleaned: Sequence[StoredBatch]) -> set[
         elif batch.base_offset in offsets:
             fetched = FetchedRecords(DECISIONS, batch.data, [header], 0, 2**62)
             keys = {key for rows in decode([fetched], ["key"]) for key in rows["key"].to_pylist()}
-            if aborted.get(header.producer_id) or keys <= later:
+            if aborted[header.producer_id] or keys <= later:
                 removed.add(batch.base_offset)
             else:
                 later |= keys

@@ -361,8 +361,8 @@ class DriverModel:
                 return True
             case WriteSettled(decision, aborted):
                 copied, left = aborted[: self.copied_at_once], aborted[self.copied_at_once :]
-                note = replace(decision, transactions=left) if left else decision.settled()
-                return (yield from self._write((*self.kafka.rows_of(copied), note))) and (note.is_settled or note)
+                after = replace(decision, transactions=left) if left else decision.settled()
+                return (yield from self._write((*self.kafka.rows_of(copied), after))) and (after.is_settled or after)
             case AbortOpen():
                 yield from self._abort_open()
         return None

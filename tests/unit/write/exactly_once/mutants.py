@@ -156,16 +156,16 @@ def copy_in_a_transaction_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Scenari
     return Scenario(disturbances=frozenset({Disturbance.TIME_OUT, Disturbance.CRASH}))
 
 
-def copy_in_parts_without_a_note(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+def copy_in_parts_without_a_decision(monkeypatch: pytest.MonkeyPatch) -> Scenario:
     write = DriverModel._write
 
-    def write_no_note(self: DriverModel, values: tuple[Row | Decision, ...]) -> Requests[bool]:
-        *rows, note = values
-        is_left = isinstance(note, Decision) and not note.is_settled
+    def write_rows_alone(self: DriverModel, values: tuple[Row | Decision, ...]) -> Requests[bool]:
+        *rows, decision = values
+        is_left = isinstance(decision, Decision) and not decision.is_settled
         return (yield from write(self, tuple(rows) if rows and is_left else values))
 
     monkeypatch.setattr(DriverModel, "copied_at_once", 1)
-    monkeypatch.setattr(DriverModel, "_write", write_no_note)
+    monkeypatch.setattr(DriverModel, "_write", write_rows_alone)
     disturbances = frozenset({Disturbance.TIME_OUT, Disturbance.CRASH})
     return Scenario(batches=1, tasks=2, disturbances=disturbances)
 
@@ -246,7 +246,7 @@ MUTANTS: dict[Mutant, str] = {
     copy_nothing: "rows are missing",
     copy_without_reading_outcomes: "rows are visible twice",
     copy_in_a_transaction_of_its_own: "rows are visible twice",
-    copy_in_parts_without_a_note: "rows are visible twice",
+    copy_in_parts_without_a_decision: "rows are visible twice",
     copy_without_reading_again: "rows are visible twice",
     copy_in_the_epoch_of_the_decision: "rows are visible twice",
     begin_before_settling: "rows are visible out of order",

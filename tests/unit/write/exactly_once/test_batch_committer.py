@@ -270,7 +270,7 @@ def test_note_that_is_not_acknowledged_fails_the_query_which_goes_on_after_a_res
     with pytest.raises(DeliveryTimeoutError) as raised:
         runner.run(WriteSettled(decision, ()))
     assert str(raised.value).startswith(
-        "the note that micro-batch 0 of query query is settled was not acknowledged: kafkameta-decisions-0 did not"
+        "the note that micro-batch 0 of query query is settled was not written: kafkameta-decisions-0 did not"
     )
     assert str(raised.value).endswith("; then start the query again: it goes on from there")
     scene.monkeypatch.setattr(scene.cluster, "produce_error", error)
@@ -280,7 +280,7 @@ def test_note_that_is_not_acknowledged_fails_the_query_which_goes_on_after_a_res
 
 def test_large_decision_is_replaced_once_it_is_settled(scene: CommitterScene) -> None:
     """Each reader would parse it."""
-    scene.monkeypatch.setattr(step_runner, "NOTED_SPANS", 2)
+    scene.monkeypatch.setattr(step_runner, "MAX_NOTED_SPANS", 2)
     scene.committer().commit(micro_batch(0), [scene.task(0, 0)])
     keys = [key for batch in scene.cluster.logs[DECISIONS] for key in scene.keys(batch)]
     assert keys == [RecordKey(SINK, STREAM)] * 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import BrokerError, RecordTooLargeError, TransactionTimeoutError
+from pyspark_kafka_meta.errors import BrokerError, DeliveryTimeoutError, RecordTooLargeError, TransactionTimeoutError
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
@@ -128,6 +128,21 @@ def test_copies_that_a_partition_holds_up_name_the_topics_to_look_at(scene: Comm
     ) as raised:
         runner.carry_out(recover())
     assert "kafka.transaction.timeout.ms" not in str(raised.value)
+
+
+def test_copies_that_are_not_acknowledged_leave_the_query_to_be_started_again(scene: CommitScene) -> None:
+    timed_out(scene)
+    refuse(scene, T1, ErrorCode.not_enough_replicas)
+
+    with pytest.raises(
+        DeliveryTimeoutError,
+        match=r"^the decision of micro-batch 0 .* was not written: t-1 did not acknowledge copies of 2 records .*; "
+        "then start the query again: it goes on from there$",
+    ):
+        scene.committer().recover()
+    scene.monkeypatch.undo()
+    assert scene.committer().recover()[STREAM].is_settled
+    assert visible(scene) == EXPECTED
 
 
 def test_copies_older_than_their_topic_allows_name_topic_and_setting(scene: CommitScene) -> None:

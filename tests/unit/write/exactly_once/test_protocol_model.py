@@ -48,8 +48,8 @@ def test_records_that_are_copied_in_several_transactions_are_visible_exactly_onc
     parts, write = list[Decision](), DriverModel._write
 
     def counted(self: DriverModel, values: tuple[Row | Decision, ...]) -> Requests[bool]:
-        *rows, note = values
-        parts.extend([note] if rows and isinstance(note, Decision) and not note.is_settled else [])
+        *rows, decision = values
+        parts.extend([decision] if rows and isinstance(decision, Decision) and not decision.is_settled else [])
         return (yield from write(self, values))
 
     monkeypatch.setattr(DriverModel, "copied_at_once", 1)
