@@ -153,7 +153,9 @@ def theirs(value: Any, schema: AvroSchema) -> Any:
         case Array(items):
             return [theirs(item, items) for item in value]
         case Map(values):
-            return [(bytes.fromhex(key).decode(), theirs(item, values)) for key, item in value]
+            entries = [(bytes.fromhex(key).decode(), theirs(item, values)) for key, item in value]
+            last = {key: number for number, (key, _) in enumerate(entries)}  # counts, as in a HashMap
+            return [entry for number, entry in enumerate(entries) if last[entry[0]] == number]
         case Primitive() | Fixed():
             return _scalar(value, schema)
     return value
