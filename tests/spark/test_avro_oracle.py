@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.avro_columns import BAD_BOOLEAN, BAD_INT, BAD_TEXT, BAD_UNIT
-from pyspark_kafka_meta.formats.avro_cursor import BAD_SIZE, BAD_VARINT, TRAILING_BYTES
+from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, BAD_SIZE, BAD_VARINT, TRAILING_BYTES
 from pyspark_kafka_meta.formats.avro_decimals import BAD_DECIMAL
 from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
 from pyspark_kafka_meta.formats.avro_schema import arrow_type, is_nullable, parse_avro
@@ -41,6 +41,7 @@ STRICTER = {
     BAD_INT: "the lowest 32 bits",
     BAD_VARINT: "the lowest 64 bits",
     BAD_SIZE: "sizes of blocks are not looked at",
+    BAD_COUNT: "-2**63 items end an array, and items without bytes may be any number",
     BAD_DECIMAL: "left to who uses the bytes",
     BAD_UNIT: "units are not converted",
     "the writer": "times and decimals are numbers and bytes; and an empty array has no items that do not fit",
