@@ -9,6 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from pyspark_kafka_meta.formats.avro_columns import BAD_BOOLEAN, BAD_INT, BAD_TE
 from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, BAD_SIZE, BAD_VARINT, TRAILING_BYTES
 from pyspark_kafka_meta.formats.avro_decimals import BAD_DECIMAL
 from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
-from pyspark_kafka_meta.formats.avro_schema import arrow_type, is_nullable, parse_avro
+from pyspark_kafka_meta.formats.avro_schema import AvroSchema, arrow_type, is_nullable, parse_avro
 from pyspark_kafka_meta.formats.values import Decoded
 from tests.spark.avro_oracle import Answer, Question, Read, has_compiler, ours, read_with_java, spark_types, theirs
 from tests.spark.avro_wild_pairs import WildPair
@@ -184,8 +185,13 @@ def test_damaged_values_are_faults_or_those_of_java(kind: type[SchemaPair]) -> N
 
 @pytest.mark.parametrize("kind", [SchemaPair, WildPair])
 def test_types_are_those_of_spark(kind: type[SchemaPair]) -> None:
-    readers = [json.dumps(kind(seed).reader) for seed in range(PAIRS)]
-    schemas = [parse_avro(reader) for reader in readers]
+    parsed: dict[str, AvroSchema] = {}
+    for seed in range(PAIRS):
+        with suppress(ValueSchemaError):  # some wild schemas define a type twice: no pair with them is compared above
+            reader = json.dumps(kind(seed).reader)
+            parsed[reader] = parse_avro(reader)
+    readers, schemas = [*parsed], [*parsed.values()]
+    assert len(readers) > 0.9 * PAIRS
     given = [json.loads(from_arrow_type(arrow_type(schema), prefer_timestamp_ntz=True).json()) for schema in schemas]
 
     expected = [(without_known_differences(kind), nullable) for kind, nullable in spark_types(readers)]
