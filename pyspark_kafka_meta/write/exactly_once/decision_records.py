@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan
@@ -37,6 +37,8 @@ from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision
 FORMAT, PARTS_FORMAT = 1, 2
 """Of a whole decision, and of the record that counts parts."""
 PART_BYTES = 1_000_000
+NOTE: Final = "settled"
+"""In place of a part's number, in the key of the note."""
 MESSAGE_BYTES = 1_048_588
 """Kafka's default of max.message.bytes. A part fits, with its key and the header of its batch."""
 
@@ -46,12 +48,11 @@ Record: TypeAlias = tuple[bytes, bytes | None]
 
 
 class RecordKey(NamedTuple):
-    """The key of a record: of a decision, of its part with this number, or of the note that it is settled."""
+    """The key of a record: of a decision, of its part with this number, or of the note that it is settled (`NOTE`)."""
 
     transactional_id: str
     series: str
-    part: int | None = None
-    is_note: bool = False
+    part: int | Literal["settled"] | None = None
 
     @classmethod
     def parse(cls, key: bytes | None) -> RecordKey | None:
@@ -60,15 +61,12 @@ class RecordKey(NamedTuple):
             match json.loads(key or b""):
                 case [str(transactional_id), str(series)]:
                     return cls(transactional_id, series)
-                case [str(transactional_id), str(series), "settled"]:
-                    return cls(transactional_id, series, is_note=True)
-                case [str(transactional_id), str(series), int(part)]:
+                case [str(transactional_id), str(series), (int() | "settled") as part]:
                     return cls(transactional_id, series, part)
         return None
 
     def to_json(self) -> bytes:
-        last = ["settled"] if self.is_note else [] if self.part is None else [self.part]
-        return json.dumps([self.transactional_id, self.series, *last]).encode()
+        return json.dumps(self[:2] if self.part is None else self).encode()
 
 
 def confirming_record(transactional_id: str) -> Record:
@@ -80,7 +78,7 @@ def settled_note(transactional_id: str, decision: Decision) -> tuple[bytes, byte
     """The record which says that all transactions of this decision are committed."""
     batch = decision.batch
     named = json.dumps([batch.owner, batch.version, decision.time_ms]).encode()
-    return RecordKey(transactional_id, batch.series, is_note=True).to_json(), named
+    return RecordKey(transactional_id, batch.series, NOTE).to_json(), named
 
 
 def decision_records(transactional_id: str, decision: Decision) -> Iterator[tuple[bytes, bytes]]:

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marke
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, is_other_topic
 from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions
-from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, RecordKey, joined, settled_note
+from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, NOTE, RecordKey, joined, settled_note
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 
 logger = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class DecisionsTopic:
 
     def _take(self, records: Records) -> None:
         """Take the decisions of a committed transaction."""
-        for key in [key for key in records if key.part is None and not key.is_note]:
+        for key in [key for key in records if key.part is None]:
             try:
                 decision = joined(key, records)
             except (TypeError, ValueError, KeyError) as error:
@@ -218,7 +218,7 @@ class DecisionsTopic:
                 self._settle(of, self._notes.pop(of, set()))
 
     def _take_notes(self, records: Records) -> None:
-        for key in [key for key in records if key.is_note]:
+        for key in [key for key in records if key.part == NOTE]:
             of = key.transactional_id, key.series
             self._notes.setdefault(of, set()).add(records[key])
             self._settle(of, {records[key]})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition
 from pyspark_kafka_meta.model import (
     OpenTransaction,
     ProducerIdAndEpoch,
@@ -73,6 +74,15 @@ class CommitScene(WriterScene):
         opened = producer.opened(self.write_in(producer, numbered(6, start=start)))
         assert opened is not None
         return opened
+
+    def refuse(self, partition: TopicPartition, code: int) -> None:
+        """Every Produce to this partition fails, until `monkeypatch` is undone."""
+        error = self.cluster.produce_error
+
+        def refused(node_id: int, request: ProducePartition) -> int:
+            return int(code) if request.partition == partition else error(node_id, request)
+
+        self.monkeypatch.setattr(self.cluster, "produce_error", refused)
 
     def compact(self, until: int | None = None) -> None:
         """Remove the batches of decisions whose keys all have later records, as the log cleaner does with the records

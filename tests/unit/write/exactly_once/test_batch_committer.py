@@ -254,10 +254,7 @@ def test_late_note_of_a_fenced_driver_settles_its_own_decision_alone(marker_s: f
     read = scene.committer().decisions.read()[STREAM]
     assert (read.batch, read.is_settled) == (micro_batch(1), True)
 
-    decided = Decision(micro_batch(2), (scene.task(2, 12),), 1)
-    runner = scene.committer().runner()
-    for step in (Fence(), ReadDecisions(), WriteDecision(decided)):
-        runner.run(step)
+    assert scene.committer().decide(micro_batch(2), [scene.task(2, 12)])
     still.run(WriteSettled(first, ()))
     scene.clock.sleep(2 * marker_s)
     assert not scene.committer().decisions.read()[STREAM].is_settled
@@ -265,15 +262,14 @@ def test_late_note_of_a_fenced_driver_settles_its_own_decision_alone(marker_s: f
 
 def test_note_that_is_not_acknowledged_fails_the_query_which_goes_on_after_a_restart(scene: CommitterScene) -> None:
     runner, decision = deciding(scene)
-    error = scene.cluster.produce_error
-    scene.monkeypatch.setattr(scene.cluster, "produce_error", lambda *_: int(ErrorCode.not_enough_replicas))
+    scene.refuse(DECISIONS, ErrorCode.not_enough_replicas)
     with pytest.raises(DeliveryTimeoutError) as raised:
         runner.run(WriteSettled(decision, ()))
     assert str(raised.value).startswith(
         "the note that micro-batch 0 of query query is settled was not written: kafkameta-decisions-0 did not"
     )
     assert str(raised.value).endswith("; then start the query again: it goes on from there")
-    scene.monkeypatch.setattr(scene.cluster, "produce_error", error)
+    scene.monkeypatch.undo()
     assert scene.committer().recover()[STREAM].is_settled
     assert scene.rows() == [*range(6)]
 

@@ -9,9 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import BrokerError, DeliveryTimeoutError, RecordTooLargeError, TransactionTimeoutError
-from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
-from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
+from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import WriteSettled, recover
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
@@ -46,16 +45,6 @@ def read_slowly(scene: CommitScene) -> None:
             yield fetched
 
     scene.monkeypatch.setattr(LogReader, "batches", slow)
-
-
-def refuse(scene: CommitScene, partition: TopicPartition, code: int) -> None:
-    """Every Produce to this partition fails."""
-    error = scene.cluster.produce_error
-
-    def refused(node_id: int, request: ProducePartition) -> int:
-        return int(code) if request.partition == partition else error(node_id, request)
-
-    scene.monkeypatch.setattr(scene.cluster, "produce_error", refused)
 
 
 def visible(scene: CommitScene) -> list[int]:
@@ -118,7 +107,7 @@ def test_driver_that_dies_before_its_part_of_the_copies_is_committed_leaves_noth
 
 def test_copies_that_a_partition_holds_up_name_the_topics_to_look_at(scene: CommitScene) -> None:
     timed_out(scene)
-    refuse(scene, T1, ErrorCode.not_enough_replicas)
+    scene.refuse(T1, ErrorCode.not_enough_replicas)
     runner = scene.committer().runner()
     runner.timeout_ms = 100_000
 
@@ -132,7 +121,7 @@ def test_copies_that_a_partition_holds_up_name_the_topics_to_look_at(scene: Comm
 
 def test_copies_that_are_not_acknowledged_leave_the_query_to_be_started_again(scene: CommitScene) -> None:
     timed_out(scene)
-    refuse(scene, T1, ErrorCode.not_enough_replicas)
+    scene.refuse(T1, ErrorCode.not_enough_replicas)
 
     with pytest.raises(
         DeliveryTimeoutError,
@@ -147,7 +136,7 @@ def test_copies_that_are_not_acknowledged_leave_the_query_to_be_started_again(sc
 
 def test_copies_older_than_their_topic_allows_name_topic_and_setting(scene: CommitScene) -> None:
     timed_out(scene)
-    refuse(scene, T2, ErrorCode.invalid_timestamp)
+    scene.refuse(T2, ErrorCode.invalid_timestamp)
 
     with pytest.raises(BrokerError) as raised:
         scene.committer().recover()

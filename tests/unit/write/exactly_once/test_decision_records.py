@@ -12,6 +12,7 @@ from pyspark_kafka_meta.write.exactly_once import decision_records
 from pyspark_kafka_meta.write.exactly_once.decision import Decision
 from pyspark_kafka_meta.write.exactly_once.decision_records import (
     MESSAGE_BYTES,
+    NOTE,
     PART_BYTES,
     RecordKey,
     confirming_record,
@@ -77,7 +78,7 @@ def test_confirming_record_is_none_of_a_decision() -> None:
 def test_note_names_its_decision_in_a_key_that_earlier_releases_ignore() -> None:
     key, value = settled_note(SINK, decision())
     assert json.loads(key) == [SINK, "stream", "settled"], "they look for a string, or two strings and a number"
-    assert RecordKey.parse(key) == KEY._replace(is_note=True)
+    assert RecordKey.parse(key) == KEY._replace(part=NOTE)
     assert value == settled_note(SINK, decision().settled())[1]
     later = [replace(decision(), time_ms=1), replace(decision(), batch=micro_batch(5))]
     assert all(settled_note(SINK, each)[1] != value for each in later)
