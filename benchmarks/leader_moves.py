@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 
-from confluent_kafka import ElectionType
+from confluent_kafka import TopicPartition as Partition
 
 from benchmarks.delays import CALM_S, LEAD_S, Move
 from benchmarks.followers import Feed
@@ -46,7 +46,7 @@ class Stage:
         partition = number % PARTITIONS
         leader = self._probe.leaders(self._kafka.broker_ids)[partition]
         reassign(self._kafka, self._topic, partition, self._replicas(self._kafka.broker_ids.index(leader) + 1))
-        election = partial(elect, self._kafka, ElectionType.PREFERRED, self._topic, partition)
+        election = partial(elect, self._kafka, [Partition(self._topic, partition)])
         return self._move(ELECTION, {partition}, election, ousted=leader)
 
     def kill(self, number: int) -> Move:
@@ -57,8 +57,7 @@ class Stage:
         move = self._move(KILL, partitions, partial(self._kafka.kill, victim), ousted=victim)
         self._kafka.restore()
         self._wait_for(lambda: in_sync(self._kafka, self._topic, len(self._kafka.broker_ids)))
-        for partition in partitions:
-            elect(self._kafka, ElectionType.PREFERRED, self._topic, partition)
+        elect(self._kafka, [Partition(self._topic, partition) for partition in partitions])
         time.sleep(AFTERMATH_S)
         return move
 

@@ -24,7 +24,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from confluent_kafka import ElectionType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,7 +33,7 @@ from benchmarks.harness import argument_parser, report, spark_session
 from benchmarks.processes import kill_workers, resident_mb
 from benchmarks.topics import new_topic
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.kafka.cluster_tools import admin, in_sync, poll_until
+from tests.kafka.cluster_tools import elect, in_sync, poll_until
 
 KINDS = ("kill -9", "hang", "SIGTERM", "election")
 WORKERS = "kill -9 of workers"
@@ -107,8 +106,7 @@ def inflict(kafka: LocalKafka, topics: Collection[str], kind: str, broker_id: in
             kill_workers()
             time.sleep(WORKERS_DIE_EVERY_S)
     elif kind == "election":
-        client = admin(kafka)  # which must live until it has the response
-        client.elect_leaders(ElectionType.PREFERRED, None).result(60)
+        elect(kafka, None)
     else:
         _let_fail(kafka, kind, broker_id)
         poll_until(lambda: all(in_sync(kafka, topic, len(kafka.broker_ids)) for topic in topics), HEALTHY_TIMEOUT_S)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
-from confluent_kafka import ElectionType
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AclBinding, AdminClient, NewTopic
 from kio.schema.alter_client_quotas.v0 import request as quotas
@@ -34,6 +34,7 @@ ALTER_PARTITION_REASSIGNMENTS = Api("alter_partition_reassignments", 45, 0, 0)
 DESCRIBE_ACLS = Api("describe_acls", 29, 2, 2)
 UPDATE_FEATURES = Api("update_features", 57, 1, 1)
 UPGRADE, SAFE_DOWNGRADE = i8(1), i8(2)
+ELECTION_MS = 10_000
 POLL_S = 0.1
 TIMEOUT_S = 30
 """Of a request."""
@@ -100,9 +101,9 @@ def is_readable(bootstrap_servers: str, topic: str) -> bool:
     return log_ends(bootstrap_servers, topic, read_committed=True) == log_ends(bootstrap_servers, topic)
 
 
-def admin(cluster: LocalKafka) -> AdminClient:
+def admin(cluster: LocalKafka, **config: int) -> AdminClient:
     """Keep the client in a variable: its requests are cancelled when it is collected."""
-    return AdminClient({"bootstrap.servers": cluster.admin_servers, "log_level": 0})
+    return AdminClient({"bootstrap.servers": cluster.admin_servers, "log_level": 0, **config})
 
 
 def create_topic(
@@ -135,17 +136,32 @@ def in_sync(cluster: LocalKafka, topic: str, replicas: int) -> bool:
     return all(len(partition.isrs) == replicas for partition in partitions.values())
 
 
-def leads_once_elected(cluster: LocalKafka, topic: str, partition: int) -> int:
-    """Hold a preferred election and return the leader after it. Call again if another replica leads: the preferred
-    replica may not have been in sync yet."""
-    elect(cluster, ElectionType.PREFERRED, topic, partition)
-    return int(partition_state(cluster, topic, partition).leader)
+def elect_leader(
+    cluster: LocalKafka,
+    topic: str,
+    partition: int,
+    leader: int,
+    kind: ElectionType = ElectionType.PREFERRED,
+) -> None:
+    """Hold elections until this replica leads: the first ones fail while it is not in sync yet."""
+
+    def leads() -> bool:
+        elect(cluster, [Partition(topic, partition)], kind)
+        return bool(partition_state(cluster, topic, partition).leader == leader)
+
+    poll_until(leads)
 
 
-def elect(cluster: LocalKafka, kind: ElectionType, topic: str, partition: int) -> None:
-    """Hold an election. An election that keeps the leader is no error."""
-    client = admin(cluster)
-    client.elect_leaders(kind, [Partition(topic, partition)]).result(60)
+def elect(cluster: LocalKafka, partitions: list[Partition] | None, kind: ElectionType = ElectionType.PREFERRED) -> None:
+    """Hold an election in these partitions, or in all. It may keep the leader, or not end in time.
+
+    A controller with ZooKeeper responds when its metadata names the elected leader (DelayedElectLeader in Kafka). It
+    never does if that one has lost its session meanwhile.
+    """
+    # elect_leaders refuses its own time limits: SystemError in confluent-kafka 2.16.1.
+    client = admin(cluster, **{"socket.timeout.ms": ELECTION_MS})
+    with suppress(KafkaException):
+        client.elect_leaders(kind, partitions).result(TIMEOUT_S)
 
 
 def reassign(cluster: LocalKafka, topic: str, partition: int, replicas: Sequence[int]) -> None:

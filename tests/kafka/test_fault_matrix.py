@@ -16,7 +16,7 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from tests.kafka.checker import leaders_learned
-from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected
+from tests.kafka.cluster_tools import create_topic, elect_leader, in_sync
 from tests.kafka.harness import BATCH_DEADLINE_S, Stage, Stream
 
 pytestmark = pytest.mark.kafka
@@ -123,7 +123,7 @@ def test_r15_a_broker_that_comes_back_on_another_port(
         breakable_kafka.start(mover, port=0)
         breakable_kafka.wait_until_up()
         scene.wait_for(lambda: in_sync(breakable_kafka, topic, 3))
-        scene.wait_for(lambda: leads_once_elected(breakable_kafka, topic, 0) == mover)
+        elect_leader(breakable_kafka, topic, 0, mover)
         scene.read_on()
     scene.assert_invariants()
     known = scene.stream.reader_client.cache.snapshot.brokers[mover].address

@@ -22,7 +22,7 @@ from tests.kafka.cluster_tools import (
     all_brokers_know,
     create_topic,
     delete_topic,
-    elect,
+    elect_leader,
     in_sync,
     poll_until,
     topic_on_each_broker,
@@ -210,12 +210,7 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     wait_for(lambda: leader_of(topic, 0) == -1)
     breakable_kafka.start(second)
     breakable_kafka.wait_until_up()
-
-    def elected() -> bool:
-        elect(breakable_kafka, ElectionType.UNCLEAN, topic, 0)
-        return bool(leader_of(topic, 0) == second)
-
-    wait_for(elected)
+    elect_leader(breakable_kafka, topic, 0, second, ElectionType.UNCLEAN)
 
     assert produce(topic, numbers(20, 30, "new-")) == list(range(20, 30))
     with ThreadPoolExecutor() as pool:  # each read waits before it reports data loss
@@ -264,12 +259,7 @@ def test_r12_an_unclean_election_onto_a_log_that_went_its_own_way(
         wait_for(lambda: leader_of(topic, 0) == -1)
         breakable_kafka.start(new)
         breakable_kafka.wait_until_up()
-
-        def elected() -> bool:
-            elect(breakable_kafka, ElectionType.UNCLEAN, topic, 0)
-            return bool(leader_of(topic, 0) == new)
-
-        wait_for(elected)
+        elect_leader(breakable_kafka, topic, 0, new, ElectionType.UNCLEAN)
 
     produce(topic, numbers(0, 12, "kept-"))
     for stream in (strict, lenient):

@@ -12,7 +12,7 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.read.planning import offset_planner
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import leaders_learned
-from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected, reassign
+from tests.kafka.cluster_tools import create_topic, elect_leader, in_sync, reassign
 from tests.kafka.harness import Stage
 
 pytestmark = pytest.mark.kafka
@@ -37,7 +37,7 @@ def test_r6_preferred_elections_one_after_the_other(breakable_kafka: LocalKafka,
     with stage(topic, partitions=1) as scene:
         for leader in turns:
             reassign(breakable_kafka, topic, 0, [leader, *(broker for broker in (first, *others) if broker != leader)])
-            wait_for(lambda leader=leader: leads_once_elected(breakable_kafka, topic, 0) == leader)
+            elect_leader(breakable_kafka, topic, 0, leader)
             scene.read_on()
     scene.assert_invariants()
     assert_learned(turns, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))

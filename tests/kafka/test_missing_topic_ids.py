@@ -15,7 +15,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import (
     create_topic,
     delete_topic,
-    leads_once_elected,
+    elect_leader,
     poll_until,
     reassign,
     topic_on_each_broker,
@@ -57,7 +57,7 @@ def move_leader(kafka: LocalKafka, topic: str) -> None:
     """Move the leader to the second broker, in a newer leader epoch."""
     first, second = kafka.broker_ids
     reassign(kafka, topic, 0, [second, first])
-    poll_until(lambda: leads_once_elected(kafka, topic, 0) == second)
+    elect_leader(kafka, topic, 0, second)
 
 
 def recreate(kafka: LocalKafka, topic: str) -> None:

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.errors import DeliveryTimeoutError
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
-from tests.kafka.cluster_tools import in_sync, leads_once_elected, reassign
+from tests.kafka.cluster_tools import elect_leader, in_sync, reassign
 from tests.kafka.harness import PARTITIONS, OpenWorker
 
 pytestmark = pytest.mark.kafka
@@ -63,7 +63,7 @@ def test_leader_that_moves_away_and_back_is_followed(
         for leader in (*others, first):
             replicas = [leader, *(broker for broker in breakable_kafka.broker_ids if broker != leader)]
             reassign(breakable_kafka, worker.topic, 0, replicas)
-            wait_for(lambda leader=leader: leads_once_elected(breakable_kafka, worker.topic, 0) == leader)
+            elect_leader(breakable_kafka, worker.topic, 0, leader)
             attempt.write_on()
     worker.assert_written()
     assert worker.reasons().keys() & {RefreshReason.LEADER_HINT, RefreshReason.NOT_LEADER}

@@ -18,7 +18,7 @@ from tests.kafka.cluster_tools import (
     all_brokers_know,
     create_topic,
     delete_topic,
-    elect,
+    elect_leader,
     in_sync,
     poll_until,
 )
@@ -148,12 +148,7 @@ def test_acknowledgement_of_the_leader_alone_does_not_hide_an_unclean_election(
         wait_for(lambda: leader_of(worker.topic, 0) == -1)
         breakable_kafka.start(second)
         breakable_kafka.wait_until_up()
-
-        def elected() -> bool:
-            elect(breakable_kafka, ElectionType.UNCLEAN, worker.topic, 0)
-            return bool(leader_of(worker.topic, 0) == second)
-
-        wait_for(elected)
+        elect_leader(breakable_kafka, worker.topic, 0, second, ElectionType.UNCLEAN)
         attempt.release()
         text = attempt.wait_for_error(DataLossError)
     assert f"{worker.topic}-0 has lost" in text

@@ -28,7 +28,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.tools.exporter.metric_table import Source
 from tests.checkpoints import parsed, write_checkpoint
 from tests.exporter_process import running
-from tests.kafka.cluster_tools import admin, create_topic, delete_topic, leads_once_elected, poll_until, reassign
+from tests.kafka.cluster_tools import admin, create_topic, delete_topic, elect_leader, poll_until, reassign
 from tests.kafka.harness import SteadyProducer, Stream, write_numbers
 from tests.monitoring.prometheus_process import Api, started
 from tests.monitoring.shipped_files import RULES
@@ -148,7 +148,7 @@ def watch(api: Api, fired: set[tuple[str, ...]], is_over: Callable[[], object], 
 def move_leader(cluster: LocalKafka, topic: str) -> None:
     """From the first replica of partition 0 to the second one."""
     reassign(cluster, topic, 0, [3, 4, 2])
-    poll_until(lambda: leads_once_elected(cluster, topic, 0) == 3)
+    elect_leader(cluster, topic, 0, 3)
 
 
 def put(producer: Producer, topic: str) -> None:

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSe
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE
 from pyspark_kafka_meta.options import CODECS
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.kafka.cluster_tools import all_brokers_know, in_sync, is_readable, leads_once_elected
+from tests.kafka.cluster_tools import all_brokers_know, elect_leader, in_sync, is_readable
 from tests.kafka.harness import SteadyProducer, Stream, Worker, running
 from tests.kafka.test_admin_requests import (
     admin,
@@ -95,7 +95,7 @@ def test_a_stream_is_exact_through_a_kill_an_election_and_a_hang(
         scene.read_on()
         breakable_kafka.restore()
         wait_for(lambda: in_sync(breakable_kafka, topic, 3))
-        wait_for(lambda: leads_once_elected(breakable_kafka, topic, 0) == victim)
+        elect_leader(breakable_kafka, topic, 0, victim)
         scene.read_on()
         breakable_kafka.pause(victim)
         resumed_at = time.monotonic() + HANG_S
@@ -124,7 +124,7 @@ def test_a_task_writes_each_row_once_through_a_kill_and_an_election(
         attempt.write_on()
         breakable_kafka.restore()
         wait_for(lambda: in_sync(breakable_kafka, worker.topic, 3))
-        wait_for(lambda: leads_once_elected(breakable_kafka, worker.topic, 0) == victim)
+        elect_leader(breakable_kafka, worker.topic, 0, victim)
         attempt.write_on()
     worker.assert_written()
 

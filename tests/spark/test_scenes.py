@@ -25,7 +25,7 @@ from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
-from tests.kafka.cluster_tools import create_topic, leads_once_elected
+from tests.kafka.cluster_tools import create_topic, elect_leader
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -386,7 +386,7 @@ def test_scene_09_kill_a_broker_and_watch_the_leaders_move(
     breakable_kafka.start(victim)
     breakable_kafka.wait_until_up()
     wait_for(lambda: victim in scene.live()[0].isr, timeout_s=TIMEOUT_S)
-    wait_for(lambda: leads_once_elected(breakable_kafka, topic, 0) == victim, timeout_s=TIMEOUT_S)
+    elect_leader(breakable_kafka, topic, 0, victim)
     scene.play_until(lambda: (new_leader, victim) in moves_of(scene), wait_for, partitions=1)
     scene.query.stop()
     assert (victim, new_leader) in moves_of(scene)
