@@ -14,11 +14,12 @@ PYSPARKS ?= 4.0 4.1 4.2
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 # By Go, because the package on PyPI downloads a program from elsewhere.
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+# Continuous integration runs a failed test up to twice more, as that of Kafka does, half a minute later, because shared
+# machines have slow moments, and shows all.
+RERUNS := $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks)
 # Workers with their own clusters and Spark sessions, which take whole files in the order of tests/conftest.py. On two cores
-# three of them wait so much that nothing is late; two, if the tests are slow ones. Continuous integration runs a failed test
-# up to twice more, as that of Kafka does, half a minute later, because shared machines have slow moments, and shows all.
-PARALLEL_TESTS = $(BIN)/python -m pytest $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks) \
-	--dist loadfile --no-loadscope-reorder --numprocesses
+# three of them wait so much that nothing is late; two, if the tests are slow ones.
+PARALLEL_TESTS := $(BIN)/python -m pytest $(RERUNS) --dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect pipelines sail archive cluster-test java
@@ -38,7 +39,7 @@ test-slow: java $(INSTALLED) $(SPARK_CLASSES) ## run the slow tests
 test-all: test test-slow kafka-releases ## run all tests
 
 kafka-releases: java $(INSTALLED) ## run the tests on other releases of Kafka, two minutes each; RELEASES="2.8.2 ..." chooses
-	RELEASES="$(RELEASES)" $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup tests/releases/release.py
+	RELEASES="$(RELEASES)" $(BIN)/python -m pytest $(RERUNS) --numprocesses 2 --dist loadgroup tests/releases/release.py
 
 lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff check
@@ -78,8 +79,8 @@ compat: java $(INSTALLED) ## run tests on older releases of pyspark, each in an 
 	[ -x .venv-$$release/bin/python ] || $(PYTHON) -m venv .venv-$$release; \
 	.venv-$$release/bin/python -m pip install --quiet --editable '.[compat]' "pyspark==$$release.*" && \
 	.venv-$$release/bin/python tests/compat/smoke.py && \
-	.venv-$$release/bin/python -m pytest tests/compat/streams.py tests/spark/test_typed_values.py tests/spark/test_typed_sink.py \
-	$(if $(STREAMS),-k "$(STREAMS)") || exit 1; \
+	.venv-$$release/bin/python -m pytest $(RERUNS) tests/compat/streams.py tests/spark/test_typed_values.py \
+	tests/spark/test_typed_sink.py $(if $(STREAMS),-k "$(STREAMS)") || exit 1; \
 	done
 
 connect: java ## try Spark Connect, in an environment of its own
@@ -90,7 +91,7 @@ connect: java ## try Spark Connect, in an environment of its own
 pipelines: java ## try Spark Declarative Pipelines, in an environment of its own
 	[ -x .venv-pipelines/bin/python ] || $(PYTHON) -m venv .venv-pipelines
 	.venv-pipelines/bin/python -m pip install --quiet --editable '.[compat]' 'pyspark[pipelines]>=4.3,<5'
-	.venv-pipelines/bin/python -m pytest tests/compat/pipelines.py
+	.venv-pipelines/bin/python -m pytest $(RERUNS) tests/compat/pipelines.py
 
 # pyspark-client has no resolver for the jars of Kafka.
 sail: java $(INSTALLED) ## try Sail, a Spark without a JVM, in an environment of its own
@@ -103,7 +104,7 @@ archive: java $(INSTALLED) $(ARCHIVE) ## pack an environment, and have executors
 	$(BIN)/python tests/compat/archive.py $(ARCHIVE)
 
 cluster-test: java $(INSTALLED) $(ARCHIVE) ## run Spark and Kafka on several hosts, which are network namespaces; needs root on Linux
-	$(BIN)/python -m tests.cluster.run
+	$(BIN)/python -m tests.cluster.run $(RERUNS)
 
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
