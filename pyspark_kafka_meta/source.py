@@ -62,6 +62,13 @@ class KafkaMetaDataSource(DataSource):
         self.__dict__.update(state)
         self._plans_writes = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With the schemas of typed columns, which Spark does not ask for if the user gives a schema: the planner of a
+        stream and its tasks are made in processes of their own."""
+        if self._parsed is not None and isinstance(self._parsed[1], SourceOptions):
+            self._typed_columns(self._parsed[1])
+        return self.__dict__
+
     @classmethod
     def name(cls) -> str:
         return "kafkameta"
@@ -97,20 +104,17 @@ class KafkaMetaDataSource(DataSource):
                 'Save mode Overwrite not allowed for Kafka, where records are only appended: use mode("append")'
             )
         from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
-        from pyspark_kafka_meta.spark.typed_sink import typed_sink_columns
 
-        options = SinkOptions.parse(self._user_options)
-        return KafkaMetaWriter(options, typed_sink_columns(schema, options, {}))
+        return KafkaMetaWriter(SinkOptions.parse(self._user_options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is true in output mode complete, whose rows are appended as by Spark's sink."""
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
-        from pyspark_kafka_meta.spark.typed_sink import answers_of_stream, typed_sink_columns
+        from pyspark_kafka_meta.spark.typed_sink import answers_of_stream
 
         options = SinkOptions.parse(self._user_options).for_stream()
         answers = answers_of_stream(frozenset(self._user_options.items()))
-        columns = typed_sink_columns(schema, options, answers, encodes=self._plans_writes)
-        return KafkaMetaStreamWriter(options, columns, plans=self._plans_writes)
+        return KafkaMetaStreamWriter(options, schema, answers, plans=self._plans_writes)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafka_meta.spark.stream_api import reader_of_release

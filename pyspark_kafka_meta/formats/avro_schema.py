@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -286,7 +287,8 @@ class _Parser:
     def _field(self, field: dict[str, Any], namespace: str) -> Field:
         kind, default = self.parse(field["type"], namespace), field.get("default")
         if kind in (Primitive("float"), Primitive("double")) and isinstance(default, str):
-            default = _NO_JSON_NUMBERS.get(default, default)
+            with suppress(ValueError):  # it is refused if it is used
+                default = float(default)
         return Field(_text(field, "name"), kind, "default" in field, default, tuple(_texts(field, "aliases")))
 
 

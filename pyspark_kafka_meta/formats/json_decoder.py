@@ -8,7 +8,8 @@ Arrow's JSON reader decodes many records together, where that is exact:
 
 If the reader refuses some records, or it is not exact, each sixteenth is tried again. A few records are read one by one
 by Python's `json`, which finds the cause; there the last one of equal keys wins, as for Spark, and 1.0 is an integer,
-as in JSON Schema. Words such as NaN are refused as values, but not looked for in what the schema does not have.
+as in JSON Schema. What `json` refuses and the reader does not, such as Inf or a very long number where the schema has
+nothing, is good: no record depends on its neighbours. Words such as NaN are refused as values.
 """
 
 from __future__ import annotations
@@ -109,8 +110,10 @@ class _Decoding:
             try:
                 decoded.append(None if value is None else self._decode_one(value))
             except ValueError as error:
-                decoded.append(None)
-                self.faults.append(Fault(row + index, str(error)))
+                found = None if self._columns is None else self._decode_together(values.slice(index, 1))
+                decoded.append(None if found is None else found[0].as_py())
+                if found is None:
+                    self.faults.append(Fault(row + index, str(error)))
         return pa.array(decoded, self._type)
 
     def _decode_one(self, value: bytes) -> Any:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.formats.protobuf_schema import ProtobufSchema
     from pyspark_kafka_meta.formats.values import ValueDecoder, ValueEncoder
 
+FIRST_MESSAGE = (0,)
+"""Confluent's message indexes of the first message type of a file."""
 COMPILED_SCHEMAS = 1_000
 """A process keeps as many compiled pairs of schemas, and types of schemas: each batch of records needs both."""
 
@@ -58,7 +60,7 @@ class Format:
             `encoder`.
         message_indexes: of a schema's message type, with which Confluent's frames end. None if they do not.
         registered_text: of a schema, to look it up in a registry.
-        record_name: the full name of a schema's record or message type; None if it has none.
+        record_name: the full name of a schema's record or message type, of JSON its title; None if it has none.
     """
 
     title: str
@@ -173,7 +175,12 @@ def _protobuf_name(schema: SchemaText) -> str:
 def _protobuf_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     from pyspark_kafka_meta.formats.protobuf_decoder import protobuf_decoder
 
-    return protobuf_decoder(_protobuf(writer), _protobuf(reader))
+    written, read = _protobuf(writer), _protobuf(reader)
+    is_first = writer.message in ((), FIRST_MESSAGE)
+    if written.message != read.message and (read.message in written.messages or not is_first):
+        # The first type of a file may have been renamed; numbers of fields of any other one would fit by chance.
+        raise ValueSchemaError(f"it is a {written.message}, not a {read.message}")
+    return protobuf_decoder(written, read)
 
 
 def _protobuf_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
@@ -210,6 +217,14 @@ def _json_decoder(_: SchemaText, reader: SchemaText) -> ValueDecoder:
     from pyspark_kafka_meta.formats.json_decoder import json_decoder
 
     return json_decoder(_json(reader))
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def _json_name(schema: SchemaText) -> str | None:
+    """The title, by which Confluent's serializers name a record."""
+    parsed = json.loads(schema.text)
+    title = parsed.get("title") if isinstance(parsed, dict) else None
+    return title if isinstance(title, str) else None
 
 
 def _json_encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
@@ -263,6 +278,7 @@ FORMATS: Mapping[str, Format] = {
         _json_decoder,
         _json_encoder,
         derived=_json_derived,
+        record_name=_json_name,
         registered_text=_json_text,
     ),
 }

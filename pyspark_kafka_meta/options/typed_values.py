@@ -172,7 +172,8 @@ class TypedValuesOptions:
     key_schema: str | None = _schema("key", "As valueSchema, for keys.")
     value_version: int | str = _version(
         "value",
-        "Version of the subject that values are read as or written with: a number, or latest when the query starts.",
+        "Version of the subject that values are read as or written with: a number, or latest, of a read when it is "
+        "loaded, of a stream that writes before each micro-batch.",
     )
     key_version: int | str = _version("key", "As valueSchemaVersion, for keys.")
     value_framing: Framing | None = _framing(
@@ -188,8 +189,9 @@ class TypedValuesOptions:
     key_strategy: SubjectNameStrategy = _strategy("key", "As valueSubjectNameStrategy, for keys.")
     value_record_names: tuple[str, ...] | None = _record_names(
         "value",
-        "Full name of the record, for the strategies record and topic-record, or of Protobuf's message type (default: "
-        "the first). Avro values of several records, separated by commas, become a struct with a member for each.",
+        "Full name of the record (of JSON the title), for the strategies record and topic-record, or of Protobuf's "
+        "message type (default: the first). Avro values of several records, separated by commas, become a struct with "
+        "a member for each.",
     )
     key_record_names: tuple[str, ...] | None = _record_names("key", "As valueRecordName, for keys.")
     on_malformed: OnMalformedRecord = _rows.choice(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from pyspark_kafka_meta.errors import KafkaMetaError, SchemaRegistryError
+from pyspark_kafka_meta.errors import KafkaMetaError, SchemaRegistryError, ValueSchemaError
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.model import shortened
 from pyspark_kafka_meta.options import RegistryOptions
@@ -21,6 +21,8 @@ MAX_REFERENCES = 100
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 DESCRIPTOR_START = "\n"
 """Of a serialized FileDescriptorProto, whose first field is the name; never of Base64."""
+DAMAGED = "\N{REPLACEMENT CHARACTER}"
+"""In the place of bytes that are not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ def _ignore(lookup: RegistryLookup) -> None:
 class RegistryClient:
     """Sends requests one after the other, each over a connection of its own. Not thread-safe.
 
-    All methods raise SchemaRegistryError, those for a schema, subject or version UnknownSchemaError if there is none.
+    All methods raise SchemaRegistryError, those for a schema, subject or version UnknownSchemaError if there is none,
+    and ValueSchemaError if it cannot be used.
     """
 
     def __init__(
@@ -108,13 +111,20 @@ class RegistryClient:
         """The names of all subjects that this user may see."""
         return _list(self._get("/subjects", Asked("for the subjects")), str)
 
-    def schema(self, key: int | str) -> RegisteredSchema:
-        """The schema of an id or a GUID, with the schemas that it refers to."""
+    def schema(self, key: int | str, kind: str | None = None) -> RegisteredSchema:
+        """The schema of an id or a GUID, with the schemas that it refers to.
+
+        Args:
+            kind: AVRO, PROTOBUF or JSON; None for any.
+
+        Raises:
+            ValueSchemaError: it has another kind, and what it refers to was not asked for; or it cannot be used.
+        """
         if isinstance(key, int):
             asked = Asked(f"for schema id {key}", schema_id=key)
-            return replace(self._registered(f"/schemas/ids/{key}", asked)[1], schema_id=key)
+            return replace(self._registered(f"/schemas/ids/{key}", asked, kind)[1], schema_id=key)
         asked = Asked(f"for schema GUID {key}", schema_guid=key)
-        return replace(self._registered(f"/schemas/guids/{key}", asked)[1], guid=key)
+        return replace(self._registered(f"/schemas/guids/{key}", asked, kind)[1], guid=key)
 
     def versions(self, subject: str) -> list[int]:
         """The versions of a subject, in order, without deleted versions."""
@@ -158,10 +168,14 @@ class RegistryClient:
             return None
         return [self._http.harmless(message) for message in _list(body.get("messages") or ["no reason given"], str)]
 
-    def _registered(self, path: str, asked: Asked) -> tuple[Mapping[str, Any], RegisteredSchema]:
+    def _registered(
+        self, path: str, asked: Asked, wanted: str | None = None
+    ) -> tuple[Mapping[str, Any], RegisteredSchema]:
         """The response, and its schema without an id."""
         body = _object(self._get(path, asked))
         kind = str(body.get("schemaType") or AVRO)
+        if wanted is not None:
+            require_kind(kind, wanted)
         if kind == PROTOBUF:
             body = _object(self._get(f"{path}?format=serialized", asked))
         references: dict[tuple[str, int], str] = {}
@@ -178,7 +192,7 @@ class RegistryClient:
             if (subject, version) in found:
                 continue
             if len(found) >= MAX_REFERENCES:
-                raise SchemaRegistryError(f"a schema refers to more than {MAX_REFERENCES} others: see {subject}")
+                raise ValueSchemaError(f"its schema refers to more than {MAX_REFERENCES} others: see {subject}")
             found[subject, version] = ""  # a schema that refers to itself ends here
             what = f"for version {version} of subject {shortened(subject)}"
             asked = Asked(what, subject=subject, is_final=True)
@@ -221,10 +235,24 @@ class RegistryClient:
             self._report(lookup)
 
 
+def require_kind(kind: str, wanted: str) -> None:
+    """Raises ValueSchemaError if the kind of a schema is another one."""
+    if kind != wanted:
+        raise ValueSchemaError(f"its schema is {kind}, not {wanted}")
+
+
 def _descriptor_set(files: Sequence[str]) -> str:
-    """A FileDescriptorSet in Base64, of FileDescriptorProtos in Base64, or as Apicurio sends them: as text."""
+    """A FileDescriptorSet in Base64, of FileDescriptorProtos in Base64, or as Apicurio sends them: as text.
+
+    Apicurio's text is right only if all bytes are ASCII, so for small schemas: a length of 128 or more is not.
+    """
     from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 
+    if any(DAMAGED in file for file in files):
+        raise ValueSchemaError(
+            "the schema registry damaged the descriptor of its Protobuf schema, as Apicurio does with all but small "
+            "ones: use Confluent's registry or Karapace, or give the schema as an option, without frames"
+        )
     try:
         return base64.b64encode(
             descriptor_set(
@@ -235,9 +263,7 @@ def _descriptor_set(files: Sequence[str]) -> str:
             )
         ).decode()
     except ValueError:
-        raise SchemaRegistryError(
-            "the schema registry responded with a Protobuf schema that is no descriptor"
-        ) from None
+        raise ValueSchemaError("the schema registry responded with a Protobuf schema that is no descriptor") from None
 
 
 def _schema_body(kind: str, schema: str) -> dict[str, str]:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
-from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.options import RegistryOptions
-from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, SubjectVersion
+from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, SubjectVersion, require_kind
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,13 @@ only after so many times as long as the request took, and so waits at most a ten
 
 _Place: TypeAlias = tuple[RegistryOptions, int | str]
 """A registry, and an id or GUID in it."""
+_Asker: TypeAlias = tuple[RegistryOptions, str, bool]
+"""A registry, the kind of schema, and whether it is asked again: a query that goes on without schemas must not make
+another one fail."""
 
 
 class _Unknown(NamedTuple):
-    """An id that the registry did not have.
+    """An id that the registry did not have, or with a schema that cannot be used.
 
     Attributes:
         message, code: of the error. The error itself would keep the records of its task in memory, by its traceback.
@@ -65,7 +68,7 @@ class KnownSchemas:
         self._clock = clock
         self._changed = threading.Condition()
         self._known: dict[_Place, RegisteredSchema] = {}
-        self._unknown: dict[RegistryOptions, dict[int | str, _Unknown]] = {}
+        self._unknown: dict[_Asker, dict[int | str, _Unknown]] = {}
         self._asked: set[_Place] = set()
 
     def add(self, registry: RegistryOptions, schemas: Iterable[RegisteredSchema]) -> None:
@@ -76,35 +79,39 @@ class KnownSchemas:
             self._changed.notify_all()
 
     def schema(
-        self, registry: RegistryOptions, key: int | str, client: RegistryClient, *, asks_again: bool = False
+        self, registry: RegistryOptions, key: int | str, kind: str, client: RegistryClient, *, asks_again: bool = False
     ) -> RegisteredSchema:
         """The schema of an id or GUID, which `client` fetches if it is not known, and no other thread asks for it.
 
         Args:
-            asks_again: whether the registry is asked although it did not have the id a short time ago.
+            kind: of the schema, as of `RegistryClient.schema`.
+            asks_again: whether the registry is asked although it did not have the id a short time ago. What others
+                did not find does not count then.
 
         Raises:
             UnknownSchemaError: the registry does not have the id, or did not a short time ago, or so many others.
-            SchemaRegistryError: as `RegistryClient.schema`.
+            SchemaRegistryError, ValueSchemaError: as `RegistryClient.schema`.
         """
         place = registry, key
         with self._changed:
             is_asked = place in self._asked
             self._changed.wait_for(lambda: self._is_free(place), registry.timeout_ms / 1000)
             if place in self._known:
+                require_kind(self._known[place].kind, kind)
                 return self._known[place]
-            self._check_unknown(registry, key, asks_again and not is_asked)
+            asker = registry, kind, asks_again
+            self._check_unknown(asker, key, asks_again and not is_asked)
             self._asked.add(place)
-        return self._fetched(place, client)
+        return self._fetched(place, asker, client)
 
     def _is_free(self, place: _Place) -> bool:
         return place in self._known or place not in self._asked
 
-    def _check_unknown(self, registry: RegistryOptions, key: int | str, asks_again: bool) -> None:
+    def _check_unknown(self, asker: _Asker, key: int | str, asks_again: bool) -> None:
         """Raises UnknownSchemaError if the registry is not to be asked for the id now."""
         now_s = self._clock()
-        unknown = self._unknown[registry] = {
-            key: each for key, each in self._unknown.get(registry, {}).items() if now_s < each.since_s + UNKNOWN_FOR_S
+        unknown = self._unknown[asker] = {
+            key: each for key, each in self._unknown.get(asker, {}).items() if now_s < each.since_s + UNKNOWN_FOR_S
         }
         before = unknown.get(key)
         if before is not None and now_s < before.again_at_s and not asks_again:
@@ -115,20 +122,21 @@ class KnownSchemas:
                 f"{MAX_UNKNOWN_IDS} other ids in the last {UNKNOWN_FOR_S:.0f} s"
             )
 
-    def _fetched(self, place: _Place, client: RegistryClient) -> RegisteredSchema:
+    def _fetched(self, place: _Place, asker: _Asker, client: RegistryClient) -> RegisteredSchema:
         """Asks without the lock: threads that need other schemas go on."""
-        registry, key = place
+        key, (_, kind, _) = place[1], asker
         try:
-            found = client.schema(key)
+            found = client.schema(key, kind)
             with self._changed:
                 self._known[place] = found
             return found
-        except UnknownSchemaError as error:
+        except (UnknownSchemaError, ValueSchemaError) as error:
             with self._changed:
-                now_s, before = self._clock(), self._unknown[registry].get(key)
+                now_s, before = self._clock(), self._unknown[asker].get(key)
                 since_s = now_s if before is None else before.since_s
                 again_at_s = now_s + max(ASK_AGAIN_S, now_s - since_s)
-                self._unknown[registry][key] = _Unknown(str(error), error.code, since_s, again_at_s)
+                code = error.code if isinstance(error, UnknownSchemaError) else None
+                self._unknown[asker][key] = _Unknown(str(error), code, since_s, again_at_s)
             raise
         finally:
             with self._changed:

@@ -26,6 +26,8 @@ next URL."""
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 5.0
 """The wait before a retry doubles each time, with jitter of a half."""
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+MAX_ID = 2**31 - 1
+"""A higher one, of a frame of 8 bytes, is no id in the paths of some registries."""
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 _asked_last: dict[tuple[str, ...], int] = {}
@@ -55,16 +57,18 @@ class Asked(NamedTuple):
 
 
 class _TryAgain(Exception):  # noqa: N818
-    """An attempt failed in a way that may pass.
+    """An attempt failed in a way that may pass, or may not be the way of another URL.
 
     Attributes:
         is_timeout: the last attempt has little time, so its timeout says less than an earlier error.
+        is_final: for this URL.
     """
 
-    def __init__(self, error: SchemaRegistryError, is_timeout: bool = False) -> None:
+    def __init__(self, error: SchemaRegistryError, *, is_timeout: bool = False, is_final: bool = False) -> None:
         super().__init__(error)
         self.error = error
         self.is_timeout = is_timeout
+        self.is_final = is_final
 
 
 class RegistryHttp:
@@ -87,6 +91,7 @@ class RegistryHttp:
         deadline = time.monotonic() + self._options.timeout_ms / 1000
         first, failures = _asked_last.get(self._urls, 0), 0
         error: SchemaRegistryError | None = None
+        given_up: set[int] = set()
         while True:
             untried, now = len(self._urls) - failures % len(self._urls), time.monotonic()
             index = _asked_last[self._urls] = (first + failures) % len(self._urls)
@@ -100,6 +105,11 @@ class RegistryHttp:
                 raise
             except _TryAgain as failed:
                 error = error if error is not None and failed.is_timeout else failed.error
+                if failed.is_final:
+                    given_up.add(index)
+                if len(given_up) == len(self._urls):
+                    _asked_last.pop(self._urls, None)
+                    raise error from None
                 rounds, position = divmod(failures, len(self._urls))
                 failures += 1
                 pause_s = 0.0
@@ -126,15 +136,21 @@ class RegistryHttp:
         except OptionError as error:
             raise OptionError(str(error).replace("kafka.ssl.", "schema.registry.ssl.")) from None
         except ssl.SSLCertVerificationError as error:
-            raise SchemaRegistryError(
-                f"the certificate of the schema registry at {url} was refused ({error.verify_message}): correct the "
-                "schema.registry.ssl.truststore options, or the certificate"
+            raise _TryAgain(
+                SchemaRegistryError(
+                    f"the certificate of the schema registry at {url} was refused ({error.verify_message}): correct "
+                    "the schema.registry.ssl.truststore options, or the certificate"
+                ),
+                is_final=True,
             ) from None
         except ssl.SSLError as error:
             reason = (error.reason or "no reason given").replace("_", " ").lower()
-            raise SchemaRegistryError(
-                f"no TLS connection to the schema registry at {url} ({reason}): check the URL, and the client "
-                "certificate in schema.registry.ssl.keystore options"
+            raise _TryAgain(
+                SchemaRegistryError(
+                    f"no TLS connection to the schema registry at {url} ({reason}): check the URL, and the client "
+                    "certificate in schema.registry.ssl.keystore options"
+                ),
+                is_final=True,
             ) from None
         except (OSError, UnicodeError, ConnectError) as error:  # UnicodeError: not a host name
             proxy = "" if self._options.proxy_host is None else f" through the proxy {self._options.proxy_host}"
@@ -226,6 +242,10 @@ class RegistryHttp:
                 f"the schema registry at {url} was asked {asked.what} and has no GUIDs (404), as Confluent's has from "
                 "version 8.0 on",
                 code,
+            )
+        if status == 404 and asked.schema_id is not None and asked.schema_id > MAX_ID:
+            return UnknownSchemaError(
+                f"the schema registry at {url} has no schema id as high as {asked.schema_id}", code
             )
         if status == 404:
             return SchemaRegistryError(

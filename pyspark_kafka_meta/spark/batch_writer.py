@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
+from pyspark_kafka_meta.spark.typed_sink import columns_without_encoders, with_encoders
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.spark.worker_memory import worker_memory
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
@@ -28,6 +29,7 @@ from pyspark_kafka_meta.write.input_columns import SinkColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
     from pyspark_kafka_meta.model import OpenTransaction
@@ -41,9 +43,9 @@ logger = logging.getLogger(__name__)
 class KafkaMetaWriter(LowLatencyTask, DataSourceArrowWriter):
     """Appends the rows of a DataFrame to topics. With `kafka.transactional.id`, all become visible or none."""
 
-    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = with_driver(options)
-        self._columns = columns
+        columns = columns_without_encoders(schema, options)
         self._batch = _batch_id(options)
         self._plan = plan_transactions(self._options, self._batch.series)
         if self._plan is not None and is_written(self._plan.decisions, self._batch):
@@ -52,6 +54,8 @@ class KafkaMetaWriter(LowLatencyTask, DataSourceArrowWriter):
                 self._batch,
                 self._batch.owner,
             )
+        # After the plan: what an earlier run decided is settled also while the registry is away.
+        self._columns = with_encoders(columns, schema, self._options, {})
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_task(self._options, self._columns, iterator, self._plan, self._batch)

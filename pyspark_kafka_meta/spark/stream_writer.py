@@ -18,12 +18,15 @@ from pyspark_kafka_meta.spark.batch_writer import (
 )
 from pyspark_kafka_meta.spark.stream_api import DataSourceStreamArrowWriter
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_task_delays
+from pyspark_kafka_meta.spark.typed_sink import columns_without_encoders, with_encoders
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM
-from pyspark_kafka_meta.write.input_columns import SinkColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from pyspark_kafka_meta.schema_registry.client import FinalAnswers
 
 
 @entry_points
@@ -31,15 +34,18 @@ class KafkaMetaStreamWriter(LowLatencyTask, DataSourceStreamArrowWriter):
     """Appends the rows of each micro-batch to topics. At least once, because Spark repeats failed tasks and
     micro-batches; with `kafka.transactional.id` exactly once for read_committed readers."""
 
-    def __init__(self, options: SinkOptions, columns: SinkColumns, *, plans: bool) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, answers: FinalAnswers, *, plans: bool) -> None:
         """
         Args:
+            answers: of the registry to this stream so far.
             plans: whether tasks will write. Spark also makes a writer, in another process, for the commit.
         """
         avoid_task_delays()
         self._options = with_driver(options)
-        self._columns = columns
+        self._columns = columns_without_encoders(schema, options)
         self._plan = plan_transactions(self._options, STREAM) if plans else None
+        if plans:  # after the plan: what an earlier run decided is settled also while the registry is away
+            self._columns = with_encoders(self._columns, schema, self._options, answers)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_task(self._options, self._columns, iterator, self._plan)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.value_formats import Format, SchemaText
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, MalformedDetails
@@ -79,10 +78,7 @@ def _writer(
     """The schema of an id or GUID in a frame. A task that would fail asks the registry first, so its repetition does
     not fail because of what the registry did not know a moment ago."""
     assert registry is not None and client is not None, "the options refuse frames without a registry"
-    registered = worker_schemas.schema(registry, key, client, asks_again=fails)
-    if registered.kind != wanted.registry_type:
-        raise ValueSchemaError(f"its schema is {registered.kind}, not {wanted.title}")
-    return registered.schema
+    return worker_schemas.schema(registry, key, wanted.registry_type, client, asks_again=fails).schema
 
 
 def record_lookup(events: EventRecorder, reason: RefreshReason, lookup: RegistryLookup) -> None:

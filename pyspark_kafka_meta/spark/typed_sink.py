@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.spark.batch_writer import with_driver
 from pyspark_kafka_meta.spark.records_table import arrow_type
 from pyspark_kafka_meta.write.input_columns import SinkColumns, sink_columns
 
@@ -36,22 +35,26 @@ def answers_of_stream(options: frozenset[tuple[str, str]]) -> FinalAnswers:
     return {}
 
 
-def typed_sink_columns(
-    schema: StructType, options: SinkOptions, answers: FinalAnswers, *, encodes: bool = True
-) -> SinkColumns:
-    """The columns to write, with the encoders of typed columns.
-
-    Args:
-        answers: see `RegistryClient`.
-        encodes: whether tasks will write the columns.
+def columns_without_encoders(schema: StructType, options: SinkOptions) -> SinkColumns:
+    """The columns to write, without asking the registry.
 
     Raises:
         SchemaError: a column is missing, or has another type.
+    """
+    return sink_columns(schema, options.topic, _typed_names(options))
+
+
+def with_encoders(columns: SinkColumns, schema: StructType, options: SinkOptions, answers: FinalAnswers) -> SinkColumns:
+    """The columns, with the encoders of typed columns.
+
+    Args:
+        answers: see `RegistryClient`.
+
+    Raises:
         ValueSchemaError, OptionError, SchemaRegistryError: as `value_schemas.column_encodings`.
     """
-    names = [column.column for column in options.typed.columns]
-    columns = sink_columns(schema, options.topic, names)
-    if not names or not encodes:
+    names = _typed_names(options)
+    if not names:
         return columns
     from pyspark_kafka_meta.schema_registry.client import RegistryClient, RegistryLookup
     from pyspark_kafka_meta.write.value_schemas import column_encodings
@@ -72,13 +75,16 @@ def _publish(options: SinkOptions, lookups: Sequence[RegistryLookup]) -> None:
     from pyspark_kafka_meta.spark.client_pool import worker_clients
     from pyspark_kafka_meta.spark.typed_records import record_lookup
 
-    metrics = with_driver(options).metrics
     try:
-        with worker_clients.client(options.client, metrics, committer_origin(None, None)) as client:
+        with worker_clients.client(options.client, options.metrics, committer_origin(None, None)) as client:
             for lookup in lookups:
                 record_lookup(client.events, RefreshReason.QUERY_SCHEMA, lookup)
     except Exception:
         logger.warning("publishing the requests to the schema registry failed", exc_info=True)
+
+
+def _typed_names(options: SinkOptions) -> list[str]:
+    return [column.column for column in options.typed.columns]
 
 
 def _arrow_type(schema: StructType, name: str) -> pa.DataType:

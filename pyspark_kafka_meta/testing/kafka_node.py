@@ -101,21 +101,24 @@ def wait_until_session_expired(zookeeper_port: int, broker_id: int) -> None:
     """Wait until the session of a killed broker has expired: before, ZooKeeper refuses its registration, and the broker
     exits."""
     deadline = time.monotonic() + SESSION_TIMEOUT_S
-    registration = f"/brokers/ids/{broker_id}\n"
-    while registration in _ephemeral_nodes(zookeeper_port):
+    while _has_session(zookeeper_port, broker_id):
         if time.monotonic() > deadline:
             raise ClusterError(f"ZooKeeper still has the session of broker {broker_id} after {SESSION_TIMEOUT_S:.0f} s")
         time.sleep(POLL_S)
 
 
-def _ephemeral_nodes(zookeeper_port: int) -> str:
-    """The output of the command `dump`, with the nodes of all sessions; empty if ZooKeeper does not respond."""
+def _has_session(zookeeper_port: int, broker_id: int) -> bool:
+    """By the output of the command `dump`, with the nodes of all sessions. True also if ZooKeeper does not respond in
+    time, false if it does not run."""
     try:
         with socket.create_connection((HOST, zookeeper_port), ZOOKEEPER_TIMEOUT_S) as connection:
             connection.sendall(b"dump")
-            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+            nodes = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    except ConnectionRefusedError:
+        return False
     except OSError:
-        return ""
+        return True
+    return f"/brokers/ids/{broker_id}\n" in nodes
 
 
 class KafkaNode:

@@ -46,7 +46,7 @@ def start_kafka(hosts: Mapping[str, Host]) -> None:
     write_files(folder, settings, None)
     format_controller(folder, runtime, layout.cluster_id, ())
     _start(hosts[CONTROLLER], runtime, folder)
-    poll_until(lambda: all(set(ports) <= live_brokers(Address(name, PORT)) for name in BROKERS), timeout_s=60)
+    poll_until(lambda: all(set(ports) <= live_brokers(Address(name, PORT)) for name in BROKERS), timeout_s=240)
 
 
 def _start(host: Host, runtime: JavaRuntime, folder: Path) -> None:

@@ -67,13 +67,13 @@ class SparkHosts:
 
     def start_master(self) -> None:
         self._start_daemon(MASTER, MASTER_CLASS, "--port", "7077", "--webui-port", "8080")
-        poll_until(self.state, timeout_s=60)
+        poll_until(self.state, timeout_s=240)
 
     def start_worker(self, name: str) -> None:
         self._start_daemon(name, WORKER_CLASS, "--cores", "1", "--memory", "1g", "--work-dir", "/mnt/work", URL)
 
     def wait_for_workers(self) -> None:
-        poll_until(lambda: self.live_workers() == set(WORKERS), timeout_s=60)
+        poll_until(lambda: self.live_workers() == set(WORKERS), timeout_s=240)
 
     def live_workers(self) -> set[str]:
         return {worker["host"] for worker in self.state().get("workers", ()) if worker["state"] == "ALIVE"}
@@ -129,7 +129,7 @@ class Application:
     def log(self) -> str:
         return self._log.read_text()
 
-    def call(self, function: str, *arguments: object, timeout_s: float = 90) -> Any:
+    def call(self, function: str, *arguments: object, timeout_s: float = 240) -> Any:
         """What a function of the application returns. AssertionError with the error's text if it raises one."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([function, *arguments]) + "\n")

@@ -117,7 +117,7 @@ def copy_typed_values(spark: SparkSession, servers: str, folder: Path) -> None:
         good = rows.where("value_error IS NULL").selectExpr("struct(value.*) AS value")
         sink = good.writeStream.format("kafkameta").options(**typed, topic="clicks-copy")
         sink = sink.options(**{"kafka.transactional.id": "clicks", "checkpointLocation": str(folder / "checkpoint")})
-        assert sink.trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
+        assert sink.trigger(availableNow=True).start().awaitTermination(300), "the query did not end"
 
         assert len(consume_committed(servers, "clicks-copy")) == 100
         batch = {"subscribe": "clicks-copy", "kafka.isolation.level": "read_committed"}
@@ -138,14 +138,14 @@ def create_topics(servers: str, *topics: str) -> None:
     """Of two partitions each."""
     admin = AdminClient({"bootstrap.servers": servers})
     for created in admin.create_topics([NewTopic(topic, 2, 1) for topic in topics]).values():
-        created.result(30)
+        created.result(120)
 
 
 def produce(servers: str, topic: str, values: Sequence[str]) -> None:
     producer = Producer({"bootstrap.servers": servers})
     for value in values:
         producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def fill(cluster: MockCluster) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number, value in enumerate(VALUES):
         producer.produce("t", value, partition=number % 2)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def read_batch(spark: SparkSession, options: dict[str, str]) -> None:
@@ -64,10 +64,10 @@ def read_stream(spark: SparkSession, options: dict[str, str], folder: Path) -> N
     sink = rows.writeStream.format("parquet").option("path", str(folder / "rows"))
     sink = sink.option("checkpointLocation", str(folder / "checkpoint"))
     for _ in range(2):
-        assert sink.trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
+        assert sink.trigger(availableNow=True).start().awaitTermination(300), "the query did not end"
         (folder / "checkpoint" / "commits" / "0").unlink(missing_ok=True)
         (folder / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
-    assert sink.trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
+    assert sink.trigger(availableNow=True).start().awaitTermination(300), "the query did not end"
     assert sorted(row.value for row in spark.read.parquet(str(folder / "rows")).collect()) == sorted(VALUES)
     read_limited_stream(spark, options, folder / "limited")
 
@@ -111,7 +111,7 @@ def write_stream(spark: SparkSession, servers: str, folder: Path) -> None:
     cluster = {"kafka.bootstrap.servers": servers}
     sink = spark.readStream.text(str(folder / "lines")).writeStream.format("kafkameta")
     sink = sink.options(**cluster, topic="stream", checkpointLocation=str(folder / "written"))
-    assert sink.queryName("copy").trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
+    assert sink.queryName("copy").trigger(availableNow=True).start().awaitTermination(300), "the query did not end"
     read_batch(spark, cluster | {"subscribe": "stream"})
 
 

@@ -107,6 +107,8 @@ __all__ = [
     "written",
 ]
 
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).parent.parent.parent
 OTHER_PYTHON = os.environ.get("OTHER_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
 """With another release of pyspark."""

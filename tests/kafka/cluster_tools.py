@@ -43,7 +43,7 @@ SETTINGS = ConnectionSettings("kafkameta-tests", connect_timeout_ms=10_000, max_
 T = TypeVar("T")
 
 
-def poll_until(condition: Callable[[], T], timeout_s: float = 120) -> T:
+def poll_until(condition: Callable[[], T | None], timeout_s: float = 120) -> T:
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         assert time.monotonic() < deadline, f"still {result!r} after {timeout_s} s"
@@ -133,7 +133,7 @@ def partition_state(cluster: LocalKafka, topic: str, partition: int) -> Any:
 def in_sync(cluster: LocalKafka, topic: str, replicas: int) -> bool:
     """Whether every partition of the topic has this many in-sync replicas."""
     partitions = admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions
-    return all(len(partition.isrs) == replicas for partition in partitions.values())
+    return bool(partitions) and all(len(partition.isrs) == replicas for partition in partitions.values())
 
 
 def elect_leader(
@@ -222,12 +222,14 @@ def finalize_transaction_version(cluster: LocalKafka, version: TransactionVersio
 def _send_to_controller(cluster: LocalKafka, api: Api, request: Any) -> Any:
     """The response of the controller, or of a broker that forwards to the controller."""
     host, port = cluster.admin_servers.split(",")[0].split(":")
-    with closing(KafkaNetwork(SETTINGS)) as network:
-        cluster_metadata = network.metadata(Address(host, int(port)), (), time.monotonic() + TIMEOUT_S)
-    [controller] = [
-        broker.address for broker in cluster_metadata.brokers if broker.node_id == cluster_metadata.controller_id
-    ]
-    return _call(controller, api, request)
+
+    def controller() -> Address | None:
+        """None while there is none: it has just lost its session."""
+        with closing(KafkaNetwork(SETTINGS)) as network:
+            found = network.metadata(Address(host, int(port)), (), time.monotonic() + TIMEOUT_S)
+        return next((broker.address for broker in found.brokers if broker.node_id == found.controller_id), None)
+
+    return _call(poll_until(controller), api, request)
 
 
 def _call(broker: Address, api: Api, request: Any) -> Any:

@@ -84,7 +84,7 @@ def test_group_with_members_is_read_but_not_overwritten(
     partition = TopicPartition(topic, 0)
     with contextlib.closing(consumer(kafka, group, **{"group.protocol": protocol})) as member:
         member.subscribe([topic])
-        poll_until(lambda: member.poll(0.1) or member.assignment())
+        poll_until(lambda: (member.poll(0.1), member.assignment())[1])
         member.commit(offsets=[Named(topic, 0, 5)], asynchronous=False)
         with pytest.raises(BrokerError, match="has no members") as refused:
             client.groups.commit(group, {partition: 1})

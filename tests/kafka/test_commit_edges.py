@@ -4,6 +4,7 @@ that change under a query, epochs that run out."""
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -139,7 +140,8 @@ def lone_kafka() -> Iterator[LocalKafka]:
 def open_sink(lone_kafka: LocalKafka) -> Iterator[Callable[..., Sink]]:
     with ExitStack() as stack:
 
-        def opened(topic: str, version: TransactionVersion | None = None) -> Sink:
+        def opened(purpose: str, version: TransactionVersion | None = None) -> Sink:
+            topic = f"{purpose}-{uuid.uuid4().hex}"
             create_topic(lone_kafka, topic, [lone_kafka.broker_ids] * 3)
             return Sink(lone_kafka.bootstrap_servers, topic, version, stack)
 

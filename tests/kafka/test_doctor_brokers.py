@@ -142,12 +142,13 @@ def test_too_few_in_sync_replicas_are_told_unless_the_leader_is_enough(kafka: Lo
     assert check not in run(kafka, tmp_path, "wanda", "--write", topic=REPLICATED)[1]
     before = log_ends(kafka)
     kafka.stop(WRONG_ADDRESS)
-    poll_until(lambda: out_of_sync in run(kafka, tmp_path, "wanda", topic=REPLICATED)[1])
-    code, wrong = run(kafka, tmp_path, "wanda", "--write", topic=REPLICATED)
-
-    assert (code, wrong[check]["verdict"]) == (1, "fail")
-    assert "NOT_ENOUGH_REPLICAS (error 19)" in wrong[check]["what"]
-    assert f"lower min.insync.replicas of topic {REPLICATED}" in wrong[check]["fix"]
-    assert check not in run(kafka, tmp_path, "wanda", "--write", topic=REPLICATED, **{"kafka.acks": "1"})[1]
-    assert log_ends(kafka) == before
-    kafka.restore()
+    try:
+        poll_until(lambda: out_of_sync in run(kafka, tmp_path, "wanda", topic=REPLICATED)[1])
+        code, wrong = run(kafka, tmp_path, "wanda", "--write", topic=REPLICATED)
+        assert (code, wrong[check]["verdict"]) == (1, "fail")
+        assert "NOT_ENOUGH_REPLICAS (error 19)" in wrong[check]["what"]
+        assert f"lower min.insync.replicas of topic {REPLICATED}" in wrong[check]["fix"]
+        assert check not in run(kafka, tmp_path, "wanda", "--write", topic=REPLICATED, **{"kafka.acks": "1"})[1]
+        assert log_ends(kafka) == before
+    finally:
+        kafka.restore()

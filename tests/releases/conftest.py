@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.kafka.conftest import open_worker
+from tests.kafka.conftest import open_worker, patient_aborts
 
-__all__ = ["open_worker"]
+__all__ = ["open_worker", "patient_aborts"]
 
 RELEASES = os.environ.get("RELEASES", "4.1.1").split()
 QUICK_FAILOVER = {

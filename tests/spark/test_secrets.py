@@ -30,7 +30,7 @@ from tests.wire.response_frames import fetch_frame, metadata_frame
 from tests.wire.scripted_broker import Behaviour, frame, read_frame, scripted_broker, send_versions
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(700)]
 
 ROOT = Path(__file__).parent.parent.parent
 AUTHORITY = CertificateAuthority()
@@ -194,7 +194,7 @@ def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
             env={**os.environ, **python, "PYTHONPATH": path, "TMPDIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"},
             capture_output=True,
             text=True,
-            timeout=220,
+            timeout=600,
             start_new_session=True,
         )
         events = stack.enter_context(closing(Stream(real.admin_servers, [EVENTS], tmp_path / "read back")))

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.spark.stream_api import PASSES_START
 from tests.kafka.cluster_tools import poll_until
 
 Key = tuple[str, int]
-QUIET_LOOKS = 10
+QUIET_LOOKS = 20
 
 
 def logged(checkpoint: Path, log: str) -> int:
@@ -48,8 +48,8 @@ def gapless(found: list[Key]) -> list[Key]:
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Wait until there are files of events, and they have not grown for a second: on a busy machine tasks end before a
-    thread of their worker has written their events. Where a test knows which events must come, it waits for these."""
+    """Wait until there are files of events, and they have not grown for two seconds: on a busy machine tasks end before
+    a thread of their worker has written their events. Where a test knows which events must come, it waits for these."""
     looks: list[dict[str, int]] = []
 
     def is_quiet() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -11,9 +12,14 @@ from tests.unit.scene import Scene
 
 @pytest.fixture
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each `time.sleep` is over at once, and afterwards it is so much later."""
-    monotonic, slept_s = time.monotonic, list[float]()
-    monkeypatch.setattr(time, "sleep", slept_s.append)
+    """Each `time.sleep` of the test's thread is over at once, and afterwards it is so much later."""
+    monotonic, sleep, slept_s, test = time.monotonic, time.sleep, list[float](), threading.get_ident()
+
+    def pause(seconds: float) -> None:
+        """Threads that earlier tests left sleep as ever: else they would turn the clock forward."""
+        (slept_s.append if threading.get_ident() == test else sleep)(seconds)
+
+    monkeypatch.setattr(time, "sleep", pause)
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + sum(slept_s))
 
 

@@ -270,7 +270,7 @@ class WriterSchemas:
                 return
             subject = self._subjects[0]
             self._subjects.rotate(-1)
-            with suppress(UnknownSchemaError):  # no schema yet, or not under this subject
+            with suppress(UnknownSchemaError, ValueSchemaError):  # no schema yet, not under this subject, or not usable
                 self._update_subject(client, subject, until)
 
     def _update_subject(self, client: RegistryClient, subject: str, until: float) -> None:

@@ -118,6 +118,7 @@ def decoded(writer: Any, reader: Any, *values: bytes) -> Decoded:
         (record(), record(field("a", ["null", "int"], default=None)), b"", {"a": None}),
         (record(), record(field("a", "bytes", default="\u00ff")), b"", {"a": b"\xff"}),
         (record(), record(field("a", "float", default="-Infinity")), b"", {"a": -math.inf}),
+        (record(), record(field("a", "double", default="0.5")), b"", {"a": 0.5}),
         (record(), record(field("a", decimal(4, 2), default="\u0001\u0000")), b"", {"a": Decimal("2.56")}),
         (record(), record(field("a", {"type": "array", "items": "int"}, default=[1, 2])), b"", {"a": [1, 2]}),
         (record(), record(field("a", ["int", "string"], default="x")), b"", {"a": {"member0": None, "member1": "x"}}),

@@ -206,6 +206,15 @@ def test_bad_record_is_its_rows_fault_alone(trick: bytes) -> None:
     assert values == [good] * 100 + [None, None] + [good] * 100
 
 
+@pytest.mark.parametrize("ignored", [b"9" * 5_000, b"[" * 2_000 + b"]" * 2_000, b"Inf", b"-inf", b"tru", b"0x1", b"01"])
+def test_record_does_not_depend_on_its_neighbours(ignored: bytes) -> None:
+    text = b'{"id":1,"unknown":' + ignored + b"}"
+    alone, faults_alone = decode(ORDER, [text])
+    among, faults_among = decode(ORDER, [*[b'{"id":7}'] * 100, text])
+
+    assert (alone[0], bool(faults_alone)) == (among[100], bool(faults_among))
+
+
 def test_two_wrong_records_that_are_right_together_are_both_faults() -> None:
     texts: list[bytes | None] = [b'{"id":7}'] * FEW_RECORDS
     _, faults = decode(ORDER, [*texts, b'{"id":1}{"name":', b'"a"}', *texts])

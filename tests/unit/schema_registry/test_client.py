@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
+from pyspark_kafka_meta.schema_registry.registry_http import MAX_ID
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 
 PASSWORD = "kept-secret"
@@ -94,6 +95,26 @@ def test_protobuf_comes_as_descriptors(registry: MockRegistry) -> None:
 
     assert client(registry).schema(1).kind == "PROTOBUF"
     assert registry.requests[-1] == "GET /schemas/ids/1?format=serialized"
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "problem"),
+    [("\n\N{REPLACEMENT CHARACTER}\1shop.proto", "damaged the descriptor"), ("no Base64", "is no descriptor")],
+)
+def test_a_descriptor_that_is_none_is_a_schema_that_cannot_be_used(
+    registry: MockRegistry, descriptor: str, problem: str
+) -> None:
+    registry.register("t-value", descriptor, kind="PROTOBUF")
+    with pytest.raises(ValueSchemaError, match=problem):
+        client(registry).schema(1)
+
+
+def test_an_id_that_is_too_high_for_the_registry_is_unknown(registry: MockRegistry) -> None:
+    for schema_id in (MAX_ID, MAX_ID + 1):
+        registry.respond(404, "")
+        with pytest.raises(SchemaRegistryError) as caught:
+            client(registry).schema(schema_id)
+        assert isinstance(caught.value, UnknownSchemaError) == (schema_id > MAX_ID)
 
 
 def test_registering_a_schema(registry: MockRegistry) -> None:
@@ -231,6 +252,15 @@ def test_another_url_is_asked_if_one_fails(registry: MockRegistry) -> None:
         started = time.monotonic()
         assert asks.schema(1).schema.text == '"int"'
         assert time.monotonic() - started < 20
+
+
+def test_another_url_is_asked_if_one_has_no_tls(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    without_tls = registry.url.replace("http:", "https:")
+
+    assert RegistryClient(options(without_tls, registry.url)).schema(1).schema.text == '"int"'
+    with pytest.raises(SchemaRegistryError, match="no TLS connection"):
+        RegistryClient(options(without_tls, without_tls + "/")).schema(1)
 
 
 def test_a_registry_that_hangs_leaves_time_for_the_next_url(registry: MockRegistry) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.errors import KafkaMetaError, SchemaRegistryError, UnknownSchemaError
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, SubjectVersion
@@ -40,9 +40,9 @@ def test_an_id_is_fetched_once(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     known, asks = KnownSchemas(), client(registry)
 
-    assert known.schema(REGISTRY, 1, asks) == known.schema(REGISTRY, 1, asks)
+    assert known.schema(REGISTRY, 1, "AVRO", asks) == known.schema(REGISTRY, 1, "AVRO", asks)
     assert len(registry.requests) == 1
-    known.schema(options("v"), 1, asks)
+    known.schema(options("v"), 1, "AVRO", asks)
     assert len(registry.requests) == 2
 
 
@@ -51,14 +51,14 @@ def test_another_login_may_lead_to_another_registry_at_the_same_url(registry: Mo
     known, given = KnownSchemas(), RegisteredSchema(1, "AVRO", SchemaText('"string"'))
     known.add(options("u", user_info=Secret("production:1")), [given])
 
-    assert known.schema(options("u", user_info=Secret("staging:1")), 1, client(registry)).schema.text == '"int"'
+    assert known.schema(options("u", user_info=Secret("staging:1")), 1, "AVRO", client(registry)).schema.text == '"int"'
 
 
 def test_given_schemas_are_not_fetched(registry: MockRegistry) -> None:
     known, given = KnownSchemas(), RegisteredSchema(5, "AVRO", SchemaText('"int"'))
     known.add(REGISTRY, [given])
 
-    assert known.schema(REGISTRY, 5, client(registry)) == given
+    assert known.schema(REGISTRY, 5, "AVRO", client(registry)) == given
     assert registry.requests == []
 
 
@@ -66,7 +66,7 @@ def test_given_schemas_are_known_by_their_guids_too(registry: MockRegistry) -> N
     known, given = KnownSchemas(), RegisteredSchema(5, "AVRO", SchemaText('"int"'), UNKNOWN_GUID)
     known.add(REGISTRY, [given])
 
-    assert known.schema(REGISTRY, UNKNOWN_GUID, client(registry)) == given
+    assert known.schema(REGISTRY, UNKNOWN_GUID, "AVRO", client(registry)) == given
     assert registry.requests == []
 
 
@@ -80,7 +80,7 @@ def unknown(registry: MockRegistry) -> Callable[..., bool]:
         nonlocal now_s
         now_s, before = at_s, len(registry.requests)
         with pytest.raises(UnknownSchemaError, match="asked for schema id 1 and does not have it"):
-            known.schema(REGISTRY, 1, asks, asks_again=asks_again)
+            known.schema(REGISTRY, 1, "AVRO", asks, asks_again=asks_again)
         return len(registry.requests) > before
 
     return is_asked
@@ -102,13 +102,13 @@ def test_an_id_that_a_lagging_registry_knows_by_now_is_found(registry: MockRegis
     now_s = 0.0
     known, asks = KnownSchemas(lambda: now_s), client(registry)
     with pytest.raises(UnknownSchemaError):
-        known.schema(REGISTRY, 1, asks)
+        known.schema(REGISTRY, 1, "AVRO", asks)
     registry.register("t-value", '"int"')
     with pytest.raises(UnknownSchemaError):
-        known.schema(REGISTRY, 1, asks)
+        known.schema(REGISTRY, 1, "AVRO", asks)
     now_s = ASK_AGAIN_S
 
-    assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'
+    assert known.schema(REGISTRY, 1, "AVRO", asks).schema.text == '"int"'
 
 
 def test_unknown_id_keeps_nothing_of_its_task_in_memory(registry: MockRegistry) -> None:
@@ -117,7 +117,7 @@ def test_unknown_id_keeps_nothing_of_its_task_in_memory(registry: MockRegistry) 
     def task() -> weakref.ref[set[int]]:
         records = {1, 2, 3}
         with suppress(UnknownSchemaError):
-            known.schema(REGISTRY, 1, asks)
+            known.schema(REGISTRY, 1, "AVRO", asks)
         return weakref.ref(records)
 
     records = task()
@@ -131,16 +131,37 @@ def test_values_that_are_no_frames_do_not_ask_the_registry_for_each_of_their_ids
     registry.register("t-value", '"int"')
     for schema_id in range(1_000, 1_000 + 5 * MAX_UNKNOWN_IDS):
         with pytest.raises(UnknownSchemaError):
-            known.schema(REGISTRY, schema_id, asks)
+            known.schema(REGISTRY, schema_id, "AVRO", asks)
 
     assert len(registry.requests) == MAX_UNKNOWN_IDS
     with pytest.raises(
         UnknownSchemaError, match="was not asked for schema id 1, because it did not have 100 other ids"
     ):
-        known.schema(REGISTRY, 1, asks, asks_again=True)
-    known.schema(options("another registry"), 1, asks)
+        known.schema(REGISTRY, 1, "AVRO", asks)
+    known.schema(options("another registry"), 1, "AVRO", asks)
     now_s = UNKNOWN_FOR_S
-    assert known.schema(REGISTRY, 1, asks).schema.text == '"int"'
+    assert known.schema(REGISTRY, 1, "AVRO", asks).schema.text == '"int"'
+
+
+def test_a_query_that_goes_on_without_schemas_makes_no_other_one_fail(registry: MockRegistry) -> None:
+    known, asks = KnownSchemas(), client(registry)
+    for schema_id in range(MAX_UNKNOWN_IDS):
+        with pytest.raises(UnknownSchemaError):
+            known.schema(REGISTRY, 1_000 + schema_id, "AVRO", asks)
+    registry.register("t-value", '"int"')
+
+    assert known.schema(REGISTRY, 1, "AVRO", asks, asks_again=True).schema.text == '"int"'
+
+
+def test_a_schema_of_another_kind_is_asked_for_once_and_without_what_it_refers_to(registry: MockRegistry) -> None:
+    known, asks = KnownSchemas(), client(registry)
+    registry.register("t-value", '{"type": "object"}', "JSON")
+    for _ in range(3):
+        with pytest.raises(KafkaMetaError, match="its schema is JSON, not PROTOBUF"):
+            known.schema(REGISTRY, 1, "PROTOBUF", asks)
+
+    assert len(registry.requests) == 1
+    assert known.schema(REGISTRY, 1, "JSON", asks).kind == "JSON"
 
 
 # --- several threads --------------------------------------------------------------------------------------------------
@@ -161,7 +182,7 @@ class SlowClient(RegistryClient):
         self.asked: list[int | str] = []
         self.is_asked, self.answer = threading.Event(), threading.Event()
 
-    def schema(self, key: int | str) -> RegisteredSchema:
+    def schema(self, key: int | str, kind: str | None = None) -> RegisteredSchema:
         self.asked.append(key)
         self.is_asked.set()
         assert self.answer.wait(20)
@@ -180,7 +201,7 @@ def another_task_asks(
 ) -> Iterator[None]:
     """Inside, the registry has not responded yet. Afterwards it has."""
     with ThreadPoolExecutor(1) as tasks:
-        task = tasks.submit(known.schema, registry, key, slow)
+        task = tasks.submit(known.schema, registry, key, "AVRO", slow, asks_again=True)
         assert slow.is_asked.wait(20)
         try:
             yield
@@ -196,10 +217,10 @@ def test_slow_look_up_delays_no_task_that_needs_another_schema(registry: MockReg
     second = registry.register("t-value", '"b"')
 
     with another_task_asks(known, slow, 5):
-        assert known.schema(REGISTRY, 1, slow) == given(1)
-        assert known.schema(REGISTRY, second, client(registry)).schema.text == '"b"'
+        assert known.schema(REGISTRY, 1, "AVRO", slow) == given(1)
+        assert known.schema(REGISTRY, second, "AVRO", client(registry)).schema.text == '"b"'
         known.add(REGISTRY, [given(5)])
-        assert known.schema(REGISTRY, 5, slow) == given(5)
+        assert known.schema(REGISTRY, 5, "AVRO", slow) == given(5)
     assert slow.asked == [5]
 
 
@@ -209,10 +230,10 @@ def test_tasks_that_need_the_same_schema_share_a_request(error: UnknownSchemaErr
     with another_task_asks(known, slow, 5):
         threading.Timer(0.05, slow.answer.set).start()
         if error is None:
-            assert known.schema(REGISTRY, 5, other) == given(5)
+            assert known.schema(REGISTRY, 5, "AVRO", other) == given(5)
         else:
             with pytest.raises(UnknownSchemaError, match="no such id"):
-                known.schema(REGISTRY, 5, other, asks_again=True)
+                known.schema(REGISTRY, 5, "AVRO", other, asks_again=True)
     assert other.asked == []
 
 
@@ -221,7 +242,7 @@ def test_task_whose_predecessor_found_the_registry_away_asks_itself() -> None:
     other.answer.set()
     with another_task_asks(known, slow, 5):
         threading.Timer(0.05, slow.answer.set).start()
-        assert known.schema(REGISTRY, 5, other) == given(5)
+        assert known.schema(REGISTRY, 5, "AVRO", other) == given(5)
     assert other.asked == [5]
 
 
@@ -229,7 +250,7 @@ def test_task_asks_itself_if_its_predecessor_does_not_end_in_time() -> None:
     known, hasty, other = KnownSchemas(), replace(REGISTRY, timeout_ms=20), SlowClient()
     other.answer.set()
     with another_task_asks(known, SlowClient(), 5, hasty):
-        assert known.schema(hasty, 5, other) == given(5)
+        assert known.schema(hasty, 5, "AVRO", other) == given(5)
     assert other.asked == [5]
 
 

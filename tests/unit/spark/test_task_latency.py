@@ -22,7 +22,6 @@ from pyspark_kafka_meta.spark import task_latency
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
 from pyspark_kafka_meta.spark.task_latency import COLLECT_AFTER_OBJECTS, avoid_plan_delays, avoid_socket_delays
-from pyspark_kafka_meta.write.input_columns import sink_columns
 
 MESSAGE = b"0123456789"
 READER = pickle.dumps(
@@ -113,7 +112,7 @@ class Cycle:
 
 def new_stream_writer() -> KafkaMetaStreamWriter:
     options = SinkOptions.parse({"kafka.bootstrap.servers": "broker:9092", "topic": "t"})
-    return KafkaMetaStreamWriter(options, sink_columns(StructType().add("value", "string"), "t"), plans=True)
+    return KafkaMetaStreamWriter(options, StructType().add("value", "string"), {}, plans=True)
 
 
 @pytest.mark.parametrize("begin", [lambda: pickle.loads(READER), new_stream_writer], ids=["task", "plan or commit"])

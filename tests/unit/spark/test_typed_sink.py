@@ -25,8 +25,10 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SinkOptions
 from pyspark_kafka_meta.source import KafkaMetaDataSource
+from pyspark_kafka_meta.spark import batch_writer, stream_writer
+from pyspark_kafka_meta.spark.batch_writer import with_driver
 from pyspark_kafka_meta.spark.client_pool import worker_clients
-from pyspark_kafka_meta.spark.typed_sink import typed_sink_columns
+from pyspark_kafka_meta.spark.typed_sink import columns_without_encoders, with_encoders
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 
@@ -90,7 +92,8 @@ def schema(**columns: DataType) -> StructType:
 
 
 def columns(registry: MockRegistry, given: StructType, **options: str) -> SinkColumns:
-    return typed_sink_columns(given, SinkOptions.parse({**typed(registry), **options}), {})
+    parsed = with_driver(SinkOptions.parse({**typed(registry), **options}))
+    return with_encoders(columns_without_encoders(given, parsed), given, parsed, {})
 
 
 def plan(registry: MockRegistry, checkpoint: str, given: StructType | None = None, /, **options: str) -> None:
@@ -122,6 +125,19 @@ def test_missing_column_is_refused_before_the_registry_is_asked(registry: MockRe
     with pytest.raises(SchemaError, match="Required attribute 'key' not found"):
         columns(registry, schema(value=IntegerType()), keyFormat="avro")
     assert registry.requests == []
+
+
+@pytest.mark.parametrize("write", ["writer", "streamWriter"])
+def test_earlier_batches_are_settled_while_the_registry_is_away(
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    settled: list[str] = []
+    for module in (batch_writer, stream_writer):
+        monkeypatch.setattr(module, "plan_transactions", lambda _, series: settled.append(series))
+    registry.respond(401)
+    with pytest.raises(SchemaRegistryError, match="refused the login"):
+        getattr(KafkaMetaDataSource(typed(registry)), write)(schema(value=IntegerType()), False)
+    assert len(settled) == 1
 
 
 def test_process_that_commits_a_stream_asks_no_registry(registry: MockRegistry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,10 @@ from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset
 from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, query_schemas
+from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark.stream_api import ReadAllAvailable
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
+from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from tests.partitions import T0
 
 
@@ -63,6 +66,22 @@ def test_a_planned_offset_names_the_schemas_and_stays_the_same_text_without_new_
     assert end["schemas"] == {"value": found.pins["value"]._asdict()}
     assert latest(reader(found), end) == end
     assert latest(reader(as_latest(schemas('{"type": "int"}'))), end) == end, "no empty micro-batch for new pins alone"
+
+
+def test_planner_and_tasks_have_the_same_schemas_if_the_user_gives_columns() -> None:
+    """Spark makes both from the pickled data source, and does not ask it for its schema then."""
+    number, default = '{"name": "x", "type": "int"}', '{"name": "x", "type": "int", "default": 7}'
+    with MockRegistry() as registry:
+        options = {**OPTIONS, "schema.registry.url": registry.url}
+        registry.register("t-value", f'{{"type": "record", "name": "A", "fields": [{number}]}}')
+        pickled = pickle.dumps(KafkaMetaDataSource(options))
+        registry.register("t-value", f'{{"type": "record", "name": "A", "fields": [{default}]}}')
+        columns = KafkaMetaDataSource(options).schema()
+        first, second = (pickle.loads(pickled) for _ in range(2))
+        first.streamReader(columns), second.streamReader(columns)
+
+    assert first._schemas.pins == second._schemas.pins
+    assert "version 1 of" in str(first._schemas.pins)
 
 
 def test_bytes_have_no_schemas_in_their_offsets() -> None:

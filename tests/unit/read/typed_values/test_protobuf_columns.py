@@ -71,36 +71,49 @@ def test_message_indexes_are_taken_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reader", "expected"),
-    [
-        ((), [{"id": 5}, {"id": 7}, {"id": 9}, None]),
-        ("shop.Refund", [{"amount": 5}, {"amount": 7}, {"amount": 9}, None]),
-    ],
+    ("reader", "field", "read"),
+    [((), "id", 0), ("shop.Order", "id", 0), ("shop.Refund", "amount", 1), ("shop.Refund.Part", "number", 2)],
 )
 def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
-    reader: str | tuple[int, ...], expected: list[object]
+    reader: str | tuple[int, ...], field: str, read: int
 ) -> None:
+    """Fields of other types would fit by their numbers."""
     column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, SET._replace(message=reader), lambda _: SET)
     values = [b"\0\x08\x05", b"\2\2\x08\x07", b"\4\2\0\x08\x09", b"\2\x10\x08\x01"]
 
     decoded, malformed = column.decode(pa.array([FRAME + value for value in values], pa.binary()))
 
-    assert decoded.to_pylist() == expected
-    (unknown,) = malformed
-    assert (unknown.row, unknown.schema_id) == (3, 1)
-    assert "no such message type" in unknown.cause
+    assert decoded.to_pylist() == [{field: number} if row == read else None for row, number in enumerate((5, 7, 9, 1))]
+    names, name = ["shop.Order", "shop.Refund", "shop.Refund.Part"], reader or "shop.Order"
+    causes = {value.row: value.cause for value in malformed}
+    assert "no such message type" in causes.pop(3)
+    assert causes == {row: f"it is a {other}, not a {name}" for row, other in enumerate(names) if row != read}
+    assert {value.schema_id for value in malformed} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "expected"),
+    [(b"Sales", b"\0\x08\x05", {"id": 5}), (b"Order", b"\0\x08\x05", {"id": 5}), (b"Sales", b"\2\2\x08\x07", None)],
+    ids=["renamed", "same name", "second type"],
+)
+def test_the_first_message_of_a_file_may_be_renamed(name: bytes, raw: bytes, expected: object) -> None:
+    renamed = SchemaText(base64.b64encode(descriptor_set([FILE.replace(b"Order", name)])).decode())
+    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, SET, lambda _: renamed)
+
+    assert column.decode(pa.array([FRAME + raw], pa.binary()))[0].to_pylist() == [expected]
 
 
 def test_message_indexes_are_in_the_header_if_the_schema_is() -> None:
     """And values are whole: the first begins as message indexes do."""
-    headers = [b"\0", b"\2\2", b"", b"\2\2"]
+    headers = [b"\2\2", b"\2\2", b"", b"\2\2"]
     frames = pa.array([guid_frame(GUID) + indexes for indexes in headers])
-    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, SET, lambda _: SET)
-    values = pa.array([b"\x08\x05", b"\x08\x07", b"\0\x08\x09", b"", FRAME + b"\0\x08\x0b"], pa.binary())
+    refund = SET._replace(message="shop.Refund")
+    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, refund, lambda _: SET)
+    values = pa.array([b"\x08\x05", b"\x08\x07", b"\0\x08\x09", b"", FRAME + b"\2\2\x08\x0b"], pa.binary())
 
     decoded, malformed = column.decode(values, HeaderFrames(id_header("value"), np.arange(4), frames))
 
-    assert decoded.to_pylist() == [{"id": 5}, {"id": 7}, None, {"id": 0}, {"id": 11}]
+    assert decoded.to_pylist() == [{"amount": 5}, {"amount": 7}, None, {"amount": 0}, {"amount": 11}]
     assert malformed == [Malformed(2, f"no frame: its message indexes are malformed (schema GUID {GUID})", None)]
 
 

@@ -152,6 +152,21 @@ def test_a_record_of_another_name_is_malformed_even_if_its_fields_fit() -> None:
     assert malformed == [Malformed(1, "it is a shop.Customer, not a shop.Order", 3)]
 
 
+def test_json_of_another_title_is_malformed_if_one_is_named() -> None:
+    def titled(title: str) -> SchemaText:
+        return SchemaText(f'{{{title}"type": "object", "properties": {{"id": {{"type": "integer"}}}}}}')
+
+    order, refund, untitled = titled('"title": "shop.Order", '), titled('"title": "shop.Refund", '), titled("")
+    writers: dict[int | str, SchemaText] = {1: order, 2: refund, 3: untitled}
+    values = pa.array([framed(number, b'{"id": 5}') for number in (1, 2, 3)])
+
+    column = ColumnDecoding(FORMATS["json"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
+    decoded, malformed = column.decode(values)
+    assert decoded.to_pylist() == [{"id": 5}, None, {"id": 5}]
+    assert malformed == [Malformed(1, "it is a shop.Refund, not a shop.Order", 2)]
+    assert column._replace(record_names=()).decode(values)[1] == []
+
+
 def test_values_without_frames_have_the_readers_schema() -> None:
     rows = typed_rows(["value", "value_error"], framing=Framing.NONE)
 
