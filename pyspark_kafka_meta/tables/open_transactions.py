@@ -13,7 +13,7 @@ from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.origin import planner_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES, DescribedTransaction
+from pyspark_kafka_meta.kafka.protocol.transactions import ENDING_STATES, OPEN_STATES, DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import ClusterOptions
 from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow
@@ -82,7 +82,10 @@ def transaction_rows(
     rows, states = [], {}
     for transaction in described:
         if transaction.state in OPEN_STATES:
-            _, _, batch = decided.pop((transaction.transactional_id, transaction.producer), (None, None, None))
+            producer = transaction.producer
+            if (transaction.transactional_id, producer) not in decided and transaction.state in ENDING_STATES:
+                producer = producer._replace(epoch=producer.epoch - 1)  # the end has raised it already (KIP-890)
+            _, _, batch = decided.pop((transaction.transactional_id, producer), (None, None, None))
             rows.append(_open_row(transaction, _sink_of(transaction.transactional_id, sinks), batch, now_ms))
         else:
             states[transaction.transactional_id] = transaction.state

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
 from pyspark_kafka_meta.model import TransactionVersion
-from pyspark_kafka_meta.options import ClusterOptions, Table
+from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions, Table
 from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tools.cli.main import app
 from tests.kafka.test_commit_steps import Sink, decide_alone, micro_batch, rows
@@ -79,7 +79,10 @@ def test_open_and_decided_transactions_are_shown_and_settled(sink: Sink, other_p
 def test_first_batch_of_a_sink_that_was_never_decided_is_aborted(sink: Sink) -> None:
     lost = sink.write(sink.committer().plan(), 0)
 
-    assert run(sink, "--settle", sink.topic, "--yes").exit_code == 0
+    refused = run(sink, "--settle", sink.topic, "--yes")
+    assert (refused.exit_code, lost.transactional_id in shown(sink)) == (1, True)
+    assert "or this topic if the query did not set it" in refused.stderr
+    assert run(sink, "--settle", sink.topic, "--yes", "--decisions-topic", DECISIONS_TOPIC).exit_code == 0
     assert (lost.transactional_id in shown(sink), sink.visible()) == (False, [])
 
 

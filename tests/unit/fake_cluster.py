@@ -108,6 +108,11 @@ class FakeCluster:
         self.producers |= {TopicPartition(topic, number): {} for number in range(partitions)}
         return topic_id
 
+    def delete_topic(self, topic: str) -> None:
+        del self.topics[topic]
+        for partition in [each for each in self.logs if each.topic == topic]:
+            del self.logs[partition], self.producers[partition]
+
     def move_leader(self, partition: TopicPartition, node_id: int) -> None:
         """Increments the epoch. `NO_LEADER` leaves the partition without a leader (LEADER_NOT_AVAILABLE)."""
         old, topic = self.partition(partition), self.topics[partition.topic]

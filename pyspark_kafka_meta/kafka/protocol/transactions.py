@@ -149,8 +149,10 @@ class DescribeTransactionsRequest:
     transactional_id: str
 
 
-OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
-"""Read_committed readers wait for the end of these (Kafka's `TransactionState`)."""
+ENDING_STATES = frozenset({"PrepareCommit", "PrepareAbort"})
+"""The end is decided, and markers are being written (Kafka's `TransactionState`)."""
+OPEN_STATES = frozenset({"Ongoing", *ENDING_STATES})
+"""Read_committed readers wait for the end of these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ def transactions(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --settle.")] = False,
     watch: WatchSeconds = None,
     count: Count = None,
-    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
+    decisions_topic: DecisionsTopic = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
@@ -223,9 +223,16 @@ def transactions(
         if settle is not None and watch is not None:
             raise OptionError("--settle and --watch exclude each other")
         cluster = cluster_options(bootstrap_servers, option, config)
-        given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms), "decisionsTopic": decisions_topic})
+        topic = decisions_topic or DECISIONS_TOPIC
+        given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms), "decisionsTopic": topic})
         if settle is not None:
-            is_done = settle_sink(given, settle, lambda question: yes or typer.confirm(question), console)
+            is_done = settle_sink(
+                given,
+                settle,
+                lambda question: yes or typer.confirm(question),
+                console,
+                is_topic_given=decisions_topic is not None,
+            )
         elif watch is not None:
             is_done = watch_transactions(lambda: query_transactions(given), console, watch, count)
         else:
@@ -275,7 +282,7 @@ def exporter(
     ] = False,
     application: Application = None,
     all_applications: AllApplications = False,
-    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
+    decisions_topic: DecisionsTopic = None,
     interval: Annotated[
         float,
         typer.Option(
@@ -306,7 +313,7 @@ def exporter(
                 events=source,
                 application_id=application,
                 cluster=cluster,
-                decisions_topic=decisions_topic,
+                decisions_topic=decisions_topic or DECISIONS_TOPIC,
                 checkpoints=checkpoint or (),
                 per_partition=per_partition,
             )
@@ -397,7 +404,7 @@ def page(
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
     checkpoint: Checkpoints = None,
-    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
+    decisions_topic: DecisionsTopic = None,
     host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free port.")] = 8_080,
     open_browser: Annotated[bool, typer.Option("--open", help="Also open a browser.")] = False,
@@ -426,7 +433,7 @@ def page(
             raise OptionError("--cluster excludes --path and --topic")
         else:
             given = events_options(path, topic, yours, uses_brokers=True)
-            serve_events(given, yours, checkpoint or (), decisions_topic, at)
+            serve_events(given, yours, checkpoint or (), decisions_topic or DECISIONS_TOPIC, at)
 
 
 def check_pyspark() -> None:

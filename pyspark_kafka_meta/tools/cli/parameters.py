@@ -15,6 +15,7 @@ import typer
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import (
+    DECISIONS_TOPIC,
     PARTS,
     ClientOptions,
     FetchOptions,
@@ -74,7 +75,9 @@ WatchSeconds = Annotated[
     float | None, typer.Option("--watch", min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
 ]
 Count = Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")]
-DecisionsTopic = Annotated[str, typer.Option(help="The decisionsTopic of the queries.")]
+DecisionsTopic = Annotated[
+    str | None, typer.Option(help="The decisionsTopic of the queries.", show_default=DECISIONS_TOPIC)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="Print JSON lines, the default without a terminal.")]
 

@@ -61,17 +61,26 @@ def watch_transactions(
     return watch(look, lambda rows: show_transactions(rows, None), _tables, console, every_s, times)
 
 
-def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], bool], console: Console | None) -> bool:
+def settle(
+    options: ClusterOptions,
+    sink: str,
+    is_confirmed: Callable[[str], bool],
+    console: Console | None,
+    *,
+    is_topic_given: bool = False,
+) -> bool:
     """Settle what a sink has decided and abort its other transactions, as its next run would.
 
     Args:
         is_confirmed: asks the user a question, if there is something to end; returns whether to go on.
+        is_topic_given: whether the user has named the topic of decisions.
 
     Returns:
         Whether nothing is left to do.
 
     Raises:
-        KafkaMetaError: the sink is unknown, transactions stay open, or as `BatchCommitter.plan`.
+        KafkaMetaError: the sink is unknown, perhaps in this topic only, transactions stay open, or as
+            `BatchCommitter.plan`.
     """
     with closing(client_without_events(options.client, cli_origin())) as client:
         decisions = read_decisions(client, options.decisions_topic)
@@ -83,6 +92,12 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
         if not chosen:
             note(f"nothing to settle: no transaction of {sink} is known to be open")
             return True
+        if not is_topic_given and all(name != sink for name, _ in decisions):
+            raise KafkaMetaError(
+                f"{sink} has decided nothing in topic {options.decisions_topic}, and perhaps in another one, whose "
+                "batches would be aborted: give the query's option decisionsTopic as --decisions-topic, or this topic "
+                "if the query did not set it"
+            )
         show_transactions(chosen, console)
         decided = sum(row.is_decided for row in chosen)
         others = len(chosen) - decided

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
-from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
@@ -112,6 +112,11 @@ class BatchCommitter:
         it begins with what an earlier run has decided."""
         try:
             return self._run(protocol(), committed_as, leads_on)
+        except UnknownTopicError:
+            if not self._decisions.is_gone:
+                raise
+            del self._max_timeout_ms  # the next use creates the topic again
+            raise self._decisions.lost("the topic was deleted") from None
         except BrokerError as error:
             if error.code != INVALID_TRANSACTION_TIMEOUT or not self._has_new_limit():
                 raise

@@ -10,14 +10,14 @@ needs a transaction of its own, and Spark may repeat tasks and whole batches. So
    in a transaction of the sink's own transactional id. Before it, the batch can be aborted. After it, the batch counts
    as written: all its records must become visible, and a repetition of the batch writes nothing.
 3. The driver commits these transactions, notes that the batch is settled, and aborts the other open transactions of
-   the sink's tasks. The note needs no transaction: that this decision is settled stays true, however late it comes.
+   the sink's tasks. The note needs no transaction: what it says of this decision stays true, however late it comes.
 
 In other two-phase commits a prepared participant waits for the decision. Kafka's brokers do not: they abort a decided
 transaction after its timeout, or once its id is used again. Its records stay in the log, invisible, and the driver
 copies them (`WriteSettled`).
 
     recover (before a query):  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
-    recover (next batches):    ReadDecisions, AbortOpen; unless the last batch is settled, as before a query
+    recover (next batches):    ReadDecisions, AbortOpen if a later batch is settled; else as before a query
     commit:                    Fence, ReadDecisions, settle*, WriteDecision, settle, AbortOpen
     commit if it was decided:  Fence, ReadDecisions, settle*, ConfirmDecisions, AbortOpen
     settle one decision:       Commit, then [ReadOutcomes, Fence, ReadDecisions] if need be, WriteSettled
@@ -61,6 +61,9 @@ happens without a guard, and the guard. A and B are drivers of the same sink.
 8. Owners overlap. (1) Two batch writes are decided in one series: the second decision replaces the first. (2) The first
    driver, which saw no response, decides again. Guard: decisions name `former_owners`. A streaming query whose id
    another query uses by now is refused (`require_owner`).
+9. A late note. (1) A decides batch 7, and stands still. (2) B settles it, decides and notes batch 8. (3) A's note of
+   batch 7 comes, and compaction removes that of batch 8. (4) Long after, when markers are gone, nobody knows how batch
+   8 ended. Guard: the last note counts alone from the start, so the next run settles batch 8 once more.
 """
 
 from __future__ import annotations
@@ -121,7 +124,7 @@ class WriteSettled:
     """Write the settled decision, and before it copies of the records of its aborted transactions, all in one
     transaction of the sink's own id. If its timeout is too short for all copies, the transaction holds some of them,
     and the decision with what is left to copy. If nothing was aborted, and the driver has written the decision since
-    its last `Fence`, a note without a transaction is enough.
+    its last `Fence`, a note without a transaction is enough, but for very large decisions, which should not stay.
 
     Result: True if the batch is settled; the written decision if something is left; False, and nothing became visible,
     as for `WriteDecision`. Raises DataLossError if records are gone from the log."""

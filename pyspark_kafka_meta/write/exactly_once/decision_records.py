@@ -76,9 +76,12 @@ def confirming_record(transactional_id: str) -> Record:
 
 def settled_note(transactional_id: str, decision: Decision) -> tuple[bytes, bytes]:
     """The record which says that all transactions of this decision are committed."""
-    batch = decision.batch
-    named = json.dumps([batch.owner, batch.version, decision.time_ms]).encode()
-    return RecordKey(transactional_id, batch.series, NOTE).to_json(), named
+    return RecordKey(transactional_id, decision.batch.series, NOTE).to_json(), note_of(decision)
+
+
+def note_of(decision: Decision) -> bytes:
+    """What names this decision in a note."""
+    return json.dumps([decision.batch.owner, decision.batch.version, decision.time_ms]).encode()
 
 
 def decision_records(transactional_id: str, decision: Decision) -> Iterator[tuple[bytes, bytes]]:

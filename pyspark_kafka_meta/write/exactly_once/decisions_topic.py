@@ -2,8 +2,9 @@
 
 A driver writes the records of a decision (`decision_records.py`) in a transaction of the sink's own id, so that a
 fenced driver cannot write any more. Other sinks' open transactions do not matter: records are read up to the high
-watermark, and count if the marker after them is a commit. A note that a decision is settled is outside of transactions,
-and counts at once: it may be in the log before the marker of the decision.
+watermark, and count if the marker after them is a commit. A note that a decision is settled is outside of transactions:
+it may be in the log before the marker of the decision. Of each series the last note counts alone, because compaction
+leaves no other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marke
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, is_other_topic
 from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions
-from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, NOTE, RecordKey, joined, settled_note
+from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, NOTE, RecordKey, joined, note_of
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 
 logger = logging.getLogger(__name__)
@@ -67,8 +68,8 @@ class DecisionsTopic:
         self._next_offset: int | None = None
         self._topic_id: UUID | None = None  # of the topic that was read
         self._decisions: KeyedDecisions = {}
-        self._notes: dict[tuple[str, str], set[bytes]] = {}  # since the last decision of each sink and series
-        self._undecided: dict[int, Records] = {}  # of open transactions, by producer id
+        self._notes: dict[tuple[str, str], bytes] = {}  # the last one of each sink and series
+        self._uncommitted: dict[int, Records] = {}  # of open transactions, by producer id
         self._incomplete: set[RecordKey] = set()
 
     def ensure(self, admin: ClusterAdmin) -> None:
@@ -122,17 +123,30 @@ class DecisionsTopic:
 
     def known(self) -> Decisions:
         """As `read` has returned them last, or `is_unchanged_until` has found them."""
-        return {series: decision for (_, series), decision in self._decisions.items()}
+        return {series: decision for (_, series), decision in self._noted().items()}
+
+    def _noted(self) -> KeyedDecisions:
+        """The decisions, settled if a note says so."""
+        return {
+            of: decision.settled() if self._notes.get(of) == note_of(decision) else decision
+            for of, decision in self._decisions.items()
+        }
 
     @property
     def is_ending(self) -> bool:
-        """Whether the last read came before the marker of a decision. A coordinator acknowledges EndTxn earlier."""
-        return any(self._undecided.values())
+        """Whether the last read came before a marker: of a decision, as a coordinator acknowledges EndTxn earlier; or
+        of a transaction that a driver left open."""
+        return any(self._uncommitted.values())
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether brokers had the topic when it was read, and do not know it any more."""
+        return self._next_offset is not None and not self._client.cache.snapshot.partitions(self.partition.topic)
 
     def read_all(self) -> Mapping[tuple[str, str], Decision]:
         """The last committed decision of each sink and series. Raises as `read`."""
         self._read_until(self._log.end_offset(self.partition))
-        return self._decisions
+        return self._noted()
 
     def is_unchanged_until(self, offset: int, own: Decisions) -> bool:
         """Whether only `own` decisions were committed between the last read and this offset.
@@ -145,10 +159,10 @@ class DecisionsTopic:
         if offset < self._next_offset:
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
             self._require_same_topic()
-            raise self._lost(f"{self.partition} was read up to offset {self._next_offset} and ends at {offset} now")
-        expected = self._decisions | {(self._transactional_id, series): own[series] for series in own}
+            raise self.lost(f"{self.partition} was read up to offset {self._next_offset} and ends at {offset} now")
+        expected = self._noted() | {(self._transactional_id, series): own[series] for series in own}
         self._read_until(offset)
-        return self._decisions == expected
+        return self._noted() == expected
 
     def _read_until(self, until_offset: int) -> None:
         if self._next_offset is None:
@@ -159,7 +173,7 @@ class DecisionsTopic:
             for fetched in self._log.batches(self.partition, self._next_offset, until_offset, self._topic_id):
                 self._add(fetched)
         except DataLossError as error:
-            raise self._lost(str(error)) from None
+            raise self.lost(str(error)) from None
         self._next_offset = max(self._next_offset, until_offset)
         for key in self._incomplete:
             raise self._unreadable(key, "it lacks parts")
@@ -169,22 +183,23 @@ class DecisionsTopic:
         if not header.is_control:
             records = self._records(fetched)
             if header.producer_id == NO_PRODUCER.producer_id:
-                self._take_notes(records)
+                notes = {(key.transactional_id, key.series): records[key] for key in records if key.part == NOTE}
+                self._notes |= notes
             else:
-                self._undecided.setdefault(header.producer_id, {}).update(records)
+                self._uncommitted.setdefault(header.producer_id, {}).update(records)
         elif header.record_count:
             if not is_abort_marker(header, fetched.records):
-                self._take(self._undecided.get(header.producer_id, {}))
-            self._undecided.pop(header.producer_id, None)
+                self._take(self._uncommitted.get(header.producer_id, {}))
+            self._uncommitted.pop(header.producer_id, None)
         self._next_offset = header.last_offset + 1  # a read that fails later goes on here
 
     def _require_same_topic(self) -> None:
         if is_other_topic(self._topic_id, self._client.cache.snapshot.topic_id(self.partition.topic)):
             now = self._log.topic_id(self.partition)
             if is_other_topic(self._topic_id, now):
-                raise self._lost(f"the topic was deleted and recreated (topic id {self._topic_id}, now {now})")
+                raise self.lost(f"the topic was deleted and recreated (topic id {self._topic_id}, now {now})")
 
-    def _lost(self, cause: str) -> DataLossError:
+    def lost(self, cause: str) -> DataLossError:
         """The error after which a restart reads what is there."""
         self._forget()
         return DataLossError(
@@ -213,21 +228,7 @@ class DecisionsTopic:
                 self._incomplete.add(key)  # unless a later decision follows, which has replaced the parts
             else:
                 self._incomplete.discard(key)
-                of = key.transactional_id, key.series
-                self._decisions[of] = decision
-                self._settle(of, self._notes.pop(of, set()))
-
-    def _take_notes(self, records: Records) -> None:
-        for key in [key for key in records if key.part == NOTE]:
-            of = key.transactional_id, key.series
-            self._notes.setdefault(of, set()).add(records[key])
-            self._settle(of, {records[key]})
-
-    def _settle(self, of: tuple[str, str], notes: Collection[bytes]) -> None:
-        """Settle the last decision of a sink and series if one of the notes names it."""
-        decision = self._decisions.get(of)
-        if decision is not None and settled_note(of[0], decision)[1] in notes:
-            self._decisions[of] = decision.settled()
+                self._decisions[key.transactional_id, key.series] = decision
 
     def _unreadable(self, key: RecordKey, reason: str) -> KafkaMetaError:
         return KafkaMetaError(

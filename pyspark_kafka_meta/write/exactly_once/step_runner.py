@@ -90,7 +90,7 @@ class StepRunner:
     Attributes:
         timeout_ms: of the driver's own transactions: they may copy what all tasks of a batch have written.
         committed: how many transactions of tasks became visible: committed, or copied.
-        aborted: how many of them it aborted.
+        aborted: how many of them it aborted, where brokers list what is open.
         copied_records: of decided transactions that were aborted by others.
     """
 
@@ -120,7 +120,7 @@ class StepRunner:
         self._topic = options.transaction.decisions_topic
         self._decisions = decisions
         self._producer: TransactionalProducer | None = None  # since the last `Fence`
-        self._written: dict[str, Decision] = {}  # since the last `ReadDecisions`
+        self._written: dict[str, Decision] = {}  # since the last `ReadDecisions` that sent a request
         is_usable = lead is not None and (lead.producer.version, lead.timeout_ms) == (plan.version, timeout_ms)
         self._lead = lead if is_usable else None  # until the first `ReadDecisions`
         self.committed = self.aborted = self.copied_records = 0
@@ -165,7 +165,7 @@ class StepRunner:
                 api_deadline = self._client.api_deadline
                 return tuple(each for each in transactions if not self._reader.is_committed(each, api_deadline()))
             case WriteSettled(decision, aborted):
-                return self._settle(decision, aborted)
+                return self._write_settled(decision, aborted)
             case AbortOpen(known, guessed):
                 self._abort(known, guessed)
         return None
@@ -210,7 +210,7 @@ class StepRunner:
         self._written[decision.batch.series] = decision
         return decision
 
-    def _settle(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> Decision | bool:
+    def _write_settled(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> Decision | bool:
         """Result of `WriteSettled`. A note is for the driver's own decision: after a `Fence`, the settled decision also
         shows that no other driver has decided anything (race 6)."""
         is_own = self._written.get(decision.batch.series) == decision
@@ -220,7 +220,7 @@ class StepRunner:
                 return False
             self.committed += len(aborted) - len(written.transactions)
             return written.is_settled or written
-        options = replace(self._producer_options, idempotent=False)  # without a producer id: to repeat it does no harm
+        options = replace(self._producer_options, idempotent=False)  # without a producer id: it is true twice
         writer = TaskWriter(self._client, options, _COLUMNS, self._topic)
         note = settled_note(self._plan.transactional_id, decision)
         with _advising(what := f"the note that {decision.batch} is settled"):
@@ -239,7 +239,12 @@ class StepRunner:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=producer)
             with _advising(what):
                 offset = self._write_records(writer, records(writer), what)
-            if not self._decisions.is_unchanged_until(offset, self._written):
+            try:
+                is_unchanged = self._decisions.is_unchanged_until(offset, self._written)
+            except KafkaMetaError:
+                producer.abort()  # readers of copies would wait for its timeout
+                raise
+            if not is_unchanged:
                 producer.abort()
                 return False
             producer.commit(self._client.api_deadline())
@@ -300,27 +305,28 @@ class StepRunner:
         """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on. A broker
         that does not respond is not waited for: its coordinators move, and the next batch aborts what is left."""
         coordinators, clock = self._client.coordinators, self._client.clock
-        found = self._open_tasks((*known, *guessed))
-        if found:
-            first = ", ".join(found[:MAX_NAMED])
-            logger.info("aborting %d transactions of no decided batch, the first are %s", len(found), first)
+        listed = self._open_tasks()
+        if listed:
+            first = ", ".join(listed[:MAX_NAMED])
+            logger.info("aborting %d transactions of no decided batch, the first are %s", len(listed), first)
+        ids = (*known, *(guessed if listed is None else listed))
         try:
-            coordinators.fence(dict.fromkeys((*known, *found)), self._plan.timeout_ms, clock() + ABORT_S)
-            self.aborted += len(found)
+            coordinators.fence(dict.fromkeys(ids), self._plan.timeout_ms, clock() + ABORT_S)
+            self.aborted += len(listed or ())
         except KafkaMetaError as error:  # what is decided is visible
             logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
 
-    def _open_tasks(self, guessed: Sequence[str]) -> Sequence[str]:
-        """The transactional ids of the sink's task attempts with an open transaction, as brokers list them. If they
-        list none, those that are guessed."""
+    def _open_tasks(self) -> Sequence[str] | None:
+        """The transactional ids of the sink's task attempts with an open transaction; None if brokers do not list
+        them."""
         client = self._client
         try:
             listed = client.coordinators.list_transactions(client.clock() + ABORT_S, of_all_brokers=False)
         except UnsupportedBrokerError:  # before Kafka 3.0
-            return guessed
+            return None
         except KafkaMetaError as error:
             logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
-            return guessed
+            return None
         return tasks_of_sink(listed, self._plan.transactional_id)
 
 
@@ -331,7 +337,7 @@ def _advising(what: str) -> Iterator[None]:
         yield
     except DeliveryTimeoutError as error:
         raise DeliveryTimeoutError(
-            f"{what} was not written: {error}; then start the query again: it goes on from there"
+            f"{what} was not acknowledged: {error}; then start the query again: it goes on from there"
         ) from None
 
 

@@ -113,8 +113,7 @@ class TransactionReader:
                 break
             if is_late:
                 raise _not_known_yet(transaction, searches, errors)
-            if rounds == 1:
-                self._client.cache.refresh(RefreshReason.ON_DEMAND, deadline)  # a leader may have been deposed
+            self._client.cache.refresh(RefreshReason.ON_DEMAND, deadline)  # a leader may have been deposed
             self._client.sleep(min(self._client.backoff_s(rounds), max(deadline - self._client.clock(), 0)))
         raise DataLossError(
             f"nobody knows whether the transaction {transaction.transactional_id} was committed: no marker follows its "

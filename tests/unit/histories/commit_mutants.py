@@ -7,7 +7,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from pyspark_kafka_meta.write.exactly_once import commit_protocol, decisions_topic, step_runner, transaction_reader
+from pyspark_kafka_meta.write.exactly_once import (
+    commit_protocol,
+    decision_records,
+    decisions_topic,
+    transaction_reader,
+)
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     AbortOpen,
     Commit,
@@ -17,7 +22,6 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     Step,
     WriteDecision,
 )
-from pyspark_kafka_meta.write.exactly_once.decision_records import settled_note
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 
@@ -92,10 +96,8 @@ def forget_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle_by_a_note_of_any_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (decisions_topic, step_runner):
-        monkeypatch.setattr(
-            module, "settled_note", lambda sink, decision: (settled_note(sink, decision)[0], b"the last one")
-        )
+    for module in (decisions_topic, decision_records):
+        monkeypatch.setattr(module, "note_of", lambda _: b"the last one")
 
 
 def take_aborted_decisions(monkeypatch: pytest.MonkeyPatch) -> None:

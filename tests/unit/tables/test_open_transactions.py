@@ -91,6 +91,12 @@ def test_decided_transaction_stays_until_its_batch_is_settled(state: str | None)
     assert (row.producer_epoch, row.partitions) == (3, (TransactionPartition("t", 0),))
 
 
+@pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
+def test_decided_transaction_whose_end_has_raised_its_epoch_is_one_row(state: str) -> None:
+    found = rows(described("orders/0/0", state, ProducerIdAndEpoch(7, 4)), orders=decided(written("orders/0/0")))
+    assert [(row.producer_epoch, row.is_decided, row.state) for row in found] == [(4, True, state)]
+
+
 def test_next_transaction_of_an_id_is_not_taken_for_the_decided_one() -> None:
     later = described("orders/0/0", producer=ProducerIdAndEpoch(7, 5))
     found = rows(later, orders=decided(written("orders/0/0")))

@@ -186,6 +186,20 @@ def test_transactions_that_stay_open_are_an_error(sinks: Sinks) -> None:
     assert "transactions of orders are open (1): its query runs" in result.stderr
 
 
+def test_sink_that_may_have_decided_in_another_topic_is_not_settled(
+    sinks: Sinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "read_decisions", lambda *_: {})
+    result = run("--settle", "orders", "--yes")
+    assert (result.exit_code, sinks.settled) == (1, [])
+    assert "orders has decided nothing in topic kafkameta-decisions" in result.stderr
+    assert "give the query's option decisionsTopic as --decisions-topic" in result.stderr
+
+    sinks.left = []
+    assert run("--settle", "orders", "--yes", "--decisions-topic", "d").exit_code == 0
+    assert sinks.settled == [("orders", "d")]
+
+
 def test_long_name_of_a_sink_is_shortened_in_the_error(sinks: Sinks) -> None:
     result = run("--settle", "x" * 40_000, "--yes")
     assert (result.exit_code, sinks.settled) == (1, [])

@@ -72,4 +72,4 @@ def test_guessed_transactions_are_aborted_where_brokers_cannot_list(scene: Commi
 
     assert still_open(scene) == []
     assert NEVER_USED in scene.cluster.coordinators.transactions
-    assert runner.aborted == 3
+    assert runner.aborted == 0, "nobody says which of them were open"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import BrokerError, DeliveryTimeoutError
+from pyspark_kafka_meta.errors import BrokerError, DataLossError, DeliveryTimeoutError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
@@ -243,21 +243,26 @@ def test_driver_whose_epochs_are_used_up_hides_no_decision_of_another_driver(sce
 
 
 @pytest.mark.parametrize("marker_s", [0.0, 10.0])
-def test_late_note_of_a_fenced_driver_settles_its_own_decision_alone(marker_s: float, scene: CommitterScene) -> None:
-    """It comes before the marker of the next decision, or after it."""
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_after_a_late_note_of_a_fenced_driver_the_last_decision_is_settled_once_more(
+    marker_s: float, is_compacted: bool, scene: CommitterScene
+) -> None:
+    """It comes before the marker of the next decision, or after it. Compaction changes nothing that is read."""
     scene.cluster.coordinators = LateCoordinators(scene.cluster, scene.clock, lambda: marker_s)
     (still, first), other = deciding(scene), scene.long_lived_committer()
     other.commit(micro_batch(0), [], 1)
     other.commit(micro_batch(1), [scene.task(1, 6)], 1)
     assert still.run(WriteSettled(first, ())) is True
     scene.clock.sleep(2 * marker_s)
+    if is_compacted:
+        scene.compact()
     read = scene.committer().decisions.read()[STREAM]
-    assert (read.batch, read.is_settled) == (micro_batch(1), True)
+    assert (read.batch, read.is_settled) == (micro_batch(1), False)
 
-    assert scene.committer().decide(micro_batch(2), [scene.task(2, 12)])
-    still.run(WriteSettled(first, ()))
+    other.commit(micro_batch(2), [scene.task(2, 12)], 1)
     scene.clock.sleep(2 * marker_s)
-    assert not scene.committer().decisions.read()[STREAM].is_settled
+    assert scene.committer().decisions.read()[STREAM].batch == micro_batch(2)
+    assert scene.rows() == [*range(18)]
 
 
 def test_note_that_is_not_acknowledged_fails_the_query_which_goes_on_after_a_restart(scene: CommitterScene) -> None:
@@ -266,12 +271,28 @@ def test_note_that_is_not_acknowledged_fails_the_query_which_goes_on_after_a_res
     with pytest.raises(DeliveryTimeoutError) as raised:
         runner.run(WriteSettled(decision, ()))
     assert str(raised.value).startswith(
-        "the note that micro-batch 0 of query query is settled was not written: kafkameta-decisions-0 did not"
+        "the note that micro-batch 0 of query query is settled was not acknowledged: kafkameta-decisions-0 did not"
     )
     assert str(raised.value).endswith("; then start the query again: it goes on from there")
     scene.monkeypatch.undo()
     assert scene.committer().recover()[STREAM].is_settled
     assert scene.rows() == [*range(6)]
+
+
+@pytest.mark.parametrize("is_noticed_by", ["plan", "commit"])
+def test_kept_process_whose_decisions_topic_was_deleted_creates_it_at_the_next_start(
+    is_noticed_by: str, scene: CommitterScene
+) -> None:
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
+    written = None if is_noticed_by == "plan" else scene.planned_task(planner, 6, STREAM)
+    scene.cluster.delete_topic(DECISIONS.topic)
+    for kept in (planner, committer):
+        with pytest.raises(DataLossError, match=r"gone from topic kafkameta-decisions: the topic was deleted"):
+            kept.plan(STREAM) if kept is planner or written is None else kept.commit(micro_batch(1), [written], 1)
+
+    committer.commit(micro_batch(1), [scene.planned_task(planner, 12, STREAM)], 1)
+    assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(1)
 
 
 def test_large_decision_is_replaced_once_it_is_settled(scene: CommitterScene) -> None:

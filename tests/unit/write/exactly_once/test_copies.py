@@ -8,15 +8,22 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import BrokerError, DeliveryTimeoutError, RecordTooLargeError, TransactionTimeoutError
+from pyspark_kafka_meta.errors import (
+    BrokerError,
+    DeliveryTimeoutError,
+    NoLeaderError,
+    RecordTooLargeError,
+    TransactionTimeoutError,
+)
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import WriteSettled, recover
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 from tests.partitions import T0, T1, T2
 from tests.unit.scene import HELD_BACK, Scene, rows
-from tests.unit.write.exactly_once.commit_scene import CommitScene, micro_batch
+from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
 
 BATCH_S = 250
 """To read a record batch from the log. The driver's own transactions have 900 s."""
@@ -105,6 +112,20 @@ def test_driver_that_dies_before_its_part_of_the_copies_is_committed_leaves_noth
     assert visible(scene) == EXPECTED
 
 
+def test_copies_are_not_left_open_if_decisions_cannot_be_read(scene: CommitScene) -> None:
+    """Readers of the output topics would wait for the timeout of the driver's transaction."""
+    timed_out(scene)
+
+    def no_leader(*_: object) -> bool:
+        raise NoLeaderError("kafkameta-decisions-0 has no leader")
+
+    scene.monkeypatch.setattr(DecisionsTopic, "is_unchanged_until", no_leader)
+    with pytest.raises(NoLeaderError):
+        scene.committer().recover()
+    assert scene.cluster.coordinators.transactions[SINK].state == "CompleteAbort"
+    assert visible(scene) == []
+
+
 def test_copies_that_a_partition_holds_up_name_the_topics_to_look_at(scene: CommitScene) -> None:
     timed_out(scene)
     scene.refuse(T1, ErrorCode.not_enough_replicas)
@@ -125,8 +146,8 @@ def test_copies_that_are_not_acknowledged_leave_the_query_to_be_started_again(sc
 
     with pytest.raises(
         DeliveryTimeoutError,
-        match=r"^the decision of micro-batch 0 .* was not written: t-1 did not acknowledge copies of 2 records .*; "
-        "then start the query again: it goes on from there$",
+        match=r"^the decision of micro-batch 0 .* was not acknowledged: t-1 did not acknowledge copies of 2 records .*"
+        "; then start the query again: it goes on from there$",
     ):
         scene.committer().recover()
     scene.monkeypatch.undo()
