@@ -83,7 +83,7 @@ class Cursor:
         """
         rows, first = np.unique(self.rows[bad], return_index=True)
         short = (self.at > self.end)[bad][first]
-        if field:
+        if field and not cause.startswith("field "):  # an inner field's cause names it
             cause = f"field {field!r}: {cause}"
         for row, is_short in zip(rows.tolist(), short.tolist(), strict=True):
             self.memory.causes.setdefault(row, TRUNCATED if is_short else cause)

@@ -256,6 +256,13 @@ def test_a_value_that_the_reader_cannot_have_is_a_fault(
     assert result.values.is_valid().to_pylist() == [True, False, True]
 
 
+def test_cause_names_the_field_once() -> None:
+    items, text = {"type": "array", "items": ["int", "string"]}, long(1) + long(1) + sized(b"a") + long(0)
+    (fault,) = decoded(record(field("a", items)), record(field("a", {**items, "items": "int"})), text).faults
+
+    assert fault.cause == "field 'a.element': the writer's string cannot be read as int"
+
+
 def test_any_nan_of_a_float_is_a_double() -> None:
     result = decoded("float", "double", bytes.fromhex("0100807f"))
 
