@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql.datasource import (
@@ -66,7 +67,8 @@ class KafkaMetaDataSource(DataSource):
         """With the schemas of typed columns, which Spark does not ask for if the user gives a schema: the planner of a
         stream and its tasks are made in processes of their own."""
         if self._parsed is not None and isinstance(self._parsed[1], SourceOptions):
-            self._typed_columns(self._parsed[1])
+            with suppress(KafkaMetaError):  # the reader asks again, and its error is told better
+                self._typed_columns(self._parsed[1])
         return self.__dict__
 
     @classmethod

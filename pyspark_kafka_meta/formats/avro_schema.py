@@ -40,10 +40,6 @@ _LOGICAL_TYPES = {
 }
 
 
-_NO_JSON_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""That Java writes as texts where they are the defaults of fields."""
-
-
 @dataclass(frozen=True, slots=True)
 class Logical:
     """A valid logical type.

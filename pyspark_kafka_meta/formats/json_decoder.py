@@ -63,6 +63,10 @@ class JsonDecoder:
         return Decoded(joined(arrays, self.type), chunk.faults)
 
 
+class _PerhapsJson(ValueError):  # noqa: N818 - never leaves this module
+    """Python's `json` refuses a text that Arrow's reader may accept: a very long number, deep nesting, or Inf."""
+
+
 class _Decoding:
     """Attributes:
     faults: found so far, in the order of rows.
@@ -109,11 +113,14 @@ class _Decoding:
         for index, value in enumerate(values.to_pylist()):
             try:
                 decoded.append(None if value is None else self._decode_one(value))
-            except ValueError as error:
+            except _PerhapsJson as error:
                 found = None if self._columns is None else self._decode_together(values.slice(index, 1))
-                decoded.append(None if found is None else found[0].as_py())
+                decoded.append(None if found is None else found[0])
                 if found is None:
                     self.faults.append(Fault(row + index, str(error)))
+            except ValueError as error:
+                decoded.append(None)
+                self.faults.append(Fault(row + index, str(error)))
         return pa.array(decoded, self._type)
 
     def _decode_one(self, value: bytes) -> Any:
@@ -121,8 +128,11 @@ class _Decoding:
             document = json.loads(value.decode(), parse_float=self._parse_float)
         except UnicodeDecodeError:
             raise ValueError("the text is not UTF-8") from None
-        except (ValueError, RecursionError, InvalidOperation):
-            raise ValueError("the text is not valid JSON, is nested too deeply, or has a number too long") from None
+        except (ValueError, RecursionError, InvalidOperation) as error:
+            is_invalid = isinstance(error, json.JSONDecodeError) and b"Inf" not in value
+            raise (ValueError if is_invalid else _PerhapsJson)(
+                "the text is not valid JSON, is nested too deeply, or has a number too long"
+            ) from None
         return None if document is None else self._convert(document)
 
 

@@ -177,7 +177,8 @@ def _protobuf_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
 
     written, read = _protobuf(writer), _protobuf(reader)
     is_first = writer.message in ((), FIRST_MESSAGE)
-    if written.message != read.message and (read.message in written.messages or not is_first):
+    is_in_both = read.message in written.messages or written.message in read.messages
+    if written.message != read.message and (is_in_both or not is_first):
         # The first type of a file may have been renamed; numbers of fields of any other one would fit by chance.
         raise ValueSchemaError(f"it is a {written.message}, not a {read.message}")
     return protobuf_decoder(written, read)
@@ -222,7 +223,10 @@ def _json_decoder(_: SchemaText, reader: SchemaText) -> ValueDecoder:
 @lru_cache(COMPILED_SCHEMAS)
 def _json_name(schema: SchemaText) -> str | None:
     """The title, by which Confluent's serializers name a record."""
-    parsed = json.loads(schema.text)
+    try:
+        parsed = json.loads(schema.text)
+    except (ValueError, RecursionError):
+        return None
     title = parsed.get("title") if isinstance(parsed, dict) else None
     return title if isinstance(title, str) else None
 

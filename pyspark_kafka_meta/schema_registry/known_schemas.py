@@ -36,13 +36,12 @@ only after so many times as long as the request took, and so waits at most a ten
 
 _Place: TypeAlias = tuple[RegistryOptions, int | str]
 """A registry, and an id or GUID in it."""
-_Asker: TypeAlias = tuple[RegistryOptions, str, bool]
-"""A registry, the kind of schema, and whether it is asked again: a query that goes on without schemas must not make
-another one fail."""
+_Asker: TypeAlias = tuple[RegistryOptions, bool]
+"""A registry, and whether it is asked again: a query that goes on without schemas must not make another one fail."""
 
 
 class _Unknown(NamedTuple):
-    """An id that the registry did not have, or with a schema that cannot be used.
+    """An id that the registry did not have.
 
     Attributes:
         message, code: of the error. The error itself would keep the records of its task in memory, by its traceback.
@@ -68,6 +67,7 @@ class KnownSchemas:
         self._clock = clock
         self._changed = threading.Condition()
         self._known: dict[_Place, RegisteredSchema] = {}
+        self._refused: dict[tuple[_Place, str], str] = {}  # why, by kind: of another one, or not usable
         self._unknown: dict[_Asker, dict[int | str, _Unknown]] = {}
         self._asked: set[_Place] = set()
 
@@ -99,10 +99,12 @@ class KnownSchemas:
             if place in self._known:
                 require_kind(self._known[place].kind, kind)
                 return self._known[place]
-            asker = registry, kind, asks_again
+            if (place, kind) in self._refused:
+                raise ValueSchemaError(self._refused[place, kind])
+            asker = registry, asks_again
             self._check_unknown(asker, key, asks_again and not is_asked)
             self._asked.add(place)
-        return self._fetched(place, asker, client)
+        return self._fetched(place, kind, asker, client)
 
     def _is_free(self, place: _Place) -> bool:
         return place in self._known or place not in self._asked
@@ -122,21 +124,24 @@ class KnownSchemas:
                 f"{MAX_UNKNOWN_IDS} other ids in the last {UNKNOWN_FOR_S:.0f} s"
             )
 
-    def _fetched(self, place: _Place, asker: _Asker, client: RegistryClient) -> RegisteredSchema:
+    def _fetched(self, place: _Place, kind: str, asker: _Asker, client: RegistryClient) -> RegisteredSchema:
         """Asks without the lock: threads that need other schemas go on."""
-        key, (_, kind, _) = place[1], asker
+        key = place[1]
         try:
             found = client.schema(key, kind)
             with self._changed:
                 self._known[place] = found
             return found
-        except (UnknownSchemaError, ValueSchemaError) as error:
+        except ValueSchemaError as error:
+            with self._changed:
+                self._refused[place, kind] = str(error)
+            raise
+        except UnknownSchemaError as error:
             with self._changed:
                 now_s, before = self._clock(), self._unknown[asker].get(key)
                 since_s = now_s if before is None else before.since_s
                 again_at_s = now_s + max(ASK_AGAIN_S, now_s - since_s)
-                code = error.code if isinstance(error, UnknownSchemaError) else None
-                self._unknown[asker][key] = _Unknown(str(error), code, since_s, again_at_s)
+                self._unknown[asker][key] = _Unknown(str(error), error.code, since_s, again_at_s)
             raise
         finally:
             with self._changed:

@@ -33,7 +33,7 @@ CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _asked_last: dict[tuple[str, ...], int] = {}
 """The URL of a registry that was asked last in this process, by all its URLs: tasks and micro-batches have clients of
 their own, and should not wait again for a URL that does not respond. Forgotten if the URL refuses a request: nothing
-else would lead away from one that is not of the registry, or whose certificate has expired."""
+else would lead away from one that is not of the registry."""
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _UNKNOWN = frozenset({40401, 40402, 40403})

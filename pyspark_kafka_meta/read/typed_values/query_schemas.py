@@ -270,7 +270,7 @@ class WriterSchemas:
                 return
             subject = self._subjects[0]
             self._subjects.rotate(-1)
-            with suppress(UnknownSchemaError, ValueSchemaError):  # no schema yet, not under this subject, or not usable
+            with suppress(UnknownSchemaError):  # no schema yet, or not under this subject
                 self._update_subject(client, subject, until)
 
     def _update_subject(self, client: RegistryClient, subject: str, until: float) -> None:
@@ -278,4 +278,5 @@ class WriterSchemas:
         kept = self._by_subject[subject] = {version: before[version] for version in newest if version in before}
         for version in reversed(newest):
             if version not in kept and self._clock() < until:
-                kept[version] = client.version(subject, version).registered
+                with suppress(ValueSchemaError):  # values with a schema that cannot be used are malformed
+                    kept[version] = client.version(subject, version).registered

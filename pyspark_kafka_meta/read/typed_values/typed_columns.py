@@ -124,7 +124,7 @@ class ColumnDecoding(NamedTuple):
     def _decoder(self, writer: SchemaText) -> ValueDecoder:
         """Raises ValueSchemaError also for another record in the topic: its fields may fit by chance."""
         name = self.format.record_name(writer) if self.record_names else None
-        if name is not None and name not in self.record_names:
+        if name not in (None, *self.record_names, self.format.record_name(self.reader)):
             raise ValueSchemaError(f"it is a {name}, not a {' or '.join(self.record_names)}")
         confluents = self.format.confluent_decoder if self.framing.is_confluents else None
         return (confluents or self.format.decoder)(writer, self.reader)

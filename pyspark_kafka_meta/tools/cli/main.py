@@ -223,15 +223,16 @@ def transactions(
         if settle is not None and watch is not None:
             raise OptionError("--settle and --watch exclude each other")
         cluster = cluster_options(bootstrap_servers, option, config)
-        topic = decisions_topic or DECISIONS_TOPIC
-        given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms), "decisionsTopic": topic})
+        named = {} if decisions_topic is None else {"decisionsTopic": decisions_topic}
+        cluster = {**cluster, **named}
+        given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms)})
         if settle is not None:
             is_done = settle_sink(
                 given,
                 settle,
                 lambda question: yes or typer.confirm(question),
                 console,
-                is_topic_given=decisions_topic is not None,
+                is_topic_given="decisionsTopic" in cluster,
             )
         elif watch is not None:
             is_done = watch_transactions(lambda: query_transactions(given), console, watch, count)
@@ -313,7 +314,7 @@ def exporter(
                 events=source,
                 application_id=application,
                 cluster=cluster,
-                decisions_topic=decisions_topic or DECISIONS_TOPIC,
+                decisions_topic=DECISIONS_TOPIC if decisions_topic is None else decisions_topic,
                 checkpoints=checkpoint or (),
                 per_partition=per_partition,
             )
@@ -433,7 +434,8 @@ def page(
             raise OptionError("--cluster excludes --path and --topic")
         else:
             given = events_options(path, topic, yours, uses_brokers=True)
-            serve_events(given, yours, checkpoint or (), decisions_topic or DECISIONS_TOPIC, at)
+            decisions = DECISIONS_TOPIC if decisions_topic is None else decisions_topic
+            serve_events(given, yours, checkpoint or (), decisions, at)
 
 
 def check_pyspark() -> None:

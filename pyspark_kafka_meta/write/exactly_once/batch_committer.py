@@ -115,7 +115,7 @@ class BatchCommitter:
         except UnknownTopicError:
             if not self._decisions.is_gone:
                 raise
-            del self._max_timeout_ms  # the next use creates the topic again
+            self.__dict__.pop("_max_timeout_ms", None)  # the next use creates the topic again
             raise self._decisions.lost("the topic was deleted") from None
         except BrokerError as error:
             if error.code != INVALID_TRANSACTION_TIMEOUT or not self._has_new_limit():

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.formats.json_decoder import CHUNK_ROWS, FEW_RECORDS, json_decoder
+from pyspark_kafka_meta.formats.json_decoder import CHUNK_ROWS, FEW_RECORDS, JsonDecoder, json_decoder
 from pyspark_kafka_meta.formats.json_schema import JsonSchema
 
 ORDER = pa.struct(
@@ -213,6 +213,12 @@ def test_record_does_not_depend_on_its_neighbours(ignored: bytes) -> None:
     among, faults_among = decode(ORDER, [*[b'{"id":7}'] * 100, text])
 
     assert (alone[0], bool(faults_alone)) == (among[100], bool(faults_among))
+
+
+@pytest.mark.parametrize("text", [b'{"day":"0000-01-01","x":Inf}', b'{"at":"9999-12-31T23:00:00-05:00","x":Inf}'])
+def test_time_that_python_does_not_have_is_read_alone_too(text: bytes) -> None:
+    result = JsonDecoder(ORDER).decode(pa.array([text], pa.binary()))
+    assert (result.faults, result.values.null_count) == ([], 0)
 
 
 def test_two_wrong_records_that_are_right_together_are_both_faults() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_kafka_meta.errors import KafkaMetaError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, SubjectVersion
@@ -157,11 +157,21 @@ def test_a_schema_of_another_kind_is_asked_for_once_and_without_what_it_refers_t
     known, asks = KnownSchemas(), client(registry)
     registry.register("t-value", '{"type": "object"}', "JSON")
     for _ in range(3):
-        with pytest.raises(KafkaMetaError, match="its schema is JSON, not PROTOBUF"):
+        with pytest.raises(ValueSchemaError, match="its schema is JSON, not PROTOBUF"):
             known.schema(REGISTRY, 1, "PROTOBUF", asks)
 
     assert len(registry.requests) == 1
     assert known.schema(REGISTRY, 1, "JSON", asks).kind == "JSON"
+
+
+def test_schemas_of_another_kind_are_not_counted_as_unknown(registry: MockRegistry) -> None:
+    known, asks = KnownSchemas(), client(registry)
+    for number in range(MAX_UNKNOWN_IDS):
+        registry.register("others", f'{{"title": "{number}"}}', "JSON")
+        with pytest.raises(ValueSchemaError):
+            known.schema(REGISTRY, number + 1, "AVRO", asks)
+    wanted = registry.register("t-value", '"int"')
+    assert known.schema(REGISTRY, wanted, "AVRO", asks).schema.text == '"int"'
 
 
 # --- several threads --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import SchemaChangedError
+from pyspark_kafka_meta.errors import SchemaChangedError, SchemaRegistryError
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset
@@ -82,6 +82,15 @@ def test_planner_and_tasks_have_the_same_schemas_if_the_user_gives_columns() -> 
 
     assert first._schemas.pins == second._schemas.pins
     assert "version 1 of" in str(first._schemas.pins)
+
+
+def test_registry_that_is_away_is_named_by_the_reader_of_a_user_schema() -> None:
+    with MockRegistry() as registry:
+        registry.respond(401)
+        registry.respond(401)
+        source = pickle.loads(pickle.dumps(KafkaMetaDataSource({**OPTIONS, "schema.registry.url": registry.url})))
+        with pytest.raises(SchemaRegistryError, match="refused the login"):
+            source.schema()
 
 
 def test_bytes_have_no_schemas_in_their_offsets() -> None:

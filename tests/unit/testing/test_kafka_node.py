@@ -41,8 +41,16 @@ def test_killed_broker_waits_until_its_session_expired() -> None:
     assert responses == []
 
 
+def test_zookeeper_that_is_slow_may_still_have_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that starts before it expires would exit."""
+    monkeypatch.setattr(kafka_node, "SESSION_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(kafka_node, "ZOOKEEPER_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ClusterError, match="still has the session"):
+        kafka_node.wait_until_session_expired(silent.getsockname()[1], 2)
+
+
 def test_session_that_does_not_expire_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_node, "_ephemeral_nodes", lambda _: "/brokers/ids/2\n")
+    monkeypatch.setattr(kafka_node, "_has_session", lambda *_: True)
     monkeypatch.setattr(kafka_node, "SESSION_TIMEOUT_S", 0.0)
     with pytest.raises(ClusterError, match="still has the session of broker 2"):
         kafka_node.wait_until_session_expired(9000, 2)

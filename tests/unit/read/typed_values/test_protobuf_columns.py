@@ -103,6 +103,18 @@ def test_the_first_message_of_a_file_may_be_renamed(name: bytes, raw: bytes, exp
     assert column.decode(pa.array([FRAME + raw], pa.binary()))[0].to_pylist() == [expected]
 
 
+def test_a_type_that_the_reader_knows_was_not_renamed() -> None:
+    """Another type came first in an earlier version."""
+    order, refund = sized(0x22, message("Order", "id")), sized(0x22, message("Refund", "amount"))
+    head = sized(0x0A, b"shop.proto") + sized(0x12, b"shop")
+    reader, writer = (
+        SchemaText(base64.b64encode(descriptor_set([head + types + sized(0x62, b"proto3")])).decode())
+        for types in (order + refund, refund)
+    )
+    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, reader, lambda _: writer)
+    assert column.decode(pa.array([FRAME + b"\0\x08\x05"], pa.binary()))[0].to_pylist() == [None]
+
+
 def test_message_indexes_are_in_the_header_if_the_schema_is() -> None:
     """And values are whole: the first begins as message indexes do."""
     headers = [b"\2\2", b"\2\2", b"", b"\2\2"]

@@ -165,6 +165,10 @@ def test_json_of_another_title_is_malformed_if_one_is_named() -> None:
     assert decoded.to_pylist() == [{"id": 5}, None, {"id": 5}]
     assert malformed == [Malformed(1, "it is a shop.Refund, not a shop.Order", 2)]
     assert column._replace(record_names=()).decode(values)[1] == []
+    assert column._replace(record_names=("shop.Bill",)).decode(values)[0].to_pylist() == [{"id": 5}, None, {"id": 5}]
+
+    writers[3] = SchemaText("no JSON")
+    assert column.decode(values)[1] == malformed
 
 
 def test_values_without_frames_have_the_readers_schema() -> None:
