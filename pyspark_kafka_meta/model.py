@@ -57,11 +57,19 @@ class Position(NamedTuple):
         leader_epoch: of the leader that reported the position, unless `epoch_start` is known.
         epoch_start: offset of the first record of this epoch, before `offset`. `NO_OFFSET` if unknown: the leader may
             have written nothing in its epoch, and such an epoch leaves no trace in other replicas.
+        reported_epoch: of the leader that reported the position, if it is not `leader_epoch`. Kafka's `FetchPosition`
+            has both too: `offsetEpoch` and `currentLeader`.
     """
 
     offset: int
     leader_epoch: int = NO_EPOCH
     epoch_start: int = NO_OFFSET
+    reported_epoch: int = NO_EPOCH
+
+    @property
+    def known_epoch(self) -> int:
+        """The highest leader epoch that is known of the log: a leader of a lower epoch was replaced."""
+        return max(self.leader_epoch, self.reported_epoch)
 
     def kept_until(self, epoch: int, end_offset: int) -> int:
         """Up to which offset a log may hold what was read up to this position (KIP-320). A log that lacks the epoch has
@@ -76,6 +84,13 @@ class Position(NamedTuple):
 
 
 Positions = Mapping[TopicPartition, Position]
+
+
+class TopicEpoch(NamedTuple):
+    """A leader epoch of a partition of the topic with this id. Within the id, epochs never decrease."""
+
+    topic_id: UUID
+    leader_epoch: int
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -129,6 +144,8 @@ class OffsetRange:
     Attributes:
         topic_id: topic that the offsets belong to; None if brokers report no topic ids.
         start_epoch: known leader epoch of the records before `from_offset`, or `NO_EPOCH`.
+        leader_epoch: of the leader that reported `until_offset`, or `NO_EPOCH`. A leader of a lower epoch was replaced:
+            its log may end before, or hold other records there.
     """
 
     partition: TopicPartition
@@ -136,6 +153,7 @@ class OffsetRange:
     from_offset: int
     until_offset: int
     start_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_EPOCH
 
     @property
     def size(self) -> int:
@@ -281,6 +299,8 @@ class RefreshReason(StrEnum):
     """The leader epoch in the request is older than the broker's."""
     UNKNOWN_EPOCH = "unknown_epoch"
     """The leader epoch in the request is newer than the broker's."""
+    REPLACED_LEADER = "replaced_leader"
+    """The cached leader was replaced: a plan or a checkpoint has a higher leader epoch."""
     UNKNOWN_TOPIC = "unknown_topic"
     """The broker does not know the topic or partition."""
     UNKNOWN_TOPIC_ID = "unknown_topic_id"

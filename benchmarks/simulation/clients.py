@@ -138,8 +138,10 @@ class CacheModel:
 
     def begin(self, brokers: Sequence[Address], now: float) -> Address:
         """Whom to ask now."""
-        self.asked = self._choice.next(brokers, self._policy.slow_attempts)
-        self._policy.begin(now)
+        slow_before, (cause, _) = self._policy.slow_attempts, self._policy.begin(now)
+        if cause.reason is RefreshReason.MAX_AGE:
+            self._choice.avoid_last()
+        self.asked = self._choice.next(brokers, slow_before)
         self.attempts += 1
         self._asked_topics, self._hinted_meanwhile = self.topics, False
         return self.asked

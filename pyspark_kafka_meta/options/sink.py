@@ -54,7 +54,8 @@ class ProducerOptions:
         "all",
         parse_acks,
         "Option 'kafka.acks' must be all, -1 or 1, got '{value}'",
-        "all (or -1): all in-sync replicas acknowledge a batch. 1: only the leader does, which may lose records.",
+        "all (or -1): all in-sync replicas acknowledge a batch. 1: only the leader does; its records are lost "
+        "if it fails, or if it was replaced and does not know it.",
     )
     idempotent: bool = _writing.choice(
         "kafka.enable.idempotence",

@@ -79,8 +79,10 @@ class LeaderOffsets:
         for partition in sorted(queries):
             leader = self._cache.leader(partition)
             if leader is None:
-                self.errors[partition] = "it has no leader"
-                self._cache.request_update(RefreshReason.NO_LEADER, generation, partition)
+                replaced = self._cache.snapshot.replaced_leader(partition)
+                self.errors[partition] = replaced or "it has no leader"
+                reason = RefreshReason.REPLACED_LEADER if replaced else RefreshReason.NO_LEADER
+                self._cache.request_update(reason, generation, partition)
                 continue
             broker, leader_epoch = leader
             if broker.node_id not in groups:

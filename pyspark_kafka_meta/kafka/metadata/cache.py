@@ -39,7 +39,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
@@ -54,6 +54,7 @@ from pyspark_kafka_meta.model import (
     LeaderHint,
     MetadataResponse,
     RefreshReason,
+    TopicEpoch,
     TopicPartition,
 )
 
@@ -115,6 +116,11 @@ class MetadataCache:
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """The broker to fetch from; None if no leader is known. Sends no request."""
         return self._state.leader(partition, self._clock())
+
+    def raise_epochs(self, epochs: Mapping[TopicPartition, TopicEpoch]) -> None:
+        """Take leader epochs from a plan or a checkpoint: leaders of lower epochs were replaced, and count as unknown.
+        Replaces the epochs of partitions that have no metadata yet. Sends no request."""
+        self._state.raise_epochs(epochs)
 
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
         """A request to `node_id` failed without a response: its partitions may have moved to other leaders.

@@ -37,8 +37,10 @@ Races, and their guards:
   end of this wait would be minutes too low. Guards: `_merge` takes `Attempt.began` as its time, and `RefreshPolicy`
   counts the age from `begin`.
 - A broker is cut off from the cluster. 1. It responds with old metadata. 2. The broker that responded last is asked
-  first: it would be asked again and again. Guards: `_merge` avoids it while a problem is unresolved, `request_update`
-  if the reason is ON_DEMAND.
+  first: it would be asked again and again. Guards: `_merge` avoids it while a problem is unresolved; `request_update`
+  if the reason is ON_DEMAND, with the broker that is doubted; `begin` at the maximum age, as nothing else may show it.
+- A leader is cut off, and replaced. 1. A plan is of the new leader's log. 2. This cache names the old leader, whose log
+  ends before. Guard: `raise_epochs` makes the old leader unknown.
 - Another cluster gets the address of a broker. 1. It has a topic of the same name. 2. The metadata of this topic would
   replace the metadata of the topic that is read. Guard: `_response_error` compares cluster ids.
 """
@@ -47,7 +49,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark_kafka_meta.errors import (
@@ -70,6 +72,7 @@ from pyspark_kafka_meta.model import (
     LeaderHint,
     MetadataResponse,
     RefreshReason,
+    TopicEpoch,
     TopicPartition,
 )
 
@@ -81,7 +84,8 @@ MAX_IDLE_S = 300.0
 """How long a missing topic that is no longer looked up stays in requests (Kafka's metadata.max.idle.ms)."""
 UNKNOWN_HOST_TIMEOUT_S = 3.0
 """How long a new query retries if no bootstrap host name can be resolved."""
-UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
+SUSPECT_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT, RefreshReason.ON_DEMAND})
+"""The broker that the cause names is asked after others."""
 
 
 class CacheState:
@@ -101,6 +105,7 @@ class CacheState:
         self._policy = RefreshPolicy(settings, rng)
         self._choice = BrokerChoice(bootstrap, rng)
         self._topics: dict[str, float] = {}  # time of the last lookup
+        self._unseen_epochs: Mapping[TopicPartition, TopicEpoch] = {}  # of partitions without metadata yet
         self.fatal_error: KafkaMetaError | None = None
         self._failures: dict[Address, KafkaMetaError] = {}  # since the last successful refresh
         self._refusals: dict[Address, KafkaMetaError] = {}  # failures that are not retriable
@@ -120,15 +125,24 @@ class CacheState:
         self._events.count_lookup(now)
         return self.snapshot.leader(partition)
 
+    def raise_epochs(self, epochs: Mapping[TopicPartition, TopicEpoch]) -> None:
+        """Leaders of lower epochs count as replaced, also in metadata that comes later."""
+        self.snapshot = self.snapshot.with_epochs(epochs)
+        self._unseen_epochs = {
+            partition: epoch
+            for partition, epoch in epochs.items()
+            if (view := self.snapshot.topics.get(partition.topic)) is None or partition.partition not in view.partitions
+        }
+
     def request_update(self, cause: RefreshCause, generation: int, now: float, at_once: bool = False) -> None:
         if generation < self.snapshot.generation:
             return
         self._policy.request_update(cause, now, at_once)
-        suspect = None if cause.node_id is None else self.snapshot.brokers.get(cause.node_id)
-        if suspect is not None and cause.reason in UNREACHABLE_REASONS:
-            self._choice.avoid(suspect.address)
         if cause.reason is RefreshReason.ON_DEMAND:
             self._choice.avoid_last()  # verify a doubtful response with another broker
+        suspect = None if cause.node_id is None else self.snapshot.brokers.get(cause.node_id)
+        if suspect is not None and cause.reason in SUSPECT_REASONS:
+            self._choice.avoid(suspect.address)
 
     def ask_first(self, node_id: int) -> None:
         """The next request is for this broker, if it is known."""
@@ -149,8 +163,10 @@ class CacheState:
             if topic not in missing or now < last_lookup + MAX_IDLE_S
         }
         slow_before = self._policy.slow_attempts
-        address = self._choice.next(brokers, slow_before)
         cause, number = self._policy.begin(now)
+        if cause.reason is RefreshReason.MAX_AGE:
+            self._choice.avoid_last()
+        address = self._choice.next(brokers, slow_before)
         if brokers and (self._choice.is_rebootstrapping or address not in brokers):
             cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
         return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now)
@@ -250,6 +266,7 @@ class CacheState:
         hinted_meanwhile = self.snapshot is not attempt.before
         responders = (broker.node_id for broker in response.brokers if broker.address == attempt.address)
         self.snapshot, changes = self.snapshot.merge(response, attempt.began, next(responders, None))
+        self.raise_epochs(self._unseen_epochs)
         self._failures.clear()
         self._refusals.clear()
         self._warned = False

@@ -1,7 +1,9 @@
 """`MetadataSnapshot`: the immutable metadata of a cluster, how a response or a hint makes the next, and the changes.
 
 Within one topic id, leader epochs alone order responses (KIP-320, KIP-516): a broker that lags behind must not bring
-back a replaced leader. `EpochRewind` is the exception: lower epochs are accepted if the cluster lost its metadata.
+back a replaced leader. A leader that was replaced may not know it: a broker that is cut off from the cluster, but not
+from its clients, goes on responding. So a leader counts as unknown if a higher epoch is known, from a response, a hint,
+or a plan (`with_epochs`). `EpochRewind` is the exception: lower epochs are accepted if the cluster lost its metadata.
 Follows Kafka's `MetadataSnapshot` and `Metadata.updateLatestMetadata`, and franz-go's `mergeTopicPartitions`, which
 accepts lower epochs after as many responses; here several brokers must agree too.
 """
@@ -22,6 +24,7 @@ from pyspark_kafka_meta.model import (
     LeaderHint,
     MetadataResponse,
     PartitionMetadata,
+    TopicEpoch,
     TopicMetadata,
     TopicPartition,
     is_other_topic,
@@ -29,8 +32,8 @@ from pyspark_kafka_meta.model import (
 
 IGNORED_RESPONSES = 5
 """Consecutive responses with the same lower epoch that are ignored. The next one is accepted if brokers agree."""
-REQUIRED_BROKERS = 2
-"""Brokers that must have reported the lower epoch, or all brokers if there are fewer."""
+REQUIRED_BROKERS = 3
+"""Brokers that must have reported the lower epoch, or all brokers if there are fewer: two may be cut off together."""
 
 
 # --- changes, as in refresh events ------------------------------------------------------------------------------------
@@ -146,7 +149,8 @@ class TopicView:
     Attributes:
         topic_id: None if brokers do not report it.
         partitions: by number.
-        epochs: highest known leader epoch by partition number; kept if a response has no epoch.
+        epochs: highest known leader epoch by partition number; kept if a response has no epoch. Higher than the epoch
+            in `partitions` if no response has named the leader of this epoch yet.
         rewinds: lower epochs in the last responses by partition number.
     """
 
@@ -182,11 +186,33 @@ class MetadataSnapshot:
     reported_by: int | None = None
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
-        """The broker to fetch from; None if the partition, its leader or the leader's address is unknown."""
+        """The broker to fetch from; None if the partition, its leader or the leader's address is unknown, or the leader
+        was replaced."""
         known = self._known(partition)
-        if known is None or (broker := self.brokers.get(known.leader_id)) is None:
+        if known is None or self._is_replaced(partition, known):
             return None
-        return LeaderAndEpoch(broker, known.leader_epoch)
+        broker = self.brokers.get(known.leader_id)
+        return None if broker is None else LeaderAndEpoch(broker, known.leader_epoch)
+
+    def replaced_leader(self, partition: TopicPartition) -> str | None:
+        """Why the leader that brokers name does not count, for an error; None if it counts, or brokers name none."""
+        known = self._known(partition)
+        if known is None or not self._is_replaced(partition, known):
+            return None
+        return (
+            f"brokers name a leader of {partition} in epoch {known.leader_epoch}, and a leader in epoch "
+            f"{self.topics[partition.topic].epochs[partition.partition]} has replaced it: they lag behind, or are cut "
+            "off from the cluster, and this host cannot reach the other brokers"
+        )
+
+    def is_leader_confirmed(self, partition: TopicPartition) -> bool:
+        """Whether the last response came from another broker than the leader, and names this leader too. In a cluster
+        of one broker, there is no other."""
+        leader = self.leader(partition)
+        if leader is None or partition.topic in self.topic_errors:
+            return False
+        is_other = self.reported_by not in (None, leader.broker.node_id) or len(self.brokers) == 1
+        return is_other and partition.partition not in self.topics[partition.topic].rewinds
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """The partitions of `topic` in order, with and without leader; empty if the topic is unknown. Made
@@ -235,17 +261,33 @@ class MetadataSnapshot:
         )
         return merged, _difference(self, merged, self.topics.keys() & topics.keys(), stale)
 
+    def with_epochs(self, epochs: Mapping[TopicPartition, TopicEpoch]) -> MetadataSnapshot:
+        """The same generation, in which leaders of lower epochs count as replaced. Unknown partitions, and topics with
+        another id, stay as they are. Follows Kafka's `Metadata.updateLastSeenEpochIfNewer`."""
+        raised: dict[str, dict[int, int]] = {}
+        for (topic, number), (topic_id, epoch) in epochs.items():
+            view = self.topics.get(topic)
+            if view is not None and view.topic_id == topic_id and view.epochs.get(number, epoch) < epoch:
+                raised.setdefault(topic, {})[number] = epoch
+        views = {
+            name: replace(view, epochs={**view.epochs, **raised[name]})
+            for name, view in self.topics.items()
+            if name in raised
+        }
+        return replace(self, topics={**self.topics, **views}) if views else self
+
     def with_leader_hint(
         self, partition: TopicPartition, hint: LeaderHint
     ) -> tuple[MetadataSnapshot, SnapshotChanges] | None:
         """The same generation with the leader and endpoint of the hint (KIP-951). None if the hint must be ignored: its
-        epoch is not the newest, or the partition or the leader's address is unknown."""
+        epoch is lower than a known one, or that of the known leader, or the partition or the leader's address is
+        unknown."""
         known = self._known(partition)
         leader = hint.broker or self.brokers.get(hint.leader_id)
         if known is None or leader is None:
             return None
         view, number = self.topics[partition.topic], partition.partition
-        if hint.leader_epoch <= view.epochs[number]:
+        if hint.leader_epoch < view.epochs[number] or hint.leader_epoch <= known.leader_epoch:
             return None
         with_leader = replace(known, leader_id=hint.leader_id, leader_epoch=hint.leader_epoch, error_code=0)
         rewinds = {other: rewind for other, rewind in view.rewinds.items() if other != number}
@@ -259,6 +301,9 @@ class MetadataSnapshot:
             self, brokers={**self.brokers, hint.leader_id: leader}, topics={**self.topics, partition.topic: hinted}
         )
         return after, _difference(self, after, {partition.topic})
+
+    def _is_replaced(self, partition: TopicPartition, known: PartitionMetadata) -> bool:
+        return NO_EPOCH < known.leader_epoch < self.topics[partition.topic].epochs[partition.partition]
 
     def _known(self, partition: TopicPartition) -> PartitionMetadata | None:
         view = self.topics.get(partition.topic)

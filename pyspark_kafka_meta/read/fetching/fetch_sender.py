@@ -73,6 +73,8 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
             if isinstance(instruction, Fail):
                 raise instruction.error
             reason = instruction.reason if isinstance(instruction, Refresh) else RefreshReason.NO_LEADER
+            if snapshot.replaced_leader(partition):
+                reason = RefreshReason.REPLACED_LEADER
             self.wait_for_leader(cursor, reason, cursor.last_error)
         return leader
 

@@ -1,8 +1,9 @@
 """`LostRecords`: decides whether records that a cursor cannot read are lost, and skips them as the options say.
 
 Never on the word of one broker: the leader is asked for the bounds of its log, and an unknown topic, or a log that ends
-before the range, is lost only after `LOSS_GRACE_MS`. Follows the data-loss rules of Spark's `KafkaDataConsumer`, with
-topic ids (KIP-516).
+before the range, is lost only after `LOSS_GRACE_MS`. A log that ends before the range is that of the leader only if
+another broker names this leader too: it may be cut off from the cluster, and replaced. Follows the data-loss rules of
+Spark's `KafkaDataConsumer`, with topic ids (KIP-516).
 """
 
 from __future__ import annotations
@@ -84,15 +85,16 @@ class LostRecords:
 
     def _on_short_log(self, cursor: PartitionCursor, latest: int, now: float) -> Instruction:
         """The log ends before the range, which was planned from a longer log: it was truncated by an unclean election,
-        or its topic recreated, which the next Fetch by topic id shows. Lost once the leader by new metadata has said so
-        for the grace period. A leader whose high watermark lags after its election does not respond
+        or its topic recreated, which the next Fetch by topic id shows. Lost once the leader, which another broker names
+        too, has said so for the grace period. A leader whose high watermark lags after its election does not respond
         (OFFSET_NOT_AVAILABLE, KIP-207). Catching up does not prove that the records exist: they are still to be
         fetched."""
         if latest > cursor.position:
             self._suspected_since.pop(cursor, None)
             return None
-        suspected_s = self._suspected_s(cursor, True, now)
-        if suspected_s == 0:
+        suspected_s, snapshot = self._suspected_s(cursor, True, now), self._client.cache.snapshot
+        is_new = snapshot.fetched_at > now - suspected_s
+        if not (is_new and snapshot.is_leader_confirmed(cursor.range.partition)):
             return Refresh(RefreshReason.ON_DEMAND, 0)
         if suspected_s < LOSS_GRACE_MS / 1000:
             return BackOff() if cursor.last_error else None

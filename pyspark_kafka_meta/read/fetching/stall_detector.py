@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ReadTimeoutError
 from pyspark_kafka_meta.kafka.client.next_request import MAX_THROTTLE_MS, Throttles
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
 
@@ -67,11 +68,13 @@ class StallDetector:
         """Partitions without progress for too long."""
         return [cursor for cursor, (_, since) in self._waits.items() if now >= self._stalls_at(since)]
 
-    def timeout_error(self, stalled: Collection[PartitionCursor]) -> ReadTimeoutError:
-        """Names a partition that failed, if there is any."""
+    def timeout_error(self, stalled: Collection[PartitionCursor], snapshot: MetadataSnapshot) -> ReadTimeoutError:
+        """Names a partition that failed, if there is any. `snapshot`: the current metadata."""
         cursor = max(stalled, key=lambda cursor: cursor.last_error != 0 or cursor in self._failures)
         failure = str(self._failures.get(cursor, "the brokers send no records"))
-        cause = describe(cursor.last_error) if cursor.last_error else failure
+        cause = snapshot.replaced_leader(cursor.partition) or (
+            describe(cursor.last_error) if cursor.last_error else failure
+        )
         return ReadTimeoutError(
             f"no progress in {self._poll_timeout_ms} ms reading {cursor.range.partition} at offset {cursor.position} "
             f"(of {cursor.range.from_offset} to {cursor.range.until_offset}): {cause}. If brokers or the network are "

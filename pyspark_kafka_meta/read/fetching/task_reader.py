@@ -20,7 +20,7 @@ from pyspark_kafka_meta.kafka.client.leader_requests import Received
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
-from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicEpoch, TopicPartition
 from pyspark_kafka_meta.options import ReadOptions
 from pyspark_kafka_meta.read.fetching.fetch_sender import FetchResponseHandler, FetchSender, SentFetch
 from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
@@ -99,7 +99,7 @@ class TaskReader:
             PartitionCursor(planned, fetch.read_committed, fetch.max_partition_fetch_bytes, fetch.check_crcs)
             for planned in ranges
         ]
-        self._prepare_cache({planned.partition.topic for planned in ranges}, topics)
+        self._prepare_cache(ranges, topics)
         try:
             while self._cursors:
                 received = self._next_records()
@@ -112,9 +112,16 @@ class TaskReader:
         finally:
             self._fetches.abandon_all()
 
-    def _prepare_cache(self, topics: set[str], others: Collection[str]) -> None:
-        """Wait only for `topics`. A refused topic is requested again: it may be allowed now."""
-        cache = self._client.cache
+    def _prepare_cache(self, ranges: Sequence[OffsetRange], others: Collection[str]) -> None:
+        """Wait only for the topics of `ranges`. A refused topic is requested again: it may be allowed now."""
+        cache, topics = self._client.cache, {planned.partition.topic for planned in ranges}
+        cache.raise_epochs(
+            {
+                planned.partition: TopicEpoch(planned.topic_id, planned.leader_epoch)
+                for planned in ranges
+                if planned.topic_id is not None
+            }
+        )
         cache.track(topics.union(others))
         if not all(map(cache.snapshot.partitions, topics)):
             cache.refresh(RefreshReason.NEW_TOPIC, self._client.api_deadline())
@@ -182,7 +189,7 @@ class TaskReader:
             unread = self._fetches.cursors(not_overdue_at=now) if may_have_responses else ()
             stalled = [cursor for cursor in self._stalls.stalled(now) if cursor not in unread]
             if stalled:
-                raise self._stalls.timeout_error(stalled)
+                raise self._stalls.timeout_error(stalled, self._client.cache.snapshot)
 
     def _send_fetches(self, now: float) -> None:
         """Fetch for all cursors that are ready, not in flight, and have a leader."""

@@ -14,11 +14,13 @@ of the log when the batch is planned: new partitions of a migrated batch begin t
     {"initial": true,                             only before batch 0
      "schemas": {"value": {"columns": "<digest>", "fingerprint": "<digest>", "source": "version 3 of t-value (id 7)"}},
      "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
-     "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "epoch_start": 37, "offset": 42}}}},
+     "topics": {"t": {"id": "<uuid>" or null,
+                      "partitions": {"0": {"epoch": 3, "epoch_start": 37, "offset": 42, "reported_epoch": 5}}}},
      "version": 1}
 The topic id detects a recreated topic (KIP-516), the epoch a truncated log (KIP-320). `epoch_start` is the first offset
-of the epoch, where records of this epoch lie before the offset; else it is left out. `schemas` is of typed columns
-alone: what the micro-batch that ends here reads them as.
+of the epoch, where records of this epoch lie before the offset; else it is left out. `reported_epoch` is of the leader
+that reported the offset, if it is another: leaders of lower epochs were replaced. `schemas` is of typed columns alone:
+what the micro-batch that ends here reads them as.
 Follows Spark's `KafkaSourceOffset`.
 """
 
@@ -38,6 +40,7 @@ from pyspark_kafka_meta.model import (
     Position,
     Positions,
     SchemaPin,
+    TopicEpoch,
     TopicPartition,
     name_partitions,
     shortened,
@@ -67,6 +70,14 @@ class SourceOffset:
     start: Positions = field(default_factory=dict)
     initial: bool = False
     schemas: Mapping[str, SchemaPin] = field(default_factory=dict)
+
+    def topic_epochs(self) -> dict[TopicPartition, TopicEpoch]:
+        """The leader epochs that are known of the logs, as far as brokers report topic ids."""
+        return {
+            partition: TopicEpoch(topic_id, position.known_epoch)
+            for partition, position in self.positions.items()
+            if (topic_id := self.topic_ids[partition.topic]) is not None
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """The layout above, in the order that makes equal offsets equal texts."""
@@ -178,7 +189,14 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
         )
     spans = [(partition, begins[partition], end.positions[partition]) for partition in sorted(end.positions)]
     return [
-        OffsetRange(partition, end.topic_ids[partition.topic], begin.offset, until.offset, begin.leader_epoch)
+        OffsetRange(
+            partition,
+            end.topic_ids[partition.topic],
+            begin.offset,
+            until.offset,
+            begin.leader_epoch,
+            until.known_epoch,
+        )
         for partition, begin, until in spans
         if begin.offset < until.offset
     ]
@@ -202,12 +220,12 @@ def check_same_partitions(
 
 def _by_topic(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
     topics: dict[str, dict[str, dict[str, int]]] = {topic: {} for topic in sorted({topic for topic, _ in positions})}
-    for (topic, number), (offset, epoch, epoch_start) in sorted(positions.items()):
+    for (topic, number), (offset, epoch, epoch_start, reported_epoch) in sorted(positions.items()):
         topics[topic][str(number)] = (
             {"epoch": epoch, "offset": offset}
             if epoch_start == NO_OFFSET
             else {"epoch": epoch, "epoch_start": epoch_start, "offset": offset}
-        )
+        ) | ({} if reported_epoch == NO_EPOCH else {"reported_epoch": reported_epoch})
     return topics
 
 
@@ -251,13 +269,17 @@ def _parse_positions(value: object, may_be_earliest: bool = False) -> dict[Topic
     return positions
 
 
+_OPTIONAL = {"epoch_start", "reported_epoch"}
+
+
 def _parse_position(value: dict[str, object], may_be_earliest: bool) -> Position:
-    epoch, offset = _exactly({key: value[key] for key in value.keys() - {"epoch_start"}}, "epoch", "offset")
+    epoch, offset = _exactly({key: value[key] for key in value.keys() - _OPTIONAL}, "epoch", "offset")
     if may_be_earliest and offset == EARLIEST_OFFSET:
         return Position(EARLIEST_OFFSET, whole_number(epoch, NO_EPOCH, INT32_MAX))
     next_offset = whole_number(offset, 0, INT64_MAX)
     epoch_start = whole_number(value.get("epoch_start", NO_OFFSET), NO_OFFSET, next_offset - 1)
-    return Position(next_offset, whole_number(epoch, NO_EPOCH, INT32_MAX), epoch_start)
+    reported_epoch = whole_number(value.get("reported_epoch", NO_EPOCH), NO_EPOCH, INT32_MAX)
+    return Position(next_offset, whole_number(epoch, NO_EPOCH, INT32_MAX), epoch_start, reported_epoch)
 
 
 def _members(value: object) -> dict[str, object]:

@@ -142,7 +142,7 @@ def compare(start: SourceOffset, target: Positions, latest: SourceOffset, trunca
     recreated = {topic for topic, topic_id in ids.items() if is_other_topic(start.topic_ids.get(topic), topic_id)}
     suspects = [
         partition
-        for partition, (offset, epoch, _) in start.positions.items()
+        for partition, (offset, epoch, *_) in start.positions.items()
         if (end := ends.get(partition)) is not None
         and (end[0] < offset or end[1] < epoch or partition in truncations or partition[0] in recreated)
     ]

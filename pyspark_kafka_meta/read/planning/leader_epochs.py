@@ -78,15 +78,15 @@ class LeaderEpochs:
         """`ends`, where each position that moved since `starts` has the epoch of the record before it, and the start of
         this epoch, as far as its leader says. The leader's own epoch may have no records (see `Position`)."""
         epochs = {
-            partition: epoch for partition, (offset, epoch, _) in ends.items() if offset != starts[partition].offset
+            partition: epoch for partition, (offset, epoch, *_) in ends.items() if offset != starts[partition].offset
         }
         found: dict[TopicPartition, Position] = {}
         for _ in range(MAX_EPOCHS_BACK):
             before = self._ends_before(epochs, ids)
             found |= {
-                partition: Position(offset, epochs[partition], epoch_end.offset)
+                partition: _in_epoch(ends[partition], epochs[partition], epoch_end.offset)
                 for partition, epoch_end in before.items()
-                if 0 <= epoch_end.offset < (offset := ends[partition].offset)
+                if 0 <= epoch_end.offset < ends[partition].offset
             }
             epochs = {part: epoch_end.leader_epoch for part, epoch_end in before.items() if part not in found}
         return {**ends, **found}
@@ -114,3 +114,8 @@ class LeaderEpochs:
                 logger.warning(text, error)
             self._warned = True
             return {}
+
+
+def _in_epoch(end: Position, epoch: int, epoch_start: int) -> Position:
+    """The end of a log, whose last records are of this epoch."""
+    return Position(end.offset, epoch, epoch_start, NO_EPOCH if end.known_epoch == epoch else end.known_epoch)

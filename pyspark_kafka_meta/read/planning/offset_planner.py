@@ -41,6 +41,9 @@ Races, and their guards:
   `LossReporter` reports a loss once; `PartitionStarts` remembers a partition until the checkpoint has it again.
 - A leader that was just elected (KAFKA-7703). 1. It has all records, and reports a smaller end for a moment. 2. Its log
   looks truncated: the query would fail, or go back and repeat records. Guard: `_compare` asks again after a pause.
+- A leader that was replaced and does not know it. 1. A restart asks it first: its log ends before the checkpoint, and
+  looks truncated. 2. Its epoch is lower than the checkpoint's. Guard: the first plan raises the epochs in the cache.
+  Tasks get the epoch of the leader that reported the end of their range for the same reason.
 - A broker that lags behind. 1. A topic was recreated, and the checkpoint has its new id. 2. The broker reports the old
   id, as if the topic had been recreated again. Guard: `_compare` refreshes the metadata from another broker.
 - A log that is truncated and grows. 1. An unclean election removes records that were read. 2. New records take their
@@ -200,17 +203,26 @@ class OffsetPlanner:
             ends = self._offsets.resolve(ending, partitions, "endingOffsets", is_end=True)
         planned = []
         for partition in partitions:
-            (begin, epoch, _), end = starts[partition], ends[partition].offset
+            begin, end = starts[partition], ends[partition]
             # Only an explicit end can be a mistake: an open transaction may hold the latest offset back.
             is_explicit = (
                 isinstance(ending, TimestampsSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
             )
-            if is_explicit and begin > end:
+            if is_explicit and begin.offset > end.offset:
                 raise OptionError(
-                    f"the starting offset {begin} of {partition} is greater than its ending offset {end}: correct "
-                    "startingOffsets or endingOffsets"
+                    f"the starting offset {begin.offset} of {partition} is greater than its ending offset "
+                    f"{end.offset}: correct startingOffsets or endingOffsets"
                 )
-            planned.append(OffsetRange(partition, ids[partition.topic], begin, max(begin, end), epoch))
+            planned.append(
+                OffsetRange(
+                    partition,
+                    ids[partition.topic],
+                    begin.offset,
+                    max(begin.offset, end.offset),
+                    begin.leader_epoch,
+                    end.known_epoch,
+                )
+            )
         return planned
 
     def _initial_offset(self) -> SourceOffset:
@@ -245,6 +257,8 @@ class OffsetPlanner:
             DataLossError: partitions or offsets of `start` or `target` are lost, and failOnDataLoss is true.
         """
         self._losses.begin_plan(start)
+        if self._latest_seen is None:  # later, this client has reported the epochs of `start` itself
+            self._client.cache.raise_epochs(start.topic_epochs())
         if start == BEGINNING:
             start = self._initial_offset()
         logs = self._compare(start, target or {})

@@ -89,12 +89,18 @@ class OffsetResolver:
                 f"No offset matched from request of topic-partition {unmatched[0]} and timestamp "
                 f"{times[unmatched[0]]}. Set startingOffsetsByTimestampStrategy to latest to begin at the end there"
             )
-        matched = {partition: Position(result.offset) for partition, result in listed.items()}
+        matched = {
+            partition: Position(result.offset, reported_epoch=latest[partition].leader_epoch)
+            for partition, result in listed.items()
+        }
         return matched | {partition: latest[partition] for partition in unmatched}
 
     def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         earliest, latest = self.earliest(partitions), self.latest(partitions)
-        return {part: Position(max(earliest[part].offset, latest[part].offset - offsets)) for part in partitions}
+        return {
+            part: Position(max(earliest[part].offset, end.offset - offsets), reported_epoch=end.leader_epoch)
+            for part, end in latest.items()
+        }
 
     def _of_group(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         committed = self._client.groups.committed(group, partitions)
@@ -138,7 +144,7 @@ class OffsetResolver:
         return {
             partition: named[offset][partition]
             if offset in named
-            else self._within_log(option, partition, offset, earliest[partition].offset, ends[partition].offset, is_end)
+            else self._within_log(option, partition, offset, earliest[partition].offset, ends[partition], is_end)
             for partition, offset in given.items()
         }
 
@@ -167,15 +173,15 @@ class OffsetResolver:
         return self._client.list_offsets(timestamps, self._client.api_deadline(), read_committed)
 
     def _within_log(
-        self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int, is_end: bool
+        self, option: str, partition: TopicPartition, offset: int, earliest: int, end: Position, is_end: bool
     ) -> Position:
         """`offset` if the log holds it; the start of the log if it has aged out and failOnDataLoss is false."""
-        if offset > latest:
+        if offset > end.offset:
             raise OptionError(
-                f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
+                f"{option} names offset {offset} of {partition}, and its log ends at {end.offset}: correct it"
             )
         if offset < earliest:
             cause = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
             from_offset = None if is_end else offset  # records after an end were not to be read
             self._losses.report([Loss(LossKind.BEFORE_LOG_START, partition, from_offset, earliest, cause)])
-        return Position(max(offset, earliest))
+        return Position(max(offset, earliest), reported_epoch=end.leader_epoch)

@@ -13,7 +13,15 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, Brok
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
-from pyspark_kafka_meta.model import NO_LEADER, Address, LeaderHint, MetadataResponse, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import (
+    NO_LEADER,
+    Address,
+    LeaderHint,
+    MetadataResponse,
+    RefreshReason,
+    TopicEpoch,
+    TopicPartition,
+)
 from tests.partitions import T0, T1
 from tests.unit.fake_network import about_ms
 from tests.unit.kafka.metadata.cache_scene import BROKER_1, Scene
@@ -269,12 +277,46 @@ def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
     assert scene.leader_id() == 3
 
 
-def test_last_responding_broker_is_used_again() -> None:
+def test_refresh_by_age_asks_another_broker_than_the_last() -> None:
+    """The last may be cut off from the cluster: nothing else would show it."""
     scene = Scene().bootstrapped()
     for _ in range(10):
+        assert scene.refresh_when_due().reason is RefreshReason.MAX_AGE
+
+    asked = [event.details.broker_id for event in scene.events]
+    assert all(before != after for before, after in pairwise(asked))
+
+
+def test_refresh_for_a_new_topic_asks_the_last_responding_broker() -> None:
+    scene = Scene().bootstrapped()
+    for number in range(10):
+        scene.cache.track([f"t{number}"])
         scene.refresh_when_due()
 
     assert {event.details.broker_id for event in scene.events} == {1}
+
+
+def test_epochs_of_a_plan_that_come_before_the_metadata_count_too() -> None:
+    scene = Scene()
+    topic_id = scene.cluster.topics["t"].topic_id
+    assert topic_id is not None
+    scene.cluster.move_leader(T0, 2)
+    scene.cache.raise_epochs({T0: TopicEpoch(topic_id, 2)})
+    scene.bootstrapped()
+
+    assert scene.cache.leader(T0) is None
+    scene.cluster.move_leader(T0, 3)
+    scene.report()
+    scene.refresh_when_due()
+    assert scene.leader_id() == 3
+
+
+def test_doubted_leader_is_asked_after_other_brokers() -> None:
+    for _ in range(20):
+        scene = Scene().bootstrapped()
+        scene.refresh_when_due()
+        scene.report(RefreshReason.ON_DEMAND, node_id=1)
+        assert scene.refresh_when_due().details.broker_id in {2, 3}
 
 
 @pytest.mark.parametrize("reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT])

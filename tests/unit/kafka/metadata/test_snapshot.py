@@ -26,10 +26,11 @@ from pyspark_kafka_meta.model import (
     LeaderHint,
     MetadataResponse,
     PartitionMetadata,
+    TopicEpoch,
     TopicMetadata,
     TopicPartition,
 )
-from tests.partitions import T0
+from tests.partitions import T0, T1
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
@@ -414,14 +415,14 @@ def rewinds(*broker_ids: int | None, epoch: int = 2, nodes: tuple[int, ...] = (1
     return believed
 
 
-def test_rewind_is_confirmed_after_five_responses_by_two_brokers() -> None:
-    assert rewinds(1, 1, 1, 1, 3, 1) == [False] * 5 + [True]
-    assert rewinds(1, 3, 1, 3, 1, 3) == [False] * 5 + [True]
+def test_rewind_is_confirmed_after_five_responses_by_three_brokers() -> None:
+    assert rewinds(1, 1, 1, 2, 3, 1) == [False] * 5 + [True]
+    assert rewinds(1, 3, 1, 3, 1, 2) == [False] * 5 + [True]
 
 
-def test_one_stale_broker_never_confirms_a_rewind() -> None:
-    assert rewinds(*[1] * 100) == [False] * 100
-    assert rewinds(*[1] * 100, 3)[-1], "the response of a second broker suffices then"
+def test_two_stale_brokers_never_confirm_a_rewind() -> None:
+    assert rewinds(*[1, 3] * 50) == [False] * 100
+    assert rewinds(*[1, 3] * 50, 2)[-1], "the response of a third broker suffices then"
 
 
 def test_unknown_broker_does_not_confirm_a_rewind() -> None:
@@ -452,6 +453,64 @@ def test_rewind_needs_consecutive_responses(case: str) -> None:
         snapshot, changes = snapshot.merge(rewound, 0.0, broker_id)
         assert changes.stale_ignored >= 1
     assert snapshot.merge(rewound, 0.0, 3)[0].leader(T0) == LeaderAndEpoch(broker(2), 2)
+
+
+RAISED = {"seen": (True, ID), "of another topic": (False, OTHER_ID)}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_leader_below_a_raised_epoch_was_replaced(case: str) -> None:
+    is_replaced, topic_id = RAISED[case]
+    before, _ = merged(response(topic(led(1, 5))))
+    snapshot = before.with_epochs({T0: TopicEpoch(topic_id, 6)})
+
+    assert (snapshot.leader(T0) is None) == is_replaced
+    assert (snapshot.replaced_leader(T0) is not None) == is_replaced
+    assert snapshot.generation == before.generation
+    again, _ = snapshot.merge(response(topic(led(1, 5))), 0.0, 1)
+    assert (again.leader(T0) is None) == is_replaced, "the broker itself goes on responding"
+    newer, changes = again.merge(response(topic(led(2, 6))), 0.0, 2)
+    assert newer.leader(T0) == LeaderAndEpoch(broker(2), 6)
+    assert changes.gives_leader(T0)
+
+
+def test_equal_or_lower_epochs_change_nothing() -> None:
+    snapshot, _ = merged(response(topic(led(1, 5))))
+
+    assert snapshot.with_epochs({T0: TopicEpoch(ID, 5), T1: TopicEpoch(ID, 7)}) is snapshot
+
+
+def test_hint_names_the_leader_of_a_raised_epoch() -> None:
+    snapshot = merged(response(topic(led(1, 5))))[0].with_epochs({T0: TopicEpoch(ID, 6)})
+
+    assert snapshot.with_leader_hint(T0, LeaderHint(2, 5, broker(2))) is None
+    hinted = snapshot.with_leader_hint(T0, LeaderHint(2, 6, broker(2)))
+    assert hinted is not None
+    assert hinted[0].leader(T0) == LeaderAndEpoch(broker(2), 6)
+
+
+def test_leader_without_an_epoch_is_not_known_to_be_replaced() -> None:
+    snapshot = merged(response(topic(led(1, NO_EPOCH))))[0].with_epochs({T0: TopicEpoch(ID, 6)})
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), NO_EPOCH)
+
+
+CONFIRMATIONS = {
+    "another broker": (2, 5, (1, 2, 3), True),
+    "the leader itself": (1, 5, (1, 2, 3), False),
+    "an unknown broker": (None, 5, (1, 2, 3), False),
+    "another broker that lags behind": (2, 4, (1, 2, 3), False),
+    "the only broker": (1, 5, (1,), True),
+}
+
+
+@pytest.mark.parametrize("case", CONFIRMATIONS)
+def test_leader_is_confirmed_by_another_broker(case: str) -> None:
+    broker_id, epoch, nodes, is_confirmed = CONFIRMATIONS[case]
+    snapshot, _ = merged(response(topic(led(1, 5)), nodes=nodes))
+    snapshot, _ = snapshot.merge(response(topic(led(1, epoch)), nodes=nodes), 0.0, broker_id)
+
+    assert snapshot.is_leader_confirmed(T0) is is_confirmed
 
 
 def test_different_lower_epoch_restarts_the_count() -> None:

@@ -37,7 +37,9 @@ class Doubtful:
         self.offsets = {EARLIEST_TIMESTAMP: 0, EARLIEST_LOCAL_TIMESTAMP: 0, LATEST_TIMESTAMP: WHOLE}
         self.cursor = PartitionCursor(OffsetRange(PARTITION, None, 50, 100), False, 1 << 20, True)
         events = SimpleNamespace(record_loss=lambda *_: None)
+        self.snapshot = SimpleNamespace(fetched_at=0.0, is_leader_confirmed=lambda partition: True)
         client: Any = SimpleNamespace(
+            cache=SimpleNamespace(snapshot=self.snapshot),
             api_deadline=lambda: 0.0,
             list_offsets=self._list_offsets,
             events=events,
@@ -49,8 +51,22 @@ class Doubtful:
     def _list_offsets(self, timestamps: Mapping[TopicPartition, int], *_: object, **__: object) -> dict[Any, Any]:
         return {partition: SimpleNamespace(offset=self.offsets[time]) for partition, time in timestamps.items()}
 
-    def confirm(self, suspicion: OutOfRange | EmptyResponses, now: float, log_end: int = WHOLE) -> Instruction:
+    def confirm(
+        self,
+        suspicion: OutOfRange | EmptyResponses,
+        now: float,
+        log_end: int = WHOLE,
+        confirmed: bool = True,
+        refreshed: bool = True,
+    ) -> Instruction:
+        """
+        Args:
+            confirmed: whether another broker names the leader too.
+            refreshed: whether the metadata is from now.
+        """
         self.offsets[LATEST_TIMESTAMP] = log_end
+        self.snapshot.is_leader_confirmed = lambda partition: confirmed
+        self.snapshot.fetched_at = now if refreshed else 0.0
         return self._lost_records.confirm(self.cursor, suspicion, now)
 
 
@@ -63,6 +79,13 @@ def test_short_log_is_asked_for_anew_and_lost_after_the_time_of_grace(read: Doub
     assert isinstance(read.confirm(OutOfRange(), 0, SHORT), Refresh)
     assert not isinstance(read.confirm(OutOfRange(), GRACE_S - 1, SHORT), Lost)
     assert isinstance(read.confirm(OutOfRange(), GRACE_S, SHORT), Lost)
+
+
+@pytest.mark.parametrize("case", [{"confirmed": False}, {"refreshed": False}])
+def test_short_log_is_not_lost_on_the_word_of_its_leader_alone(read: Doubtful, case: dict[str, bool]) -> None:
+    for now in (0, GRACE_S, 10 * GRACE_S):
+        assert isinstance(read.confirm(OutOfRange(), now, SHORT, **case), Refresh)
+    assert isinstance(read.confirm(OutOfRange(), 11 * GRACE_S, SHORT), Lost)
 
 
 def test_records_are_called_compacted_after_the_time_of_grace(read: Doubtful) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import CheckpointError, OptionError
-from pyspark_kafka_meta.model import OffsetRange, Position, SchemaPin, TopicPartition
+from pyspark_kafka_meta.model import OffsetRange, Position, SchemaPin, TopicEpoch, TopicPartition
 from pyspark_kafka_meta.read.planning import checkpoint_offsets
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import (
     RecentOffsets,
@@ -72,11 +72,20 @@ def test_a_schema_that_is_written_otherwise_is_refused(pin: object) -> None:
 
 
 def test_start_of_an_epoch_is_written_where_it_is_known() -> None:
-    known = SourceOffset({T0: Position(42, 3, 37), TopicPartition("t", 1): Position(42, 3)}, {"t": None})
+    known = SourceOffset({T0: Position(42, 3, 37, 5), T1: Position(42, 3)}, {"t": None})
 
     assert json.dumps(known.as_dict()["topics"]["t"]["partitions"]) == (
-        '{"0": {"epoch": 3, "epoch_start": 37, "offset": 42}, "1": {"epoch": 3, "offset": 42}}'
+        '{"0": {"epoch": 3, "epoch_start": 37, "offset": 42, "reported_epoch": 5}, "1": {"epoch": 3, "offset": 42}}'
     )
+
+
+def test_range_has_the_epoch_of_the_leader_that_reported_its_end() -> None:
+    """Not that of the records there: an earlier leader of this epoch may have a shorter log."""
+    start = SourceOffset({T0: Position(40, 3)}, {"t": OLD_ID})
+    end = SourceOffset({T0: Position(42, 3, 37, 5)}, {"t": OLD_ID})
+
+    assert ranges(start, restored(end)) == [OffsetRange(T0, OLD_ID, 40, 42, start_epoch=3, leader_epoch=5)]
+    assert end.topic_epochs() == {T0: TopicEpoch(OLD_ID, 5)}
 
 
 def test_recent_offset_is_neither_parsed_nor_made_again() -> None:
@@ -118,7 +127,11 @@ positions = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "a-1", "Z_.9"]), st.integers(0, 2**31 - 1)),
     st.integers(0, INT64_MAX).flatmap(
         lambda offset: st.builds(
-            Position, st.just(offset), st.integers(-1, 2**31 - 1), epoch_start=st.integers(-1, offset - 1)
+            Position,
+            st.just(offset),
+            st.integers(-1, 2**31 - 1),
+            epoch_start=st.integers(-1, offset - 1),
+            reported_epoch=st.integers(-1, 2**31 - 1),
         )
     ),
 )
@@ -275,7 +288,7 @@ def test_a_restart_of_batch_0_begins_where_it_was_planned_from() -> None:
     planned = restored(advance(offset({T0: (100, 1)}, initial=True), offset({T0: (160, 1)}), {}))
     asked_anew = restored(offset({T0: (200, 4)}, initial=True))
 
-    assert ranges(asked_anew, planned) == [OffsetRange(T0, OLD_ID, 100, 160, start_epoch=1)]
+    assert ranges(asked_anew, planned) == [OffsetRange(T0, OLD_ID, 100, 160, start_epoch=1, leader_epoch=1)]
 
 
 def test_a_new_partition_begins_where_it_was_found_to_begin_now_and_after_a_restart() -> None:
@@ -284,7 +297,7 @@ def test_a_new_partition_begins_where_it_was_found_to_begin_now_and_after_a_rest
     end = restored(advance(start, offset({T0: (5, 1), T1: (9, 0)}), {T1: Position(2)}))
 
     assert end.start == {T1: Position(2)}
-    assert ranges(start, end) == [OffsetRange(T1, OLD_ID, 2, 9)]
+    assert ranges(start, end) == [OffsetRange(T1, OLD_ID, 2, 9, leader_epoch=0)]
 
 
 def test_a_topic_recreated_is_read_from_its_start_even_if_it_ends_where_the_old_one_did() -> None:
@@ -292,7 +305,7 @@ def test_a_topic_recreated_is_read_from_its_start_even_if_it_ends_where_the_old_
 
     end = advance(start, offset({T0: (5, 0)}, NEW_ID), {T0: Position(0)})
 
-    assert ranges(start, end) == [OffsetRange(T0, NEW_ID, 0, 5)]
+    assert ranges(start, end) == [OffsetRange(T0, NEW_ID, 0, 5, leader_epoch=0)]
     assert (end.positions, end.topic_ids) == ({T0: Position(5, 0)}, {"t": NEW_ID})
 
 
@@ -301,7 +314,7 @@ def test_a_topic_recreated_before_batch_0_is_read_from_its_start() -> None:
 
     end = advance(initial, offset({T0: (9, 0)}, NEW_ID), {T0: Position(2)})
 
-    assert ranges(initial, end) == [OffsetRange(T0, NEW_ID, 2, 9)]
+    assert ranges(initial, end) == [OffsetRange(T0, NEW_ID, 2, 9, leader_epoch=0)]
 
 
 @pytest.mark.parametrize("initial", [False, True])
@@ -316,7 +329,7 @@ def test_ranges_are_sorted_carry_the_epoch_before_them_and_are_never_empty() -> 
     start = offset({T1: (5, 3), T0: (1, 2), T2: (9, 2)})
     end = offset({T2: (9, 4), T1: (7, 4), T0: (3, 4)}, NEW_ID)
 
-    assert ranges(start, end) == [OffsetRange(T0, NEW_ID, 1, 3, 2), OffsetRange(T1, NEW_ID, 5, 7, 3)]
+    assert ranges(start, end) == [OffsetRange(T0, NEW_ID, 1, 3, 2, 4), OffsetRange(T1, NEW_ID, 5, 7, 3, 4)]
 
 
 def test_nothing_is_read_of_a_log_that_became_shorter() -> None:

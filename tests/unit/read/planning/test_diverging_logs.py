@@ -10,7 +10,7 @@ import pytest
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.model import NO_OFFSET
+from pyspark_kafka_meta.model import NO_OFFSET, Position
 from tests.partitions import T0, T3
 from tests.unit.logs import batch
 from tests.unit.read.planning.changes import HOW_TO_GO_ON
@@ -100,7 +100,7 @@ def test_idle_leader_between_the_records_and_the_unclean_election_hides_nothing(
     scene.cluster.move_leader(T0, 3)
     scene.clock.sleep(300)
     assert query.step() == {T0: (12, 15)}
-    assert query.offset.positions[T0] == (15, 1, 12)
+    assert query.offset.positions[T0] == Position(15, 1, 12, reported_epoch=2)
     elect_old_leader(scene)
 
     with pytest.raises(DataLossError, match="was truncated to offset 12"):
@@ -156,7 +156,7 @@ def test_position_in_a_new_partition_has_the_start_of_its_epoch_too(scene: Scene
     scene.clock.sleep(300)
 
     assert query.step() == {T3: (0, 1)}
-    assert query.offset.positions[T3] == (1, 1, 0)
+    assert query.offset.positions[T3] == Position(1, 1, 0)
 
 
 def test_records_of_several_idle_leaders_keep_their_own_epoch(scene: Scene) -> None:
@@ -169,7 +169,7 @@ def test_records_of_several_idle_leaders_keep_their_own_epoch(scene: Scene) -> N
     scene.clock.sleep(300)
 
     assert query.step() == {T0: (12, 13)}
-    assert query.offset.positions[T0] == (13, 1, 12)
+    assert query.offset.positions[T0] == Position(13, 1, 12, reported_epoch=4)
 
 
 def test_leaders_of_the_first_epoch_are_not_asked(scene: Scene) -> None:

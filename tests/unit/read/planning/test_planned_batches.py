@@ -240,8 +240,8 @@ def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
     ninety_seconds_later = WRITTEN.timestamp() + 90
     resolver = new_resolver(later, later.options().for_batch(), wall_clock=lambda: ninety_seconds_later)
     found = resolver.resolve(LastDurationSpec(40_000), (T0, T2), "startingOffsets")
-    assert found == {T0: Position(12), T2: Position(12, 0)}
-    assert resolver.resolve(LastDurationSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
+    assert found == {T0: Position(12, reported_epoch=0), T2: Position(12, 0)}
+    assert resolver.resolve(LastDurationSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0, reported_epoch=0)}
 
 
 def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
@@ -253,17 +253,17 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
         resolver = new_resolver(scene, query)
         return resolver.resolve(GroupSpec("g"), (T0, T1), "startingOffsets")
 
-    assert resolve({T0: 5, T1: 12}) == {T0: Position(5), T1: Position(12)}
-    assert resolve({T1: 7}) == {T0: Position(3), T1: Position(7)}
+    assert resolve({T0: 5, T1: 12}) == {T0: Position(5, reported_epoch=0), T1: Position(12, reported_epoch=0)}
+    assert resolve({T1: 7}) == {T0: Position(3), T1: Position(7, reported_epoch=0)}
     assert "consumer group g has committed no offset of t-0: beginning at their start" in caplog.text
     with pytest.raises(DataLossError, match="offset 2 of t-0, and its log starts at 3"):
         resolve({T0: 2, T1: 7})
-    assert resolve({T0: 2, T1: 7}, **GO_ON)[T0] == Position(3)
+    assert resolve({T0: 2, T1: 7}, **GO_ON)[T0] == Position(3, reported_epoch=0)
     reason = "the commit of consumer group g names offset 13 of t-1, and its log ends at 12"
     with pytest.raises(DataLossError, match=f"{reason}: .*set the option failOnDataLoss to false"):
         resolve({T0: 5, T1: 13})
     scene.events.clear()
-    assert resolve({T0: 5, T1: 13}, **GO_ON) == {T0: Position(5), T1: Position(0)}
+    assert resolve({T0: 5, T1: 13}, **GO_ON) == {T0: Position(5, reported_epoch=0), T1: Position(0)}
     (loss,) = (event for event in scene.events if event.kind is EventKind.DATA_LOSS)
     assert (loss.cause_partition, loss.details.lost_from_offset, loss.details.lost_until_offset) == (1, 12, 13)
 
