@@ -1,8 +1,8 @@
 """Queries the current state of a cluster, and how far a streaming query is behind it.
 
-Brokers and partitions take one Metadata request to the first broker that responds, and ListOffsets. No metadata cache
-is used, so no refresh event is published. Requests are not retried: a failed broker is a result. The lag of a query
-comes from its offsets, the log ends, and the age of its next record.
+Brokers take one Metadata request to the first broker that responds, partitions another to a second broker, and
+ListOffsets. No metadata cache is used, so no refresh event is published. Requests are not retried: a failed broker is a
+result. The lag of a query comes from its offsets, the log ends, and the age of its next record.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -19,6 +20,7 @@ from uuid import UUID
 
 from pyspark_kafka_meta.errors import CheckpointError, ConnectError, KafkaMetaError, ProtocolError
 from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
@@ -32,6 +34,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 )
 from pyspark_kafka_meta.kafka.protocol.requests import Network
 from pyspark_kafka_meta.model import (
+    NO_EPOCH,
     Address,
     Broker,
     MetadataResponse,
@@ -79,6 +82,50 @@ def describe_cluster(options: ClientOptions, topics: Collection[str] | None) -> 
         return _describe(network, options, topics, options.api_deadline(time.monotonic()))
 
 
+def newest_metadata(options: ClientOptions, topics: Collection[str] | None) -> MetadataResponse:
+    """The metadata of two brokers, if there are two: a broker that lags behind, or is cut off from the cluster, names
+    leaders that were replaced, whose logs end too early. Arguments and errors as of `describe_cluster`."""
+    with closing(KafkaNetwork(ConnectionSettings.of(options))) as network:
+        return _newest(network, options, topics, options.api_deadline(time.monotonic()))
+
+
+def _newest(
+    network: KafkaNetwork, options: ClientOptions, topics: Collection[str] | None, deadline: float
+) -> MetadataResponse:
+    first = _describe(network, options, topics, deadline)
+    others = [broker.address for broker in first.response.brokers if broker.address != first.address]
+    if not others:
+        return first.response
+    try:
+        until = min(deadline, time.monotonic() + FIRST_ATTEMPT_TIMEOUT_MS / 1000)
+        return merged(first.response, network.metadata(random.choice(others), topics, until))
+    except RETRIABLE_ERRORS:
+        return first.response
+
+
+def merged(first: MetadataResponse, second: MetadataResponse) -> MetadataResponse:
+    """The first response, with what the second adds: topics, partitions, and leaders of higher epochs."""
+    topics = {topic.name: topic for topic in second.topics if topic.error_code == 0}
+    for topic in first.topics:
+        other = topics.get(topic.name)
+        topics[topic.name] = topic if other is None else _newer(topic, other)
+    brokers = {broker.node_id: broker for broker in (*second.brokers, *first.brokers)}
+    return replace(first, brokers=tuple(brokers.values()), topics=tuple(topics.values()))
+
+
+def _newer(first: TopicMetadata, second: TopicMetadata) -> TopicMetadata:
+    if first.error_code:
+        return second
+    if is_other_topic(first.topic_id, second.topic_id):
+        return first  # ids have no order
+    partitions = {partition.partition: partition for partition in first.partitions}
+    for partition in second.partitions:
+        known = partitions.get(partition.partition)
+        if known is None or known.leader_epoch < partition.leader_epoch:
+            partitions[partition.partition] = partition
+    return replace(first, partitions=tuple(partitions.values()))
+
+
 def broker_rows(cluster: ClusterDescription) -> list[BrokerRow]:
     """The brokers, by id."""
     response = cluster.response
@@ -110,7 +157,7 @@ def partition_rows(
     """
     deadline = options.api_deadline(time.monotonic())
     with closing(KafkaNetwork(ConnectionSettings.of(options))) as network:
-        response = _describe(network, options, topics, deadline).response
+        response = _newest(network, options, topics, deadline)
         selected = [topic for topic in response.topics if topics or not topic.is_internal]
         selected.sort(key=lambda topic: topic.name)
         offsets = _Offsets(network, options, read_committed, deadline)
@@ -268,7 +315,7 @@ def without_recreated_topics(live: Iterable[PartitionRow], topic_ids: Mapping[st
 
 def partitions_behind(positions: Positions, live: Iterable[PartitionRow]) -> list[TopicPartition]:
     """The partitions whose log ends after the query's position."""
-    ends = _ends(live)
+    ends = _ends(positions, live)
     return [partition for partition, position in positions.items() if (ends.get(partition) or 0) > position.offset]
 
 
@@ -281,7 +328,7 @@ def lag_rows(
         timestamps: of the next records, where known, seconds since 1970 UTC.
         now: seconds since 1970 UTC.
     """
-    ends = _ends(live)
+    ends = _ends(positions, live)
     rows = []
     for partition, position in sorted(positions.items()):
         end = ends.get(partition)
@@ -338,8 +385,15 @@ def _next_record_range(partition: TopicPartition, offset: SourceOffset) -> Offse
         position.offset,
         position.offset + 1,
         position.leader_epoch,
+        position.known_epoch,
     )
 
 
-def _ends(live: Iterable[PartitionRow]) -> dict[TopicPartition, int | None]:
-    return {partition: row.end_offset for partition, row in by_partition(live).items()}
+def _ends(positions: Positions, live: Iterable[PartitionRow]) -> dict[TopicPartition, int | None]:
+    """The ends of the logs, without those of leaders that were replaced before the query read up to `positions`."""
+    return {
+        partition: row.end_offset
+        for partition, row in by_partition(live).items()
+        if (position := positions.get(partition)) is not None
+        and (row.leader_epoch in (None, NO_EPOCH) or row.leader_epoch >= position.known_epoch)
+    }

@@ -152,7 +152,7 @@ def is_behind(cluster_id: str | None, topic_id: str | None, leader_epoch: int | 
 
 
 def live_leaders(response: MetadataResponse) -> dict[TopicPartition, PartitionRow]:
-    """The leaders that a broker reports."""
+    """The leaders that brokers report."""
     rows = [
         PartitionRow(
             cluster_id=response.cluster_id,

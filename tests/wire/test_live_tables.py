@@ -96,9 +96,9 @@ def test_a_record_from_beyond_the_times_that_python_knows_has_a_timestamp(cluste
     assert found == {u0: microseconds / 1000}
 
 
-def test_looking_asks_each_leader_twice_and_one_broker_for_metadata(cluster: MockCluster) -> None:
+def test_looking_asks_each_leader_twice_and_two_brokers_for_metadata(cluster: MockCluster) -> None:
     cluster.start_request_tracking()
     partition_rows(options(cluster.bootstrap_servers), ["t"])
     api_keys = [request.api_key for request in cluster.requests()]
 
-    assert (api_keys.count(3), api_keys.count(LIST_OFFSETS)) == (1, 4)
+    assert (api_keys.count(3), api_keys.count(LIST_OFFSETS)) == (2, 4)

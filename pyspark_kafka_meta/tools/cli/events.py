@@ -17,7 +17,7 @@ from rich.text import Text
 from pyspark_kafka_meta.events.liveness_lock import dead_caches
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
-from pyspark_kafka_meta.tables.cluster_query import describe_cluster
+from pyspark_kafka_meta.tables.cluster_query import newest_metadata
 from pyspark_kafka_meta.tables.rows import CacheRow
 from pyspark_kafka_meta.tools.cluster_state import (
     StaleEntry,
@@ -193,7 +193,7 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
     if known.why_none:
         note(f"nothing to compare with the cluster: {known.why_none}")
         return False
-    response = describe_cluster(client, sorted({row.topic for row in known.rows if row.topic is not None})).response
+    response = newest_metadata(client, sorted({row.topic for row in known.rows if row.topic is not None}))
     rows = [row for row in known.rows if row.cluster_id in (None, response.cluster_id)]
     if not rows:
         note("nothing to compare with the cluster: all known caches are of other clusters")

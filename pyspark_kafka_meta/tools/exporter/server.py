@@ -27,7 +27,7 @@ from pyspark_kafka_meta.events.liveness_lock import dead_caches
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.cluster_query import describe_cluster, query_lag
+from pyspark_kafka_meta.tables.cluster_query import newest_metadata, query_lag
 from pyspark_kafka_meta.tables.open_transactions import query_transactions
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import read_checkpoint
@@ -189,7 +189,7 @@ class Poller:
 
     def _poll_cluster(self) -> None:
         topics = self._totals.topics(int(time.time() * 1000))
-        live = live_leaders(describe_cluster(self._cluster.client, sorted(topics)).response)
+        live = live_leaders(newest_metadata(self._cluster.client, sorted(topics)))
         if live != self._live:  # the same object shows that there is nothing to count again
             self._live = live
 

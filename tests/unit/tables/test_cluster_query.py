@@ -59,6 +59,38 @@ def test_error_of_all_addresses_is_raised_at_once(
     assert addresses == [Address("broker-1", 9092)]
 
 
+def test_partitions_have_the_newest_leader_that_two_brokers_name(network: FakeNetwork) -> None:
+    """The first is cut off from the cluster, and was the leader itself."""
+    network.cluster.create_topic("t", 1)
+    network.cut_off(1)
+    network.cluster.move_leader(T0, 2)
+    network.cluster.create_topic("u", 1)
+
+    for _ in range(20):
+        (row,) = cluster_query.partition_rows(OPTIONS, ["t"])
+        assert (row.leader_id, row.leader_epoch, row.error) == (2, 1, None)
+    assert {row.topic for row in cluster_query.partition_rows(OPTIONS, None)} == {"t", "u"}
+
+
+def test_second_broker_that_does_not_respond_is_left_out(network: FakeNetwork) -> None:
+    network.cluster.create_topic("t", 1)
+    network.down |= {2, 3}
+
+    assert [row.leader_id for row in cluster_query.partition_rows(OPTIONS, ["t"])] == [1]
+
+
+def test_topics_of_another_id_are_not_merged() -> None:
+    first, second = FakeNetwork(), FakeNetwork()
+    for network, leader_id in ((first, 2), (second, 3)):
+        network.cluster.create_topic("t", 1)
+        network.cluster.move_leader(T0, leader_id)
+    second.cluster.move_leader(T0, 1)
+    address = Address("broker-1", 9092)
+
+    both = cluster_query.merged(first.metadata(address, None, 1.0), second.metadata(address, None, 1.0))
+    assert [partition.leader_id for topic in both.topics for partition in topic.partitions] == [2]
+
+
 NOW = 1_000.0
 
 
@@ -72,6 +104,15 @@ NOW = 1_000.0
             [PartitionRow(topic="t", partition=0, end_offset=9)], {T0: 1_001.0}, (2, 0.0), id="future timestamp"
         ),
         pytest.param([PartitionRow(topic="t", partition=0, end_offset=5)], {}, (0, 0.0), id="truncated log"),
+        pytest.param(
+            [PartitionRow(topic="t", partition=0, leader_epoch=2, end_offset=9)],
+            {T0: 940.0},
+            (2, 60.0),
+            id="same epoch",
+        ),
+        pytest.param(
+            [PartitionRow(topic="t", partition=0, leader_epoch=1, end_offset=7)], {}, (None, None), id="replaced leader"
+        ),
         pytest.param([PartitionRow(topic="t", partition=0, error="down")], {}, (None, None), id="leader failure"),
         pytest.param([PartitionRow(topic="t", error="gone")], {}, (None, None), id="no topic"),
     ],
@@ -79,10 +120,11 @@ NOW = 1_000.0
 def test_lag_of_a_partition_read_up_to_offset_7(
     live: list[PartitionRow], timestamps: dict[TopicPartition, float], behind: tuple[int | None, float | None]
 ) -> None:
-    (row,) = lag_rows({T0: Position(7)}, live, timestamps, NOW)
+    positions = {T0: Position(7, 1, 0, reported_epoch=2)}
+    (row,) = lag_rows(positions, live, timestamps, NOW)
 
     assert (row.records_behind, row.seconds_behind) == behind
-    assert partitions_behind({T0: Position(7)}, live) == ([T0] if behind[0] else [])
+    assert partitions_behind(positions, live) == ([T0] if behind[0] else [])
 
 
 def test_recreated_topics_are_not_compared() -> None:

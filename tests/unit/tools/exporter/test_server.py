@@ -56,12 +56,8 @@ class Brokers:
         self.errors: dict[str, Exception] = {}
         self.requests: list[str] = []
 
-    def describe_cluster(self, *_: object) -> Any:
+    def newest_metadata(self, *_: object) -> Any:
         self._request("cluster")
-        return self
-
-    @property
-    def response(self) -> Any:
         return self
 
     cluster_id = "c"
@@ -84,7 +80,7 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     stand_in = Brokers()
-    for name in ("describe_cluster", "query_transactions", "query_lag"):
+    for name in ("newest_metadata", "query_transactions", "query_lag"):
         monkeypatch.setattr(server_module, name, getattr(stand_in, name))
     return stand_in
 
