@@ -32,6 +32,7 @@ from pyspark_kafka_meta.kafka.records.compression import Compression
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch
 from pyspark_kafka_meta.model import (
+    LeaderAndEpoch,
     OpenTransaction,
     ProducerIdAndEpoch,
     RefreshReason,
@@ -54,12 +55,14 @@ class _Search:
 
     Attributes:
         next_offset: after what was read.
+        leader: that another broker named too. A leader that was replaced may not know it, and its log has no marker.
         is_lost: whether the log is gone, or starts after `next_offset`.
         error: why the log was not read up to its end.
     """
 
     partition: TopicPartition
     next_offset: int
+    leader: LeaderAndEpoch | None = None
     is_lost: bool = False
     error: KafkaMetaError | None = None
 
@@ -89,7 +92,7 @@ class TransactionReader:
 
         Raises:
             DataLossError: no marker can come any more: all logs are gone or start after its records, or by `deadline`
-                all markers were written and no log has one.
+                all markers were written and no log has one, at leaders that two brokers name.
             ConnectError: no log has a marker by `deadline`, but one may come later.
             KafkaMetaError: a log cannot be read.
         """
@@ -108,8 +111,9 @@ class TransactionReader:
             for error in errors:
                 if not isinstance(error, MAY_BE_READ_LATER):
                     raise error
-            is_late = self._client.clock() >= deadline
-            if not searches or (is_late and is_open is False and not errors):
+            is_late, leader = self._client.clock() >= deadline, self._client.cache.snapshot.leader
+            is_confirmed = all(search.leader == leader(search.partition) for search in searches)
+            if not searches or (is_late and is_open is False and is_confirmed and not errors):
                 break
             if is_late:
                 raise _not_known_yet(transaction, searches, errors)
@@ -137,6 +141,9 @@ class TransactionReader:
             leader_s: maximum wait for the leader: other partitions wait too.
         """
         search.error = None
+        snapshot = self._client.cache.snapshot
+        if snapshot.is_leader_confirmed(search.partition):
+            search.leader = snapshot.leader(search.partition)
         try:
             end = self._log.end_offset(search.partition, min(deadline, self._client.clock() + leader_s))
             for fetched in self._log.batches(search.partition, search.next_offset, end):

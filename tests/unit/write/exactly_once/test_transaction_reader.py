@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import AuthorizationError, ConnectError, DataLossError, UnsupportedBrokerError
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import NO_LEADER, OpenTransaction, RefreshReason, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader
@@ -248,6 +249,17 @@ def test_marker_is_lost_if_the_coordinator_has_no_marker_to_write(
     if state is None:
         del scene.cluster.coordinators.transactions[transaction.transactional_id]
     with pytest.raises(DataLossError, match=r"nobody knows whether the transaction orders/0/0 was committed"):
+        is_committed(scene, transaction)
+
+
+def test_leader_that_no_other_broker_names_proves_no_loss(scene: CommitScene, transaction: OpenTransaction) -> None:
+    """It may be cut off from the cluster, and the marker in the log of its successor."""
+    time_out(scene, transaction, "CompleteAbort")
+    confirmed = MetadataSnapshot.is_leader_confirmed
+    scene.monkeypatch.setattr(
+        MetadataSnapshot, "is_leader_confirmed", lambda self, partition: partition != T1 and confirmed(self, partition)
+    )
+    with pytest.raises(ConnectError, match="Nothing is lost"):
         is_committed(scene, transaction)
 
 
