@@ -14,7 +14,7 @@ from pyspark_kafka_meta.events.origin import planner_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.transactions import ENDING_STATES, OPEN_STATES, DescribedTransaction
-from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.model import OpenTransaction, RefreshReason
 from pyspark_kafka_meta.options import ClusterOptions
 from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow
 from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, sink_of_task
@@ -36,10 +36,13 @@ def query_transactions(options: ClusterOptions) -> list[TransactionRow]:
 
 def read_decisions(client: KafkaClient, decisions_topic: str) -> SinkDecisions:
     """The last decision of each sink and series; none without the topic, which the first sink creates."""
+    deadline = client.api_deadline()
     try:
-        require_one_partition(client.partitions([decisions_topic], client.api_deadline()))
+        require_one_partition(client.partitions([decisions_topic], deadline))
     except UnknownTopicError:
         return {}
+    # From a second broker: a leader that was replaced would show decided transactions as undecided.
+    client.cache.refresh(RefreshReason.ON_DEMAND, deadline)
     return DecisionsTopic(client, decisions_topic, None).read_all()
 
 

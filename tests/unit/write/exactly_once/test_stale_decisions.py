@@ -8,6 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
 from pyspark_kafka_meta.model import RefreshReason, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.tables.open_transactions import read_decisions
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import recover
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
 from tests.partitions import T0, T1, T2
@@ -201,3 +202,12 @@ def test_end_that_goes_back_is_no_loss_while_nothing_is_written(scene: CommitSce
     committer.decisions.read()
     hide_end(scene, batches=2)
     assert committer.decisions.read()[STREAM].batch == micro_batch(0)
+
+
+def test_decisions_are_shown_as_the_leader_that_two_brokers_name_has_them(scene: CommitScene) -> None:
+    """The first broker may name a leader that was replaced: what was decided since would look undecided."""
+    client = scene.client()
+    assert read_decisions(client, DECISIONS.topic) == {}
+
+    asked = [address for api, address in scene.network.requests if api == "Metadata"]
+    assert len(set(asked[:2])) == 2
