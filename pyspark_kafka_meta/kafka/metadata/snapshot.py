@@ -188,8 +188,9 @@ class MetadataSnapshot:
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """The broker to fetch from; None if the partition, its leader or the leader's address is unknown, or the leader
         was replaced."""
-        known = self._known(partition)
-        if known is None or self._is_replaced(partition, known):
+        topic, number = partition
+        view = self.topics.get(topic)
+        if view is None or (known := view.partitions.get(number)) is None or _is_replaced(known, view.epochs[number]):
             return None
         broker = self.brokers.get(known.leader_id)
         return None if broker is None else LeaderAndEpoch(broker, known.leader_epoch)
@@ -197,12 +198,11 @@ class MetadataSnapshot:
     def replaced_leader(self, partition: TopicPartition) -> str | None:
         """Why the leader that brokers name does not count, for an error; None if it counts, or brokers name none."""
         known = self._known(partition)
-        if known is None or not self._is_replaced(partition, known):
+        if known is None or not _is_replaced(known, epoch := self.topics[partition.topic].epochs[partition.partition]):
             return None
         return (
-            f"brokers name a leader of {partition} in epoch {known.leader_epoch}, and a leader in epoch "
-            f"{self.topics[partition.topic].epochs[partition.partition]} has replaced it: they lag behind, or are cut "
-            "off from the cluster, and this host cannot reach the other brokers"
+            f"brokers name a leader of {partition} in epoch {known.leader_epoch}, and a leader in epoch {epoch} has "
+            "replaced it: they lag behind or are cut off from the cluster, and this host cannot reach the other brokers"
         )
 
     def is_leader_confirmed(self, partition: TopicPartition) -> bool:
@@ -302,12 +302,14 @@ class MetadataSnapshot:
         )
         return after, _difference(self, after, {partition.topic})
 
-    def _is_replaced(self, partition: TopicPartition, known: PartitionMetadata) -> bool:
-        return NO_EPOCH < known.leader_epoch < self.topics[partition.topic].epochs[partition.partition]
-
     def _known(self, partition: TopicPartition) -> PartitionMetadata | None:
         view = self.topics.get(partition.topic)
         return None if view is None else view.partitions.get(partition.partition)
+
+
+def _is_replaced(known: PartitionMetadata, epoch: int) -> bool:
+    """Whether its leader is of a lower epoch than the highest known epoch."""
+    return NO_EPOCH < known.leader_epoch < epoch
 
 
 def _merge_topic(
