@@ -57,8 +57,8 @@ class Position(NamedTuple):
         leader_epoch: of the leader that reported the position, unless `epoch_start` is known.
         epoch_start: offset of the first record of this epoch, before `offset`. `NO_OFFSET` if unknown: the leader may
             have written nothing in its epoch, and such an epoch leaves no trace in other replicas.
-        reported_epoch: of the leader that reported the position, if it is not `leader_epoch`. Kafka's `FetchPosition`
-            has both too: `offsetEpoch` and `currentLeader`.
+        reported_epoch: of the leader that reported the position, if it is higher than `leader_epoch`. Kafka's
+            `FetchPosition` has both too: `offsetEpoch` and `currentLeader`.
     """
 
     offset: int
@@ -69,7 +69,7 @@ class Position(NamedTuple):
     @property
     def known_epoch(self) -> int:
         """The highest leader epoch that is known of the log: a leader of a lower epoch was replaced."""
-        return max(self.leader_epoch, self.reported_epoch)
+        return self.leader_epoch if self.reported_epoch == NO_EPOCH else self.reported_epoch
 
     def kept_until(self, epoch: int, end_offset: int) -> int:
         """Up to which offset a log may hold what was read up to this position (KIP-320). A log that lacks the epoch has

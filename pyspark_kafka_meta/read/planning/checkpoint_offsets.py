@@ -221,11 +221,13 @@ def check_same_partitions(
 def _by_topic(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
     topics: dict[str, dict[str, dict[str, int]]] = {topic: {} for topic in sorted({topic for topic, _ in positions})}
     for (topic, number), (offset, epoch, epoch_start, reported_epoch) in sorted(positions.items()):
-        topics[topic][str(number)] = (
+        topics[topic][str(number)] = value = (
             {"epoch": epoch, "offset": offset}
             if epoch_start == NO_OFFSET
             else {"epoch": epoch, "epoch_start": epoch_start, "offset": offset}
-        ) | ({} if reported_epoch == NO_EPOCH else {"reported_epoch": reported_epoch})
+        )
+        if reported_epoch != NO_EPOCH:
+            value["reported_epoch"] = reported_epoch
     return topics
 
 
