@@ -140,7 +140,7 @@ class CacheModel:
         """Whom to ask now."""
         slow_before, (cause, _) = self._policy.slow_attempts, self._policy.begin(now)
         if cause.reason is RefreshReason.MAX_AGE:
-            self._choice.avoid_last()
+            self._choice.turn()
         self.asked = self._choice.next(brokers, slow_before)
         self.attempts += 1
         self._asked_topics, self._hinted_meanwhile = self.topics, False

@@ -165,7 +165,7 @@ class CacheState:
         slow_before = self._policy.slow_attempts
         cause, number = self._policy.begin(now)
         if cause.reason is RefreshReason.MAX_AGE:
-            self._choice.avoid_last()
+            self._choice.turn()
         address = self._choice.next(brokers, slow_before)
         if brokers and (self._choice.is_rebootstrapping or address not in brokers):
             cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
+from itertools import pairwise
 
 import pytest
 
@@ -390,6 +392,28 @@ def test_good_response_clears_what_was_held_against_others_and_the_one_who_gave_
     choice.avoid(B)
     choice.succeeded(B)
     assert choice.next((B, C)) == B
+
+
+def turn(choice: BrokerChoice, down: Collection[Address] = ()) -> list[Address]:
+    """The addresses that one refresh at the maximum age asks, up to the first that responds."""
+    choice.turn()
+    asked = [choice.next((A, B, C))]
+    while asked[-1] in down:
+        choice.failed(asked[-1], (A, B, C))
+        asked.append(choice.next((A, B, C)))
+    choice.succeeded(asked[-1])
+    return asked
+
+
+def test_turn_seldom_begins_with_a_broker_that_fails() -> None:
+    choice = BrokerChoice([A], random.Random(0))
+    turn(choice)
+    first = [turn(choice, down=(B, C))[0] for _ in range(200)]
+    assert 0 < len(first) - first.count(A) < 40
+
+    asked = [turn(choice)[0] for _ in range(100)]
+    assert {*asked[50:]} == {A, B, C}, "a broker that responds again takes part"
+    assert all(before != after for before, after in pairwise(asked[50:]))
 
 
 def test_brokers_that_hang_are_avoided_while_there_is_another() -> None:
