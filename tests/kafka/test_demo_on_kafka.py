@@ -19,7 +19,7 @@ def leaders(cluster: LocalKafkaCluster) -> list[int | None]:
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_restored_broker_leads_again_though_another_is_dead_and_a_topic_grows_twice(
     breakable_kafka: LocalKafka, wait_for: Any
 ) -> None:

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.kafka.cluster_tools import create_topic
 from tests.kafka.harness import Stream
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 STARTS = 10
 """Addresses are tried in random order."""

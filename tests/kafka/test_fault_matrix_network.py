@@ -95,7 +95,7 @@ ROUNDS = 3
 """The network is bad for this many refreshes: the first may have been due anyway."""
 QUICK = [Network.RESETS, Network.CUTS, Network.HOLDS_ALL]
 LONG = [Network.HALF_CLOSES, Network.HOLDS_RESPONSES, Network.DRIPS]
-BROKEN = [*QUICK, *(pytest.param(network, marks=pytest.mark.slow) for network in LONG)]
+BROKEN = [*QUICK, *(pytest.param(network, marks=pytest.mark.thorough) for network in LONG)]
 
 
 @pytest.mark.parametrize("network", BROKEN, ids=lambda network: network.name.lower())
@@ -133,7 +133,7 @@ def test_r14_a_slow_network_is_read_through(
     scene.assert_invariants()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_r14_a_network_too_slow_for_a_whole_response_is_read_through_in_smaller_ones(
     proxied: ProxiedKafka, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 
 pytestmark = [
     pytest.mark.kafka,
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts sockets in /proc"),
 ]
 

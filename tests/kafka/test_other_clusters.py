@@ -14,7 +14,7 @@ from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import LocalKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 
 @pytest.fixture

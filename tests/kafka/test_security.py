@@ -99,7 +99,7 @@ def test_tokens_of_a_class_of_the_users_get_in(secured: SecuredKafka, tmp_path: 
     assert_login_works(secured, named, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.spark
 @by_each_protocol
 def test_spark_reads_streams_and_reports_events_by_each_protocol(

@@ -75,7 +75,7 @@ def test_open_and_decided_transactions_are_shown_and_settled(sink: Sink, other_p
     assert "nothing to settle" in run(sink, "--settle", sink.topic, "--yes").stderr
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_first_batch_of_a_sink_that_was_never_decided_is_aborted(sink: Sink) -> None:
     lost = sink.write(sink.committer().plan(), 0)
 

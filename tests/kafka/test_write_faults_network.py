@@ -34,7 +34,7 @@ KEY_BYTES = 90_000
 
 QUICK = [Network.RESETS, Network.CUTS]
 LONG = [Network.HALF_CLOSES, Network.HOLDS_RESPONSES, Network.HOLDS_ALL, Network.DRIPS]
-BROKEN = [*QUICK, *(pytest.param(network, marks=pytest.mark.slow) for network in LONG)]
+BROKEN = [*QUICK, *(pytest.param(network, marks=pytest.mark.thorough) for network in LONG)]
 
 
 @pytest.fixture

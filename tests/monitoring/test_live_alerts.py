@@ -248,7 +248,7 @@ def played(cluster: LocalKafka, prometheus: str, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_alert_fires_in_a_calm_run_with_a_leader_that_moves(played: Played) -> None:
     assert played.calm == set()
     assert played.up == {(source,): 1 for source in Source}
@@ -257,7 +257,7 @@ def test_no_alert_fires_in_a_calm_run_with_a_leader_that_moves(played: Played) -
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("alert", SCENES)
 def test_an_alert_fires_in_its_live_scene_for_what_the_scene_disturbs_alone(played: Played, alert: str) -> None:
     assert played.fired[alert] == SCENES[alert]

@@ -70,7 +70,7 @@ def test_other_names_and_other_sites_are_refused(serve: Any, events: Path) -> No
             assert refused == (403, 403), (header, value)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("end_by", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_it_ends_at_once_while_somebody_looks_on(serve: Any, page: Page, events: Path, end_by: int) -> None:
     serving: AbstractContextManager[str] = serve("--path", str(events), end_by=end_by)
@@ -84,7 +84,7 @@ def test_it_ends_at_once_while_somebody_looks_on(serve: Any, page: Page, events:
         status_of(url, "/", {})
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_brokers_that_do_not_respond_are_told_of_and_do_not_hold_up_the_end(serve: Any, page: Page) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -30,7 +30,7 @@ from tests.spark.avro_wild_pairs import WildPair
 from tests.unit.formats.avro_pairs import SchemaPair
 from tests.unit.formats.test_avro_mutations import mutated
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 PAIRS = int(os.environ.get("KAFKAMETA_AVRO_PAIRS", "300"))
 VALUES = 100

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "pyspark_kafka_meta", "demo"]

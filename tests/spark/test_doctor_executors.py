@@ -16,7 +16,7 @@ import pytest
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.testing import MockCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -18,7 +18,7 @@ from tests.unit.written_events import events_in
 
 logger = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 MOVES = int(os.environ.get("KAFKAMETA_MOVES", "4"))
 """Leader changes, one per second, after the same number of seconds without changes."""

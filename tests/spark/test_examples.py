@@ -28,7 +28,7 @@ from tests.spark.shell import EXAMPLES, TIMEOUT_S, User
 STEP = 'TOPIC, PARTITIONS, STEP_S = "clicks", 6, 3'
 """A line of the notebook: a broker is down for STEP_S seconds, then up for the same time."""
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ def scrape(url: str, name: str, *labels: str, value: float | None = 0) -> dict[t
     }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_driver_serves_the_metrics_of_its_own_queries(
     spark: SparkSession, mock_cluster: MockCluster, tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:

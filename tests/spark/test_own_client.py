@@ -29,7 +29,7 @@ raise ImportError("a query imported confluent_kafka")
 VALUES = sorted(map(str, range(100)))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_process_of_a_query_imports_another_client(
     kafka: Any, make_topic: Callable[..., str], produce: Any, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 ROWS = 10
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_queries_over_all_topics_read_neither_events_nor_decisions(
     spark: SparkSession,
     kafka: Any,

@@ -127,7 +127,7 @@ def test_confluent_kafka_reads_the_same_records_whichever_sink_wrote_them(kafka:
 
 
 @pytest.mark.parametrize(
-    "columns", [pytest.param("key, value", marks=pytest.mark.slow), "key, value, CAST(NULL AS INT) AS partition"]
+    "columns", [pytest.param("key, value", marks=pytest.mark.thorough), "key, value, CAST(NULL AS INT) AS partition"]
 )
 def test_keys_decide_the_partitions_that_they_decide_in_sparks_own_sink(
     columns: str, spark: SparkSession, sinks: list[Sink], make_topic: Any, kafka: Any
@@ -146,7 +146,7 @@ def test_keys_decide_the_partitions_that_they_decide_in_sparks_own_sink(
     assert ours == theirs
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_null_key_of_a_header_fails_in_both_sinks(spark: SparkSession, sinks: list[Sink], topic: str) -> None:
     theirs, ours = sinks
     rows = spark.createDataFrame([("v", [("a", b"1"), (None, b"2")])], f"value string, headers {HEADERS_TYPE}")
@@ -224,7 +224,7 @@ def test_a_stream_of_sparks_own_sink_continues_from_its_checkpoint(
     assert values(spark, kafka, topic) == ["1", "2", "3", "4", "5", "6", "7"]
 
 
-@pytest.mark.parametrize("is_stream", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_stream", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_s6_an_unknown_topic_fails_soon_in_one_sentence(
     is_stream: bool, spark: SparkSession, ours: Sink, lines: DataFrame, tmp_path: Path
 ) -> None:

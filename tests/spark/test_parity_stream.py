@@ -105,7 +105,7 @@ def test_mb5_a_time_to_begin_at_is_honoured_and_later_partitions_are_read_whole(
     assert query.values() == ["0-1", "0-2", "1-1", "1-2", "2-1", "2-2", "added"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_mb6_a_time_that_no_record_has_reached_is_an_error_or_the_end(query: Query, topic: str, produce: Any) -> None:
     produce(topic, ["a"], partition=0)
     never = {"subscribe": topic, "startingTimestamp": "4000000000000"}
@@ -149,7 +149,7 @@ def test_mb10_the_largest_limit_does_not_overflow(query: Query, topic: str, prod
     assert rows_by_batch(query.run(subscribe=topic, **limits)) == [3]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_mb11_batches_are_limited_as_sparks_own_source_limits_them(
     spark: SparkSession, jvm_source: str, kafka: Any, topic: str, produce: Any, tmp_path: Path
 ) -> None:
@@ -210,7 +210,7 @@ def test_mb17_a_batch_that_failed_is_planned_again_after_partitions_were_added(
     assert query.values() == ["a", "b", "c"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_mb18_an_idle_source_beside_a_busy_one_neither_stalls_nor_rewinds(
     query: Query, make_topic: Any, produce: Any
 ) -> None:
@@ -231,7 +231,7 @@ def test_mb19_input_rows_add_up_to_the_records_read(query: Query, topic: str, pr
     assert sum(rows_by_batch(query.run(subscribe=topic, maxOffsetsPerTrigger="15"))) == 40 == len(query.values())
 
 
-@pytest.mark.parametrize("records_after", [1, pytest.param(9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("records_after", [1, pytest.param(9, marks=pytest.mark.thorough)])
 def test_mb15_mb16_mb22_a_topic_recreated_is_named_whether_it_is_smaller_or_larger(
     records_after: int, query: Query, make_topic: Any, produce: Any, kafka: Any, wait_for: Any
 ) -> None:
@@ -301,7 +301,7 @@ def test_mb35_an_offset_of_a_later_version_is_refused_in_words(query: Query, top
         query.run(subscribe=topic)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_mb36_topics_partitions_and_records_that_come_at_random_all_arrive_once(
     query: Query, make_topic: Any, produce: Any, add_partitions: Any, spark: SparkSession
 ) -> None:
@@ -320,7 +320,7 @@ def test_mb36_topics_partitions_and_records_that_come_at_random_all_arrive_once(
     assert Counter(query.values()) == Counter(expected)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_d2_topics_that_come_and_go_under_a_pattern_never_fail_a_query_that_allows_loss(
     query: Query, make_topic: Any, produce: Any, kafka: Any
 ) -> None:

@@ -17,7 +17,7 @@ from tests.consumer import consume, consume_committed
 from tests.spark.test_typed_sink import ORDER, ROWS, as_orders, decoded, order, orders, unframed
 from tests.spark.traces import run_to_the_end
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.thorough]
 
 WIDER = {**ORDER, "fields": [*ORDER["fields"], {"name": "country", "type": "string", "default": "?"}]}
 

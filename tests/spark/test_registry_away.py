@@ -111,7 +111,7 @@ def scene(
 both = pytest.mark.parametrize("scene", [Reading, Writing], indirect=True)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @both
 def test_a_stream_waits_for_a_registry_that_is_away_for_half_a_minute(
     scene: Reading | Writing, registry: MockRegistry

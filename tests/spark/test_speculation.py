@@ -28,7 +28,7 @@ from tests.spark.standalone import standalone_spark
 from tests.tcp_proxy import TcpProxy, Watcher
 from tests.unit.written_events import events_in
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.thorough]
 
 ROOT = Path(__file__).parent.parent.parent
 PARTITIONS, RECORDS = 3, 3_000

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.written_events import events_in
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.thorough]
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDS = 50

@@ -17,7 +17,7 @@ from benchmarks.topics import fill_with
 from pyspark_kafka_meta.testing import MockRegistry
 from tests.spark.traces import run_to_the_end
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.thorough]
 
 RECORDS, PARTITIONS = 1_000_000, 3
 FIELDS: list[dict[str, Any]] = [

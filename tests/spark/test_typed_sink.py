@@ -113,7 +113,7 @@ def as_orders(numbers: DataFrame) -> DataFrame:
     return numbers.selectExpr("id AS key", f"{ORDERS} AS value")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_guids_of_schemas_are_written_into_headers_and_read_from_them(
     spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None], registry: MockRegistry, options: Any
 ) -> None:
@@ -271,7 +271,7 @@ def test_protobuf_is_written_and_read_back(
     assert (parsed.note, parsed.parts, parsed.WhichOneof("means")) == ("note 7", [0, -1], "voucher")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_json_is_written_and_read_back_also_by_spark(spark: SparkSession, topic: str, options: dict[str, str]) -> None:
     given = {**options, "valueFormat": "json"}
     rows = (
@@ -295,7 +295,7 @@ def test_json_is_written_and_read_back_also_by_spark(spark: SparkSession, topic:
 
 
 @pytest.mark.parametrize(
-    "once", [pytest.param(False, marks=pytest.mark.slow), True], ids=["at least once", "exactly once"]
+    "once", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["at least once", "exactly once"]
 )
 def test_stream_writes_typed_values_while_the_schema_evolves(
     spark: SparkSession,
@@ -335,7 +335,7 @@ def test_stream_writes_typed_values_while_the_schema_evolves(
     assert sorted(found, key=lambda each: int(each[1]["id"])) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_stream_asks_for_a_numbered_version_once_in_all_its_micro_batches(
     spark: SparkSession,
     kafka: Any,

@@ -290,7 +290,7 @@ def test_a_schema_of_some_columns_reads_these_alone(
         source.schema(typed).load().collect()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_stream_goes_on_while_its_schema_evolves_and_reads_the_new_columns_once_told_to(
     read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path
 ) -> None:
@@ -323,7 +323,7 @@ def test_a_stream_goes_on_while_its_schema_evolves_and_reads_the_new_columns_onc
     assert query.values()['{"id":7,"page":"d"}'] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["producers", "query"])
 def test_a_schema_evolves_four_times_whoever_is_upgraded_first(
     read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path, first: str
@@ -352,7 +352,7 @@ def test_a_schema_evolves_four_times_whoever_is_upgraded_first(
     assert query.values() == expected
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_registry_that_is_away_for_a_while_delays_a_stream_and_no_more(
     read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path
 ) -> None:

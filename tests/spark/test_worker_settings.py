@@ -14,7 +14,7 @@ import pytest
 
 from tests.consumer import consume_committed
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.thorough]
 
 PROGRAM = Path(__file__).with_name("own_client_query.py")
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and RLIMIT_AS")
 @pytest.mark.timeout(60 + MUTATIONS // 10)
 @pytest.mark.parametrize(

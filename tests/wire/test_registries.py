@@ -17,7 +17,7 @@ INT = '{"type":"record","name":"A","fields":[{"name":"x","type":"int"}]}'
 LONG = '{"type":"record","name":"A","fields":[{"name":"x","type":"long"}]}'
 
 
-@pytest.fixture(scope="module", params=["mock", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["mock", pytest.param("real", marks=pytest.mark.thorough)])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     with MockRegistry() if request.param == "mock" else LocalRegistry() as registry:
         yield registry.url

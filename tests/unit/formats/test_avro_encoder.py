@@ -70,7 +70,7 @@ def test_random_schemas_are_encoded_as_by_fastavro() -> None:
         check_seed(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_many_random_schemas_are_encoded_as_by_fastavro() -> None:
     for seed in range(50, 550):
         check_seed(seed)

@@ -92,7 +92,7 @@ def test_2000_damaged_values() -> None:
     assert [problem for seed in range(2000 // MUTATIONS_OF_A_PAIR) for problem in problems(seed)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_100000_damaged_values() -> None:
     assert [problem for seed in range(100_000 // MUTATIONS_OF_A_PAIR) for problem in problems(seed)] == []

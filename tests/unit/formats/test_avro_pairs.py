@@ -57,7 +57,7 @@ def test_values_are_those_of_fastavro(few: int, monkeypatch: pytest.MonkeyPatch)
     assert sum(faults for _, faults in results) < 0.2 * VALUES * len(results)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_values_of_2000_pairs_are_those_of_fastavro() -> None:
     results = [differences(seed) for seed in range(2000)]

@@ -148,7 +148,7 @@ def mutated_order(chance: random.Random) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.thorough)])
 def test_mutated_records_are_equal_or_faults(count: int) -> None:
     chance = random.Random(2)
     texts: list[bytes | None] = [mutated_order(chance) for _ in range(count)]

@@ -63,7 +63,7 @@ def simple_decoder(*fields: tuple[str, int, int], syntax: str = "proto3") -> Pro
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(QUICK_SCHEMAS), pytest.param(range(QUICK_SCHEMAS, SLOW_SCHEMAS), marks=pytest.mark.slow)]
+    "seeds", [range(QUICK_SCHEMAS), pytest.param(range(QUICK_SCHEMAS, SLOW_SCHEMAS), marks=pytest.mark.thorough)]
 )
 def test_messages_have_the_values_of_protobufs_library(seeds: range) -> None:
     for seed in seeds:
@@ -80,7 +80,7 @@ def test_messages_have_the_values_of_protobufs_library(seeds: range) -> None:
             assert values[row] == expected, (seed, row, payload)
 
 
-@pytest.mark.parametrize("count", [QUICK_MUTATIONS, pytest.param(SLOW_MUTATIONS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [QUICK_MUTATIONS, pytest.param(SLOW_MUTATIONS, marks=pytest.mark.thorough)])
 def test_mutated_messages_are_equal_or_faults(count: int) -> None:
     """Also faults of values that others replace: Protobuf's library (upb) reads their messages."""
     compared = 0

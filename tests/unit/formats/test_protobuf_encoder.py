@@ -97,7 +97,7 @@ def test_random_messages_are_encoded_as_by_protobufs_library() -> None:
     assert sum(map(check_seed, range(40))) > 1_500
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_messages_of_many_random_schemas_are_encoded_as_by_protobufs_library() -> None:
     assert sum(map(check_seed, range(40, 540))) > 20_000
 

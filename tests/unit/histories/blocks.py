@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 QUICK_SEEDS, SLOW_SEEDS = 20, 250
-SLOW = (pytest.mark.slow,)
+SLOW = (pytest.mark.thorough,)
 
 
 def blocks(first: int, count: int, marks: Sequence[pytest.MarkDecorator] = ()) -> Iterator[Any]:

@@ -80,7 +80,7 @@ def test_a_late_end_of_a_transaction_ends_no_copies(monkeypatch: pytest.MonkeyPa
     assert late
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", TransactionVersion)
 def test_every_row_is_visible_exactly_once_after_very_many_random_disturbances(version: TransactionVersion) -> None:
