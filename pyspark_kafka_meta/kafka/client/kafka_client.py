@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.errors import ConnectError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
@@ -50,13 +50,13 @@ class KafkaClient(ClientState):
         for a backoff, is for all topics that the cache sees for the first time.
 
         Args:
-            expected: partitions that the caller knows. A broker that lacks some may lag behind: other brokers are asked
-                before this returns without them.
+            expected: partitions that the caller knows. A broker that lacks some may lag behind, or be cut off from the
+                cluster: two brokers lack them before this returns without them.
 
         Raises:
             UnknownTopicError: a topic does not exist.
             BrokerError: a topic may not be read.
-            ConnectError: no broker responded by `deadline`.
+            ConnectError: no broker responded by `deadline`, or one alone, which lacks expected partitions.
         """
         new = self.cache.track(topics)
         if self.cache.snapshot.generation == 0:
@@ -81,15 +81,29 @@ class KafkaClient(ClientState):
         self, topics: Collection[str], expected: Collection[TopicPartition], deadline: float
     ) -> set[str | TopicPartition]:
         """Ask again until all are known, or for the grace period none becomes known. Returns what is missing."""
-        missing = self._missing(topics, expected)
+        missing, reporters = self._missing(topics, expected), {self.cache.snapshot.reported_by}
         grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
-        while not missing <= self._given_up and self.clock() < grace_ends:
-            generation = self.cache.snapshot.generation
-            self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
-            self._pause(generation, grace_ends, deadline)
+        while not missing <= self._given_up:
+            snapshot, now = self.cache.snapshot, self.clock()
+            is_doubtful = bool(expected) and not snapshot.is_agreed(reporters)
+            if now >= grace_ends and not is_doubtful:
+                break
+            if now >= deadline:
+                names = name_first(sorted(map(str, missing)))
+                raise ConnectError(
+                    f"broker {snapshot.reported_by} alone responds, and does not know {names}: it may be cut off from "
+                    "the cluster. Check that this host can reach the other brokers"
+                )
+            until = deadline if now >= grace_ends else grace_ends
+            self.cache.request_update(
+                RefreshReason.UNKNOWN_TOPIC, snapshot.generation, error_code=UNKNOWN_TOPIC_OR_PARTITION
+            )
+            self._pause(snapshot.generation, until, deadline)
             before, missing = missing, self._missing(topics, expected)
+            reporters.add(self.cache.snapshot.reported_by)
             if len(missing) < len(before):
                 grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
+                reporters = {self.cache.snapshot.reported_by}
         return missing
 
     def list_offsets(

@@ -38,7 +38,7 @@ addresses alone are used.
 | last good | the known broker that responded last is asked first, to save connections | it fails, or is avoided |
 | suspect | asked after the others: it failed or throttled requests, or its metadata did not help | a success |
 | failed | it is not asked again in this round | a success, or all addresses failed |
-| failing | its last request failed: a refresh at the maximum age asks it last, but for one in ten | it responds |
+| failing | its last request failed: the next one to four refreshes at the maximum age ask it last | it responds |
 
 A refresh at the maximum age asks another broker than the last one. A broker that is cut off from the cluster responds
 with old metadata, and names itself the leader: nothing else may show it. Kafka's `leastLoadedNode` begins at random.
@@ -81,8 +81,9 @@ SLOW_S = 1.0
 """A failed attempt of this duration is slow: it probably timed out. A refused connection fails sooner."""
 SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
 """After this many, all known brokers may be gone: the bootstrap addresses come before other known brokers."""
-FAILING_SHARE = 0.1
-"""Of refreshes at the maximum age may begin with a broker that fails: it may cost a timeout."""
+MAX_SKIPPED_TURNS = 4
+"""So many refreshes at the maximum age do not begin with a broker that failed, which may cost a timeout; fewer after
+its first failures."""
 PROBLEM_EXPIRES_AFTER_S = 10.0
 """A lasting problem is reported with each attempt to read: without a report for this long, or for twice the maximum
 backoff, it is over."""
@@ -254,7 +255,7 @@ class BrokerChoice:
         self._bootstrap = bootstrap
         self._rng = rng
         self._failed: set[Address] = set()
-        self._failing: set[Address] = set()
+        self._failing: dict[Address, tuple[int, int]] = {}  # failures in a row, and turns to skip
         self._suspects: list[Address] = []  # since the last successful refresh, the latest suspect last
         self._last_good: Address | None = None
         self._last_responder: Address | None = None  # may be a bootstrap address
@@ -285,10 +286,11 @@ class BrokerChoice:
             self.avoid(self._last_responder)
 
     def turn(self) -> None:
-        """Try other addresses before the broker that responded last, but those that fail after it, for the most."""
+        """Try other addresses before the broker that responded last, but after it those that failed lately."""
         self.avoid_last()
-        if self._rng.random() >= FAILING_SHARE:
-            for address in sorted(self._failing):
+        for address, (failures, turns) in self._failing.items():
+            if turns > 0:
+                self._failing[address] = (failures, turns - 1)
                 self.avoid(address)
 
     def rebootstrap(self) -> None:
@@ -299,14 +301,15 @@ class BrokerChoice:
         """The address that `next` chose responded."""
         self.is_rebootstrapping = False
         self._failed.clear()
-        self._failing.discard(address)
+        self._failing.pop(address, None)
         self._suspects, self._last_good = [], address if self._chose_known_broker else None
         self._last_responder = address
 
     def failed(self, address: Address, brokers: Collection[Address]) -> bool:
         """Returns whether all addresses have failed: then all may be tried again."""
         self._failed.add(address)
-        self._failing.add(address)
+        failures, _ = self._failing.get(address, (0, 0))
+        self._failing[address] = (failures + 1, min(2**failures, MAX_SKIPPED_TURNS))
         all_failed = self._choose(brokers) is None
         if all_failed:
             self._failed.clear()

@@ -214,6 +214,11 @@ class MetadataSnapshot:
         is_other = self.reported_by not in (None, leader.broker.node_id) or len(self.brokers) == 1
         return is_other and partition.partition not in self.topics[partition.topic].rewinds
 
+    def is_agreed(self, reporters: Collection[int | None]) -> bool:
+        """Whether these brokers suffice for what nobody can check, such as that a topic is gone: two, or the only one.
+        One may lag behind, or be cut off from the cluster. None is an unknown broker, perhaps one of the others."""
+        return len(set(reporters) - {None}) >= min(2, len(self.brokers))
+
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """The partitions of `topic` in order, with and without leader; empty if the topic is unknown. Made
         once, as a planner asks several times for ten thousand partitions."""

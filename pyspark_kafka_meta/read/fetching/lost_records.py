@@ -1,16 +1,17 @@
 """`LostRecords`: decides whether records that a cursor cannot read are lost, and skips them as the options say.
 
-Never on the word of one broker: the leader is asked for the bounds of its log, and an unknown topic, or a log that ends
-before the range, is lost only after `LOSS_GRACE_MS`. A log that ends before the range is that of the leader only if
-another broker names this leader too: it may be cut off from the cluster, and replaced. Follows the data-loss rules of
+Never on the word of one broker, which may lag behind, or be cut off from the cluster: the leader is asked for the
+bounds of its log, and an unknown topic, or a log that ends before the range, is lost only after `LOSS_GRACE_MS`. Two
+brokers must not know the topic; another broker must name the leader whose log is short. Follows the data-loss rules of
 Spark's `KafkaDataConsumer`, with topic ids (KIP-516).
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
-from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.errors import ConnectError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import COMPACT, KafkaClient
 from pyspark_kafka_meta.kafka.client.next_request import BackOff, Refresh
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
@@ -24,7 +25,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
 )
-from pyspark_kafka_meta.model import OffsetRange, RefreshReason, is_other_topic
+from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition, is_other_topic
 from pyspark_kafka_meta.read.fetching.partition_cursor import (
     CorruptBatch,
     EmptyResponses,
@@ -40,8 +41,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID)
 LOSS_GRACE_MS = 5_000
 """How long a topic is unknown, or a log too short, before its records count as lost or compacted."""
-LIST_OFFSETS_TIMEOUT_S = 5.0
-"""Other partitions wait for this ListOffsets. A leader that does not respond is asked again later."""
+CONFIRM_TIMEOUT_S = 5.0
+"""Other partitions wait for a request to a leader, or about it. A broker that does not respond is asked again later."""
 
 
 class LostRecords:
@@ -50,7 +51,7 @@ class LostRecords:
     def __init__(self, client: KafkaClient, policy: DataLossPolicy) -> None:
         self._client = client
         self._policy = policy
-        self._unknown_since: dict[PartitionCursor, float] = {}
+        self._unknown: dict[PartitionCursor, tuple[float, set[int | None]]] = {}  # since when, and by which brokers
         self._suspected_since: dict[PartitionCursor, tuple[tuple[int, bool], float]] = {}  # see _suspected_s
 
     def confirm(self, cursor: PartitionCursor, suspicion: OutOfRange | EmptyResponses, now: float) -> Instruction:
@@ -92,13 +93,24 @@ class LostRecords:
         if latest > cursor.position:
             self._suspected_since.pop(cursor, None)
             return None
-        suspected_s, snapshot = self._suspected_s(cursor, True, now), self._client.cache.snapshot
-        is_new = snapshot.fetched_at > now - suspected_s
-        if not (is_new and snapshot.is_leader_confirmed(cursor.range.partition)):
-            return Refresh(RefreshReason.ON_DEMAND, 0)
-        if suspected_s < LOSS_GRACE_MS / 1000:
+        suspected_s = self._suspected_s(cursor, True, now)
+        if 0 < suspected_s < LOSS_GRACE_MS / 1000:
             return BackOff() if cursor.last_error else None
+        if suspected_s == 0 or not self._is_leader_confirmed(cursor.range.partition, now):
+            return Refresh(RefreshReason.ON_DEMAND, 0)
         return Lost(f"the log ends at offset {latest} now", cursor.position, cursor.range.until_offset)
+
+    def _is_leader_confirmed(self, partition: TopicPartition, now: float) -> bool:
+        """Whether another broker names the leader now. Other partitions wait for its response."""
+        cache = self._client.cache
+        leader = cache.snapshot.leader(partition)
+        others = [node_id for node_id in cache.snapshot.brokers if leader is None or node_id != leader.broker.node_id]
+        if not others:
+            return True
+        deadline = min(self._client.api_deadline(), now + CONFIRM_TIMEOUT_S)
+        with suppress(ConnectError):
+            cache.refresh(RefreshReason.ON_DEMAND, deadline, self._client.rng.choice(others))
+        return cache.snapshot.is_leader_confirmed(partition)
 
     def _suspected_s(self, cursor: PartitionCursor, log_is_short: bool, now: float) -> float:
         """For how long there have been no records at the position, for this reason; 0 the first time."""
@@ -109,16 +121,20 @@ class LostRecords:
         return now - since
 
     def skip_if_gone(self, cursor: PartitionCursor, now: float) -> bool:
-        """Skip the rest of the range, and return True, if brokers have not known its topic for the grace period."""
+        """Skip the rest of the range, and return True, if two brokers have not known its topic, and none has for the
+        grace period."""
         if cursor.last_error not in UNKNOWN_TOPIC_CODES or self._is_in_metadata(cursor.range):
-            self._unknown_since.pop(cursor, None)
+            self._unknown.pop(cursor, None)
             return False
-        if now < self._unknown_since.setdefault(cursor, now) + LOSS_GRACE_MS / 1000:
+        snapshot = self._client.cache.snapshot
+        since, reporters = self._unknown.setdefault(cursor, (now, set()))
+        reporters.add(snapshot.reported_by)
+        if now < since + LOSS_GRACE_MS / 1000 or not snapshot.is_agreed(reporters):
             return False
         # Error codes do not prove it: after a topic was recreated, this cache may be the last to learn the new id.
         is_recreated, cause = self.is_recreated(cursor.range), "the topic or partition was deleted"
         if is_recreated:
-            planned, current = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
+            planned, current = cursor.range.topic_id, snapshot.topic_id(cursor.range.partition.topic)
             cause = f"the topic was deleted and recreated under its name (topic id {planned}, now {current})"
         lost = Lost(cause, cursor.position, cursor.range.until_offset)
         report = self._policy.report_recreated_while_read if is_recreated else self._policy.report_loss
@@ -152,7 +168,7 @@ class LostRecords:
 
     def _list_offset(self, cursor: PartitionCursor, timestamp: int, now: float) -> int:
         """From the leader. The latest offset is the high watermark: an open transaction does not shorten a log."""
-        partition, deadline = cursor.range.partition, min(self._client.api_deadline(), now + LIST_OFFSETS_TIMEOUT_S)
+        partition, deadline = cursor.range.partition, min(self._client.api_deadline(), now + CONFIRM_TIMEOUT_S)
         return self._client.list_offsets({partition: timestamp}, deadline, read_committed=False)[partition].offset
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from uuid import UUID
 
-from pyspark_kafka_meta.errors import UnsupportedBrokerError
+from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.client.kafka_client import COMPACT, KafkaClient
 from pyspark_kafka_meta.kafka.protocol.list_offsets import PartitionOffset
 from pyspark_kafka_meta.model import NO_EPOCH, Position, Positions, TopicPartition, is_other_topic
@@ -76,13 +76,17 @@ class LeaderEpochs:
         self, starts: Positions, ends: Positions, ids: Mapping[str, UUID | None]
     ) -> dict[TopicPartition, Position]:
         """`ends`, where each position that moved since `starts` has the epoch of the record before it, and the start of
-        this epoch, as far as its leader says. The leader's own epoch may have no records (see `Position`)."""
+        this epoch, as far as its leader says. The leader's own epoch may have no records (see `Position`).
+
+        Raises:
+            UnknownTopicError: a leader was elected since `ends` were listed.
+        """
         epochs = {
             partition: epoch for partition, (offset, epoch, *_) in ends.items() if offset != starts[partition].offset
         }
         found: dict[TopicPartition, Position] = {}
         for _ in range(MAX_EPOCHS_BACK):
-            before = self._ends_before(epochs, ids)
+            before = self._ends_before(epochs, ids, ends)
             found |= {
                 partition: _in_epoch(ends[partition], epochs[partition], epoch_end.offset)
                 for partition, epoch_end in before.items()
@@ -92,13 +96,17 @@ class LeaderEpochs:
         return {**ends, **found}
 
     def _ends_before(
-        self, epochs: Mapping[TopicPartition, int], ids: Mapping[str, UUID | None]
+        self, epochs: Mapping[TopicPartition, int], ids: Mapping[str, UUID | None], ends: Positions
     ) -> dict[TopicPartition, PartitionOffset]:
         """The epoch before each of `epochs`, and its end. Epoch 0 has none before."""
         keys = {partition: (ids[partition.topic], epoch) for partition, epoch in epochs.items() if epoch > 0}
         known = self._epochs_before
         unknown = {part: epoch - 1 for part, (_, epoch) in keys.items() if keys[part] not in known.get(part, {})}
         for partition, epoch_end in self._epoch_ends(unknown).items():
+            leader = self._client.cache.snapshot.leader(partition)
+            if leader is None or leader.leader_epoch > ends[partition].known_epoch:
+                # After an unclean election, the epochs of its log may begin elsewhere.
+                raise UnknownTopicError(f"{partition} got a new leader while its offsets were listed: try again")
             latest = list(known.get(partition, {}).items())[1 - MAX_EPOCHS_BACK :]
             known[partition] = {**dict(latest), keys[partition]: epoch_end}
         return {part: known[part][key] for part, key in keys.items() if key in known.get(part, {})}

@@ -70,7 +70,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
+from pyspark_kafka_meta.errors import ConnectError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import (
     OffsetRange,
@@ -86,7 +86,7 @@ from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOpt
 from pyspark_kafka_meta.options.offsets import TimestampsSpec
 from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is_delayed, limit_offsets, plan_tasks
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset, advance, ranges
-from pyspark_kafka_meta.read.planning.data_loss import Comparison, LossReporter, compare
+from pyspark_kafka_meta.read.planning.data_loss import Comparison, LossReporter, compare, describe
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
 from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts, aged_out
@@ -289,15 +289,30 @@ class OffsetPlanner:
 
     def _compare(self, start: SourceOffset, target: Positions) -> Comparison:
         """Compare `start` and `target` with the logs. While something is lost, leaders are asked again after a pause,
-        with metadata of another broker: up to fetchOffset.numRetries times, and at least once."""
+        with metadata of another broker: up to fetchOffset.numRetries times, and until two brokers agree.
+
+        Raises:
+            ConnectError: one broker alone responded by the deadline.
+        """
         target = {partition: position for partition, position in target.items() if partition not in self._unreachable}
-        logs = self._compare_once(start, target)
-        for _ in range(max(self._options.fetch_offset_retries, 1)):
-            if not logs.lost_starts and not logs.lost_ends:
+        cache, deadline, pauses = self._client.cache, self._client.api_deadline(), 0
+        logs, reporters = self._compare_once(start, target), {cache.snapshot.reported_by}
+        while logs.lost_starts or logs.lost_ends:
+            is_agreed = start.initial or cache.snapshot.is_agreed(reporters)  # of a new query nothing is lost
+            if pauses >= max(self._options.fetch_offset_retries, 1) and is_agreed:
                 break
-            self._client.sleep(self._options.fetch_offset_retry_interval_ms / 1000)
-            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
+            if self._client.clock() >= deadline and not is_agreed:
+                found = describe([*logs.lost_starts.values(), *logs.lost_targets()])
+                raise ConnectError(
+                    f"broker {cache.snapshot.reported_by} alone responds, and may be cut off from the cluster. By its "
+                    f"metadata, {found}. Check that this host can reach the other brokers"
+                )
+            pauses += 1
+            retry_s = self._options.fetch_offset_retry_interval_ms / 1000
+            self._client.sleep(retry_s if is_agreed else max(retry_s, self._client.backoff_s(pauses)))
+            cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
             logs = self._compare_once(start, target)
+            reporters.add(cache.snapshot.reported_by)
         return logs
 
     def _compare_once(self, start: SourceOffset, target: Positions) -> Comparison:

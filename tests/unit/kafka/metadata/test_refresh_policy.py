@@ -10,6 +10,7 @@ import pytest
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import (
+    MAX_SKIPPED_TURNS,
     BrokerChoice,
     PolicySettings,
     RefreshPolicy,
@@ -408,12 +409,15 @@ def turn(choice: BrokerChoice, down: Collection[Address] = ()) -> list[Address]:
 def test_turn_seldom_begins_with_a_broker_that_fails() -> None:
     choice = BrokerChoice([A], random.Random(0))
     turn(choice)
-    first = [turn(choice, down=(B, C))[0] for _ in range(200)]
-    assert 0 < len(first) - first.count(A) < 40
+    for _ in range(20):
+        turn(choice, down=(B, C))
+    first = [turn(choice, down=(B, C))[0] for _ in range(100)]
+    assert 0 < len(first) - first.count(A) <= 2 * 100 / MAX_SKIPPED_TURNS
 
-    asked = [turn(choice)[0] for _ in range(100)]
-    assert {*asked[50:]} == {A, B, C}, "a broker that responds again takes part"
-    assert all(before != after for before, after in pairwise(asked[50:]))
+    asked = [turn(choice)[0] for _ in range(50)]
+    assert {*asked[: MAX_SKIPPED_TURNS + 1]} != {A}, "a broker that responds again is asked soon"
+    assert {*asked[10:]} == {A, B, C}
+    assert all(before != after for before, after in pairwise(asked[10:]))
 
 
 def test_brokers_that_hang_are_avoided_while_there_is_another() -> None:

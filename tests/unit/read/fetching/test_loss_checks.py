@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
 )
-from pyspark_kafka_meta.model import OffsetRange, TopicPartition
+from pyspark_kafka_meta.model import Address, Broker, LeaderAndEpoch, OffsetRange, TopicPartition
 from pyspark_kafka_meta.read.fetching.lost_records import LOSS_GRACE_MS, LostRecords
 from pyspark_kafka_meta.read.fetching.partition_cursor import (
     EmptyResponses,
@@ -37,9 +38,13 @@ class Doubtful:
         self.offsets = {EARLIEST_TIMESTAMP: 0, EARLIEST_LOCAL_TIMESTAMP: 0, LATEST_TIMESTAMP: WHOLE}
         self.cursor = PartitionCursor(OffsetRange(PARTITION, None, 50, 100), False, 1 << 20, True)
         events = SimpleNamespace(record_loss=lambda *_: None)
-        self.snapshot = SimpleNamespace(fetched_at=0.0, is_leader_confirmed=lambda partition: True)
+        leader = LeaderAndEpoch(Broker(1, Address("broker-1", 9092)), 0)
+        self.snapshot = SimpleNamespace(brokers={1: leader.broker, 2: None}, leader=lambda partition: leader)
+        self.asked: list[int] = []  # brokers about the leader
+        cache = SimpleNamespace(snapshot=self.snapshot, refresh=lambda reason, deadline, node: self.asked.append(node))
         client: Any = SimpleNamespace(
-            cache=SimpleNamespace(snapshot=self.snapshot),
+            cache=cache,
+            rng=random.Random(0),
             api_deadline=lambda: 0.0,
             list_offsets=self._list_offsets,
             events=events,
@@ -52,21 +57,11 @@ class Doubtful:
         return {partition: SimpleNamespace(offset=self.offsets[time]) for partition, time in timestamps.items()}
 
     def confirm(
-        self,
-        suspicion: OutOfRange | EmptyResponses,
-        now: float,
-        log_end: int = WHOLE,
-        confirmed: bool = True,
-        refreshed: bool = True,
+        self, suspicion: OutOfRange | EmptyResponses, now: float, log_end: int = WHOLE, is_confirmed: bool = True
     ) -> Instruction:
-        """
-        Args:
-            confirmed: whether another broker names the leader too.
-            refreshed: whether the metadata is from now.
-        """
+        """`is_confirmed`: whether another broker names the leader too."""
         self.offsets[LATEST_TIMESTAMP] = log_end
-        self.snapshot.is_leader_confirmed = lambda partition: confirmed
-        self.snapshot.fetched_at = now if refreshed else 0.0
+        self.snapshot.is_leader_confirmed = lambda partition: is_confirmed
         return self._lost_records.confirm(self.cursor, suspicion, now)
 
 
@@ -81,11 +76,19 @@ def test_short_log_is_asked_for_anew_and_lost_after_the_time_of_grace(read: Doub
     assert isinstance(read.confirm(OutOfRange(), GRACE_S, SHORT), Lost)
 
 
-@pytest.mark.parametrize("case", [{"confirmed": False}, {"refreshed": False}])
-def test_short_log_is_not_lost_on_the_word_of_its_leader_alone(read: Doubtful, case: dict[str, bool]) -> None:
+def test_short_log_is_not_lost_on_the_word_of_its_leader_alone(read: Doubtful) -> None:
     for now in (0, GRACE_S, 10 * GRACE_S):
-        assert isinstance(read.confirm(OutOfRange(), now, SHORT, **case), Refresh)
+        assert isinstance(read.confirm(OutOfRange(), now, SHORT, is_confirmed=False), Refresh)
     assert isinstance(read.confirm(OutOfRange(), 11 * GRACE_S, SHORT), Lost)
+    assert set(read.asked) == {2}
+
+
+def test_leader_of_a_cluster_of_one_broker_is_believed(read: Doubtful) -> None:
+    del read.snapshot.brokers[2]
+    for now in (0, GRACE_S):
+        instruction = read.confirm(OutOfRange(), now, SHORT)
+    assert isinstance(instruction, Lost)
+    assert not read.asked
 
 
 def test_records_are_called_compacted_after_the_time_of_grace(read: Doubtful) -> None:

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, RefreshReason, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.read.fetching.fetch_sender import MAX_REPORT_AGE_S
-from pyspark_kafka_meta.read.fetching.lost_records import LIST_OFFSETS_TIMEOUT_S, LOSS_GRACE_MS
+from pyspark_kafka_meta.read.fetching.lost_records import CONFIRM_TIMEOUT_S, LOSS_GRACE_MS
 from tests.partitions import T0, T1, T2
 from tests.unit.read.fetching.responses import ONE_BATCH, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
@@ -246,7 +246,7 @@ def test_log_that_ends_before_the_range_is_asked_about_now_and_then_after_new_me
     with pytest.raises(DataLossError, match="offsets 3 to 5 of t-0 cannot be read: the log ends at offset 3 now"):
         rows(scene.reader().read([scene.range(T0, 0, 6)]))
 
-    assert scene.reasons() == [RefreshReason.ON_DEMAND]
+    assert scene.reasons() == [RefreshReason.ON_DEMAND, RefreshReason.ON_DEMAND], "at first, and once it counts as lost"
     assert len(scene.sent("ListOffsets")) <= 6
     assert len(scene.sent("Fetch")) <= 20
 
@@ -492,6 +492,6 @@ def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene
         if len(read) == 24:
             scene.network.hung.clear()
             scene.network.change = lambda response: response
-            assert scene.clock() - began < 4 * LIST_OFFSETS_TIMEOUT_S, "a minute would be the time-out of a question"
+            assert scene.clock() - began < 4 * CONFIRM_TIMEOUT_S, "a minute would be the time-out of a question"
 
     assert by_partition(read) == written()

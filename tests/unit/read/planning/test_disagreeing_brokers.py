@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.errors import ConnectError, DataLossError, NoLeaderError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.read.planning.subscription import Subscription
 from tests.checkpoints import restored, text
-from tests.partitions import T0, T1, T2, U0
+from tests.partitions import T0, T1, T2, T3, U0
 from tests.unit.fake_network import about_s
 from tests.unit.read.planning.changes import (
     PATTERN,
@@ -25,7 +25,16 @@ from tests.unit.read.planning.changes import (
     recreate,
     recreate_smaller,
 )
-from tests.unit.read.planning.queries import GO_ON, Query, batch_planner, begins, offsets_json, positions, spans
+from tests.unit.read.planning.queries import (
+    GO_ON,
+    Query,
+    add_partition,
+    batch_planner,
+    begins,
+    offsets_json,
+    positions,
+    spans,
+)
 from tests.unit.scene import Scene
 
 
@@ -343,3 +352,28 @@ def test_starting_offset_after_an_open_transaction_is_no_mistake(scene: Scene) -
     planner = scene.planner(kafka_isolation_level="read_committed", startingOffsets=named)
 
     assert begins(planner)[T0] == end - 1
+
+
+CUT_OFF = {
+    "of a partition that it does not know": lambda scene: add_partition(scene, T3, "first"),
+    "of a topic that it does not know": lambda scene: scene.cluster.create_topic("u", 1),
+    "of a topic that it knows by its old id": lambda scene: recreate(scene),
+}
+
+
+@pytest.mark.parametrize("case", CUT_OFF)
+def test_word_of_one_broker_is_no_loss(scene: Scene, case: str) -> None:
+    """A restarted query finds only the broker that was cut off before."""
+    scene.network.cut_off(1)
+    CUT_OFF[case](scene)
+    query = Query(scene, **PATTERN, **GO_ON)
+    query.step()
+    assert query.offset.topic_ids == {name: topic.topic_id for name, topic in scene.cluster.topics.items()}
+    scene.network.down = {2, 3}
+    again = scene.planner(**PATTERN)
+    with pytest.raises((ConnectError, NoLeaderError)):
+        again.next_offset(restored(query.offset), None, False)
+
+    scene.network.down.clear()
+    assert again.next_offset(restored(query.offset), None, False) == query.offset
+    assert EventKind.DATA_LOSS not in {event.kind for event in scene.events}
