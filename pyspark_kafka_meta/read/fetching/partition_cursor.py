@@ -46,7 +46,10 @@ Races, and their guards:
   leader that wrote nothing, and such an epoch leaves no trace in other logs.
 - A follower that lags behind. 1. The leader names a follower to read from. 2. The follower reports an error or a
   diverging epoch, or sends nothing, although the leader has the records. Guard: if `asked_follower`, `on_fetched`,
-  `on_error` and `_on_empty` return `ReadFrom(LEADER)`; `_turn_to` does not add its empty responses to the leader's.
+  `on_error` and `_on_empty` return `ReadFrom(LEADER)`; its empty responses are not added to the leader's.
+- A choice that expires. 1. The leader names a follower that lags behind. 2. kafka.metadata.max.age.ms is short: the
+  choice expires before the third empty response. 3. The leader gets the rack, and names the follower again, for ever.
+  Guard: `_empty_at_follower` counts on over the leader's response.
 - A leader that was just elected. 1. It has all records, but does not know yet that its followers have them, so that its
   high watermark is too low (KIP-207). 2. It sends nothing, like a log that ends at the position. Guard: `_on_empty`
   counts such responses, and `LostRecords` gives the log time.
@@ -171,6 +174,7 @@ class PartitionCursor(RetryPause):
         self._max_bytes = max_bytes
         self._bytes_per_offset: float = INITIAL_BYTES_PER_OFFSET
         self._empty_responses = 0
+        self._empty_at_follower = 0  # of followers since the last records, whatever the leader sent between
         self._short_logs = 0
         self._unknown_epochs = 0
         self._corrupt_at = -1  # position of the last corrupt batch
@@ -327,8 +331,8 @@ class PartitionCursor(RetryPause):
         has_all = end >= self.range.until_offset
         if self.asked_follower:
             # A follower may lag behind, or be slow at remote storage: only the leader knows that records are missing.
-            self._empty_responses = self._empty_responses + 1 if response_is_empty or not has_all else 0
-            return None if self._empty_responses < MAX_EMPTY_RESPONSES else ReadFrom(LEADER)
+            self._empty_at_follower = self._empty_at_follower + 1 if response_is_empty or not has_all else 0
+            return None if self._empty_at_follower < MAX_EMPTY_RESPONSES else ReadFrom(LEADER)
         # The high watermark, because an open transaction holds back the last stable offset alone.
         is_short = 0 <= fetched.high_watermark <= self.position
         self._empty_responses = self._empty_responses + 1 if response_is_empty and has_all else 0
@@ -339,7 +343,7 @@ class PartitionCursor(RetryPause):
         return EmptyResponses(log_is_short=is_short)
 
     def _on_records(self, fetched: FetchedPartition) -> Instruction:
-        self._empty_responses = self._short_logs = 0
+        self._empty_responses = self._empty_at_follower = self._short_logs = 0
         from_offset = self.position
         try:
             headers = read_batch_headers(fetched.records, self._check_crcs)

@@ -197,6 +197,17 @@ def test_throttled_follower_is_waited_for(scene: Scene) -> None:
     assert set(scene.sent("Fetch")) == {3}
 
 
+def test_follower_that_stays_behind_is_left_although_its_choice_expires_sooner(scene: Scene) -> None:
+    scene.fill()
+    scene.network.preferred_replicas[T1] = 3
+    scene.network.replica_ends[3, T1] = 6
+    reader = scene.reader(kafka_client_rack="r", kafka_metadata_max_age_ms="1000", **ONE_BATCH)
+    began = scene.clock()
+
+    assert by_partition(rows(reader.read([scene.range(T1)]))) == {T1: written()[T1]}
+    assert scene.clock() - began < 5
+
+
 REFUSALS = [
     TlsError("the certificate of broker-3:9092 has expired: renew it on the broker"),
     AuthenticationError("broker-3:9092 refused the login"),

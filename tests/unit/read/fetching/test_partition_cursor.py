@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -525,6 +526,18 @@ def test_empty_responses_of_one_replica_prove_nothing_about_another(follower_fir
     reader.request(TOPIC_ID, EPOCH, of_follower=not follower_first)
 
     assert reader.on_fetched(empty, response_is_empty=True) is None
+
+
+def test_empty_responses_of_a_follower_count_although_the_leader_names_it_again() -> None:
+    reader, empty = cursor(), response(high_watermark=100)
+    for _ in range(MAX_EMPTY_RESPONSES - 1):
+        reader.request(TOPIC_ID, EPOCH, of_follower=True)
+        reader.on_fetched(empty, response_is_empty=True)
+        reader.request(TOPIC_ID, EPOCH)
+        reader.on_fetched(replace(empty, preferred_read_replica=3), response_is_empty=True)
+    reader.request(TOPIC_ID, EPOCH, of_follower=True)
+
+    assert reader.on_fetched(empty, response_is_empty=True) == ReadFrom(LEADER)
 
 
 def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
