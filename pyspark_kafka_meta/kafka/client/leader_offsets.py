@@ -106,8 +106,8 @@ class LeaderOffsets:
         requested soon: the broker may have become overdue while the response of another broker was handled."""
         now = self._client.clock()
         overdue_at = self._requests.overdue_at()
-        pause_ms = min(self._cache.time_to_next_update_ms(), self._client.options.retry_backoff_ms)
-        return overdue_at if overdue_at > now else now + pause_ms / 1000
+        pause_s = min(self._cache.time_to_next_update_ms() / 1000, self._client.backoff_s(1))
+        return overdue_at if overdue_at > now else now + pause_s
 
     def _abandon_moved(self) -> None:
         self._cache.refresh_if_due(self._deadline, until=self._client.clock())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetsResponse,
     PartitionOffset,
 )
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import NO_LEADER, Broker, RefreshReason, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_network import about_s
@@ -248,6 +250,24 @@ def test_leader_that_becomes_overdue_while_another_response_is_handled_is_left_a
     client.list_offsets(dict.fromkeys([T0, T1], LATEST_TIMESTAMP), began + DEADLINE_S)
 
     assert scene.clock() - began < 2 * OVERDUE_MS / 1000 + 0.5
+
+
+def test_leader_that_hangs_is_looked_at_at_most_every_ten_ms(scene: Scene) -> None:
+    """kafka.retry.backoff.ms = 0 is no reason to use a core for itself."""
+    client = scene.warm_client(kafka_retry_backoff_ms="0", kafka_retry_backoff_max_ms="0")
+    scene.network.hung.add(1)
+    scene.clock.tick_s = 1e-5
+    receive, looks = scene.network.offsets.receive, Counter[str]()
+
+    def counting(node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
+        looks["receive"] += 1
+        return receive(node_ids, deadline)
+
+    scene.monkeypatch.setattr(scene.network.offsets, "receive", counting)
+    with pytest.raises(NoLeaderError):
+        client.list_offsets({T0: LATEST_TIMESTAMP}, scene.clock() + OVERDUE_MS / 1000 + 1)
+
+    assert looks["receive"] < 150
 
 
 def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
