@@ -56,7 +56,7 @@ class BackgroundSink:
         self._queue: Queue[tuple[Sequence[RefreshEvent], threading.Event] | None] = Queue(MAX_QUEUED_BATCHES)
         self._last_written = threading.Event()
         self._last_written.set()
-        self._losses = LossCount()
+        self._losses, self._thread_losses = LossCount(), LossCount()  # of the task's thread, and of the sink's
         self._thread: threading.Thread | None = None
         try:
             self._start()
@@ -85,14 +85,14 @@ class BackgroundSink:
 
     def _start(self) -> None:
         """Start the thread if it does not run. Raises RuntimeError."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():  # memory may have ended in its handler of errors
             # A daemon: the end of the process does not wait for a destination that hangs.
             thread = threading.Thread(target=self._write_queued, name="kafkameta-events", daemon=True)
             thread.start()
             self._thread = thread
 
     def _write_queued(self) -> None:
-        losses = LossCount()  # of this thread; `_losses` belongs to the task's
+        losses = self._thread_losses
         while (queued := self._queue.get()) is not None:
             batch, written = queued
             try:

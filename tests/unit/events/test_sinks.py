@@ -123,6 +123,29 @@ def test_no_error_of_a_sink_ends_its_thread(
     assert levels == ["WARNING", "WARNING"]
 
 
+def test_thread_that_ended_for_want_of_memory_is_started_again(
+    slow: SlowSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    slow.may_write.set()
+    sink = BackgroundSink(slow)
+    first = sink._thread
+    assert first is not None
+    with monkeypatch.context() as failing:
+        failing.setattr(slow, "write", fail)
+        failing.setattr(sinks.logger, "warning", fail)
+        sink.write([made("c0ffee", 1)])
+        first.join(TIMEOUT_S)
+    sink.write([made("c0ffee", 2)])
+    sink.write([made("c0ffee", 3)])
+
+    assert [slow.next(), slow.next()] == [(2, 1), (3, 0)]
+    sink.close()
+
+
 def delay_s(options: MetricsOptions) -> float:
     """How long nine flushes and a close take."""
     publisher = new_publisher(options, Origin(role=Role.READER))
