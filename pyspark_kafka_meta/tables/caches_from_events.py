@@ -25,6 +25,16 @@ Leader = tuple[int, int]
 """Leader id and leader epoch."""
 _REQUIRED = {"cache_id": str, "sequence": int, "time_ms": int}
 """Without these an event cannot be identified."""
+_AMOUNTS = (
+    *("sequence", "generation_before", "generation_after", "age_ms", "idle_ms", "lookups", "latency_ms", "recovery_ms"),
+    *("request_bytes", "response_bytes", "throttle_ms", "fetch_throttle_ms", "produce_throttle_ms", "retries"),
+    *("transactions_begun", "transactions", "transactions_ms", "copied_records", "malformed_records"),
+    *("lost_from_offset", "lost_until_offset", "dropped_before"),
+)
+"""Counts, sizes and durations. Readers of events add them up."""
+_AMOUNTS_OF_BROKERS = {"fetches": ("requests", "response_bytes"), "produces": ("requests", "request_bytes")}
+_MAX_AMOUNT = 2**53
+"""A double has every integer up to it. A thousand such amounts still fit a column."""
 _MAX_TIME_MS = 253_402_300_800_000 - 24 * 3_600_000
 """A day before the year 10000, the end of Python's datetime in every time zone; exclusive."""
 _NULLABLE = {"topic_id"}
@@ -72,11 +82,11 @@ def ended_caches(events: Collection[Event]) -> set[str]:
     return closed.union(*(event.get("died_cache_ids") or () for event in events))
 
 
-def valid_changes(event: Event, name: str) -> list[Mapping[str, Any]]:
-    """The changes of this name, without changes of other versions that lack a field."""
-    changes = event.get(name) or ()
+def valid_members(event: Event, name: str) -> list[Mapping[str, Any]]:
+    """The members of a list of objects, such as changes, without those of other versions that lack a field."""
+    members = event.get(name) or ()
     return [
-        change for change in changes if None not in (value for key, value in change.items() if key not in _NULLABLE)
+        member for member in members if None not in (value for key, value in member.items() if key not in _NULLABLE)
     ]
 
 
@@ -148,21 +158,21 @@ class CacheContents:
 
     def _change(self, event: Event) -> None:
         """Apply the changes of an event to `leaders` and `topic_ids`."""
-        recreated = {change["topic"]: change["new_id"] for change in valid_changes(event, "topics_recreated")}
+        recreated = {change["topic"]: change["new_id"] for change in valid_members(event, "topics_recreated")}
         removed = {*(event.get("topics_removed") or ()), *recreated}
         for partition in [partition for partition in self.leaders if partition.topic in removed]:
             del self.leaders[partition]
         for topic in removed:
             self.topic_ids.pop(topic, None)
         self.topic_ids.update(recreated)
-        for change in valid_changes(event, "partitions_removed"):
+        for change in valid_members(event, "partitions_removed"):
             self.leaders.pop(_partition(change["topic"], change["partition"]), None)
-        for change in valid_changes(event, "partitions_learned"):
+        for change in valid_members(event, "partitions_learned"):
             partition = _partition(change["topic"], change["partition"])
             self.leaders[partition] = _leader(change["leader_id"], change["leader_epoch"])
             if (topic_id := change.get("topic_id")) is not None:
                 self.topic_ids[change["topic"]] = topic_id
-        for change in valid_changes(event, "leaders_changed"):
+        for change in valid_members(event, "leaders_changed"):
             partition = _partition(change["topic"], change["partition"])
             self.leaders[partition] = _leader(change["new_leader_id"], change["new_epoch"])
 
@@ -192,4 +202,19 @@ def _is_event(value: Any) -> bool:
         isinstance(value, dict)
         and all(type(value.get(name)) is kind for name, kind in _REQUIRED.items())
         and 0 <= value["time_ms"] < _MAX_TIME_MS
+        and all(map(_is_possible, _amounts(value)))
     )
+
+
+def _amounts(event: Event) -> Iterator[Any]:
+    yield from (event.get(name) for name in _AMOUNTS)
+    for name, members in _AMOUNTS_OF_BROKERS.items():
+        brokers = event.get(name)
+        for broker in brokers if isinstance(brokers, list) else ():
+            if isinstance(broker, dict):
+                yield from (broker.get(member) for member in members)
+
+
+def _is_possible(amount: Any) -> bool:
+    """False for negative, endless and undefined amounts. What is no number does not fit its column (`to_batches`)."""
+    return not isinstance(amount, int | float) or 0 <= amount <= _MAX_AMOUNT

@@ -254,9 +254,10 @@ def to_batches(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator
         try:
             yield _to_batch(chunk, schema)
         except (TypeError, ValueError, OverflowError):
-            valid = [row for row in chunk if _fits(row, schema)]
+            # Each alone: pyarrow takes an empty list for a struct, but not beside an object.
+            valid = [batch for row in chunk if (batch := _valid_batch(row, schema)) is not None]
             warn_of_invalid(len(chunk) - len(valid))
-            yield _to_batch(valid, schema)
+            yield from valid
 
 
 def _to_batch(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -296,11 +297,8 @@ def _without_none(hint: Any) -> Any:
     return next(kind for kind in get_args(hint) if kind is not NoneType) if NoneType in get_args(hint) else hint
 
 
-def _fits(row: Mapping[str, Any], schema: pa.Schema) -> bool:
-    import pyarrow as pa
-
+def _valid_batch(row: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch | None:
     try:
-        pa.RecordBatch.from_pylist([row], schema)
+        return _to_batch([row], schema)
     except (TypeError, ValueError, OverflowError):
-        return False
-    return True
+        return None

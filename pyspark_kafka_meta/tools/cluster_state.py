@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import NO_LEADER, MetadataResponse, Positions, TopicPartition, is_other_topic
-from pyspark_kafka_meta.tables.caches_from_events import Event, valid_changes
+from pyspark_kafka_meta.tables.caches_from_events import Event, valid_members
 from pyspark_kafka_meta.tables.cluster_query import LagSummary, lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, by_partition
 from pyspark_kafka_meta.tools.formatting import executor_name
@@ -89,7 +89,7 @@ def requests_by_broker(events: Iterable[Event], name: str) -> Counter[int]:
     """The requests by broker; `name` is the field that counts them, fetches or produces."""
     counts: Counter[int] = Counter()
     for event in events:
-        for counted in event[name] or ():
+        for counted in valid_members(event, name):
             counts[counted["broker_id"]] += counted["requests"]
     return counts
 
@@ -208,11 +208,11 @@ def _epochs_seen(events: Iterable[Event]) -> dict[tuple[str | None, TopicPartiti
     seen: dict[tuple[str | None, TopicPartition], dict[int, int]] = {}
     for event in sorted(events, key=event_order):
         cluster_id = event.get("cluster_id")
-        for recreated in valid_changes(event, "topics_recreated"):
+        for recreated in valid_members(event, "topics_recreated"):
             for key in [key for key in seen if (key[0], key[1].topic) == (cluster_id, recreated["topic"])]:
                 del seen[key]
-        learned = [(change, change["leader_epoch"]) for change in valid_changes(event, "partitions_learned")]
-        changed = [(change, change["new_epoch"]) for change in valid_changes(event, "leaders_changed")]
+        learned = [(change, change["leader_epoch"]) for change in valid_members(event, "partitions_learned")]
+        changed = [(change, change["new_epoch"]) for change in valid_members(event, "leaders_changed")]
         for change, epoch in learned + changed:
             partition = TopicPartition(change["topic"], change["partition"])
             seen.setdefault((cluster_id, partition), {}).setdefault(epoch, event["time_ms"])

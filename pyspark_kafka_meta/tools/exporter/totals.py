@@ -221,7 +221,7 @@ class EventTotals:
         topic, begin, end = event["cause_topic"] or NO_VALUE, event["lost_from_offset"], event["lost_until_offset"]
         self._totals.add(metrics.DATA_LOSSES, 1, topic)
         if None not in (begin, end):
-            self._totals.add(metrics.LOST_OFFSETS, end - begin, topic)
+            self._totals.add(metrics.LOST_OFFSETS, max(end - begin, 0), topic)
 
     def _count_lookup(self, event: Event, role: str) -> None:
         outcome = _known(_OUTCOMES, event["outcome"])

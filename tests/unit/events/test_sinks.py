@@ -123,9 +123,7 @@ def test_no_error_of_a_sink_ends_its_thread(
     assert levels == ["WARNING", "WARNING"]
 
 
-def test_thread_that_ended_for_want_of_memory_is_started_again(
-    slow: SlowSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thread_that_ended_for_want_of_memory_is_started_again(slow: SlowSink, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> NoReturn:
         raise MemoryError
 

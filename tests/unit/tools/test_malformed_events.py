@@ -1,0 +1,135 @@
+"""One malformed line of events never ends what is made of the other lines: anybody who may write to the folder or the
+topic, and any other version of this package, can add one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.options import EventsOptions, Table
+from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
+from pyspark_kafka_meta.tables.readers import batch_reader
+from pyspark_kafka_meta.tools.cluster_state import ClusterState, known_brokers, newest_leaders, stale_entries
+from pyspark_kafka_meta.tools.exporter.totals import EventTotals
+from pyspark_kafka_meta.tools.formatting import EventsTable
+from pyspark_kafka_meta.tools.page import plots
+from pyspark_kafka_meta.tools.page.view_model import view_of
+from pyspark_kafka_meta.tools.sources import FolderEvents, without_old_events
+from tests.unit.tools.states import NOW_MS
+from tests.unit.written_events import learning, made
+
+GOOD = made("good", 1, NOW_MS - 1_000, **learning("t", 1, 2)).to_json()
+BAD: dict[str, Any] = json.loads(made("bad", 1, NOW_MS - 500, **learning("t", 1, 2)).to_json())
+LOSS: dict[str, Any] = json.loads(made("bad", 1, NOW_MS - 500, kind=EventKind.DATA_LOSS).to_json())
+TINY = {"cache_id": "bad", "sequence": 1, "time_ms": NOW_MS}
+LEADER = {"topic": "t", "partition": 0, "leader_id": 1, "leader_epoch": 7}
+
+INVALID: dict[str, object] = {
+    "torn": b'{"cache_id": "bad", "sequ',
+    "not JSON": b"\xff\xfe",
+    "a list": [BAD],
+    "a number": 7,
+    "no cache": {"sequence": 1, "time_ms": NOW_MS},
+    "null sequence": {**BAD, "sequence": None},
+    "sequence of 40 digits": {**BAD, "sequence": 10**40},
+    "negative sequence": {**BAD, "sequence": -3},
+    "time that is not finite": b'{"cache_id": "bad", "sequence": 1, "time_ms": Infinity}',
+    "time after the year 10000": {**BAD, "time_ms": 253_402_300_799_999},
+    "half a surrogate pair": b'{"cache_id": "\\ud800", "sequence": 1, "time_ms": 1}',
+    "kind is a list": {**BAD, "kind": [1]},
+    "reason is an object": {**BAD, "reason": {}},
+    "role is a number": {**BAD, "role": 5},
+    "lookups are a text": {**BAD, "lookups": "x"},
+    "lookups that fill a column": {**BAD, "lookups": 2**63 - 1},
+    "negative retries": {**BAD, "retries": -1},
+    "negative losses": {**BAD, "dropped_before": -(2**63)},
+    "latency is not a number": {**BAD, "latency_ms": math.nan},
+    "latency is endless": {**BAD, "latency_ms": math.inf},
+    "negative latency": {**BAD, "latency_ms": -1e300},
+    "recovery is not a number": {**BAD, "recovery_ms": math.nan},
+    "generation is a text": {**BAD, "generation_after": "x"},
+    "topics are a number": {**BAD, "topics_removed": 5},
+    "topics are an object": {**BAD, "topics_removed": {"a": 1}},
+    "topic is a number": {**BAD, "topics_removed": [5]},
+    "dead caches are a number": {**BAD, "died_cache_ids": 5},
+    "dead cache is a list": {**BAD, "died_cache_ids": [[1]]},
+    "leaders are a text": {**BAD, "partitions_learned": "x"},
+    "leader is a number": {**BAD, "partitions_learned": [5]},
+    "leader is a list": {**BAD, "partitions_learned": [[["topic", "t"]]]},
+    "leader with a list as topic": {**BAD, "partitions_learned": [{**LEADER, "topic": []}]},
+    "leader with a text as partition": {**BAD, "partitions_learned": [{**LEADER, "partition": "0"}]},
+    "leader with an epoch of 40 digits": {**BAD, "partitions_learned": [{**LEADER, "leader_epoch": 10**40}]},
+    "brokers that moved are texts": {**BAD, "brokers_moved": ["x", {}]},
+    "negative requests": {**BAD, "produces": [{"broker_id": 1, "requests": -5, "request_bytes": 1}]},
+    "fetched bytes are not a number": {**BAD, "fetches": [{"broker_id": 1, "requests": 5, "response_bytes": math.nan}]},
+}
+"""Left out, and counted."""
+INCOMPLETE: dict[str, object] = {
+    "nothing more than an identity": TINY,
+    "unknown kind": {**BAD, "kind": "exploded"},
+    "leader without an epoch": {**BAD, "partitions_learned": [{"topic": "t", "partition": 0, "leader_id": 1}]},
+    "leader is an empty list": {**BAD, "partitions_learned": [[]]},
+    "change without leaders": {**BAD, "leaders_changed": [{"topic": "t", "partition": 0}]},
+    "removed partition without a number": {**BAD, "partitions_removed": [{}]},
+    "recreated topic without ids": {**BAD, "topics_recreated": [{"topic": "t"}]},
+    "requests of no broker": {**BAD, "produces": [{"requests": 5, "request_bytes": 1}]},
+    "broker without requests": {**BAD, "produces": [{"broker_id": 1}], "fetches": [{}]},
+    "loss that ends before it begins": {**LOSS, "lost_from_offset": 9, "lost_until_offset": 3},
+}
+"""Events of other versions may lack fields. The rest of the event counts."""
+
+
+def line(value: object) -> bytes:
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
+def write(folder: Path, *lines: bytes) -> None:
+    (folder / f"events-{'a' * 32}-00000000.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+
+
+def caches_table(folder: Path) -> set[str]:
+    """The caches that the table `caches` has."""
+    reader: Any = batch_reader(Table.CACHES, EventsOptions(path=str(folder)), {"cache_id": "cache_id"})
+    return {row["cache_id"] for task in reader.partitions() for each in reader.read(task) for row in each.to_pylist()}
+
+
+def use(events: Sequence[Event]) -> None:
+    """Everything that tools make of events."""
+    rows = cache_rows(events, NOW_MS)
+    leaders = newest_leaders(rows)
+    list(stale_entries(rows, leaders, events, NOW_MS))
+    without_old_events(events, NOW_MS)
+    Console(file=StringIO()).print(EventsTable(events))
+    for plot in (plots.timeline, plots.latencies, plots.recoveries):
+        json.dumps(plot(events, NOW_MS).options, allow_nan=False)
+    brokers = known_brokers(events, ())
+    view_of(ClusterState(NOW_MS, brokers, tuple(leaders.values()), None, events, rows, {}, {}, 0.0), {}, (), {}, False)
+    totals = EventTotals()
+    totals.add(events)
+    totals.forget(NOW_MS)
+    readings = totals.readings(NOW_MS, leaders)
+    sums = [each.total for by_labels in readings.distributions.values() for each in by_labels.values()]
+    numbers = [number for by_labels in readings.numbers.values() for number in by_labels.values()]
+    assert all(0 <= number < math.inf for number in numbers + sums), "a counter that falls looks like a restart"
+
+
+@pytest.mark.parametrize("name", [*INVALID, *INCOMPLETE])
+def test_malformed_line_spoils_no_other(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    is_invalid = name in INVALID
+    write(tmp_path, GOOD.encode(), line(INVALID[name] if is_invalid else INCOMPLETE[name]), GOOD.encode())
+    with caplog.at_level(logging.WARNING):
+        events = list(FolderEvents(str(tmp_path)).read())
+
+    assert [event["cache_id"] for event in events] == (["good", "good"] if is_invalid else ["good", "bad", "good"])
+    assert caplog.messages == ["skipped lines that are not refresh events: 1"] * is_invalid
+    assert caches_table(tmp_path) == ({"good"} if is_invalid else {"good", "bad"})
+    use(events)
