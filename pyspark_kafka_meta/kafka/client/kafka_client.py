@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 COMPACT = "compact"
 """In the cleanup.policy of a topic."""
+POLICY_AGE_S = 60.0
+"""Shorter than kafkaConsumer.pollTimeoutMs: a task that waits at a gap notices that the topic is compacted after all."""
 
 
 class KafkaClient(ClientState):
@@ -134,12 +136,17 @@ class KafkaClient(ClientState):
 
     def cleanup_policy(self, topic: str) -> str | None:
         """The cleanup.policy of a topic, such as "compact,delete"; None if this user may not ask for it, or no response
-        comes in seconds. The cluster is asked once."""
-        if topic not in self._cleanup_policies:
+        comes in seconds. A policy with "compact" is kept: what compaction has removed stays removed. Any other is asked
+        for again after `POLICY_AGE_S`."""
+        policy, asked_at = self._cleanup_policies.get(topic, (None, float("-inf")))
+        if COMPACT not in (policy or "") and self.clock() >= asked_at + POLICY_AGE_S:
             from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin  # as above
 
-            self._cleanup_policies[topic] = ClusterAdmin(self).topic_config(topic).get("cleanup.policy")
-        return self._cleanup_policies[topic]
+            policy = ClusterAdmin(self).topic_config(topic).get("cleanup.policy", policy)
+            known = self.cache.snapshot.topics
+            self._cleanup_policies = {each: kept for each, kept in self._cleanup_policies.items() if each in known}
+            self._cleanup_policies[topic] = policy, self.clock()
+        return policy
 
     def _ask_leaders(
         self, template: OffsetsRequest, queries: Mapping[TopicPartition, int], deadline: float

@@ -66,7 +66,7 @@ class LostRecords:
             if self._suspected_s(cursor, False, now) < LOSS_GRACE_MS / 1000:
                 return None
             if COMPACT not in (self._client.cleanup_policy(cursor.range.partition.topic) or COMPACT):
-                return BackOff()  # storage that is slow: nothing else leaves a gap at the end of a log
+                return BackOff()  # slow storage, or a gap of former compaction, which looks alike
             position = cursor.position
             instruction = cursor.on_local_start(self._list_offset(cursor, EARLIEST_LOCAL_TIMESTAMP, now))
             if cursor.done:

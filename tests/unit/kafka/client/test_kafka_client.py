@@ -19,7 +19,7 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.client.kafka_client import POLICY_AGE_S, KafkaClient
 from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.kafka.network.connection import FRAME_SLACK_BYTES, ConnectionSettings
@@ -463,12 +463,37 @@ def test_plan_does_not_trust_a_response_that_waited_since_the_plan_before(scene:
     assert [event.reason for event in scene.events[-2:]] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
 
 
-def test_cleanup_policy_of_a_topic_is_asked_for_once(scene: Scene) -> None:
-    scene.network.configs["t"] = {"cleanup.policy": "compact,delete"}
-    client = scene.client()
+def test_cleanup_policy_without_compact_is_asked_for_again_after_a_minute(scene: Scene, client: KafkaClient) -> None:
+    policies = []
+    for policy, pause_s in (("delete", 0), ("compact", 1), ("compact", POLICY_AGE_S), ("delete", POLICY_AGE_S)):
+        scene.network.configs["t"] = {"cleanup.policy": policy}
+        scene.clock.sleep(pause_s)
+        policies.append(client.cleanup_policy("t"))
 
-    assert [client.cleanup_policy(topic) for topic in ("t", "t", "u", "u")] == ["compact,delete"] * 2 + [None] * 2
+    assert policies == ["delete", "delete", "compact", "compact"], "what compaction has removed stays removed"
     assert len(scene.sent("DescribeConfigs")) == 2
+
+
+def test_known_cleanup_policy_outlives_a_request_without_a_response(scene: Scene, client: KafkaClient) -> None:
+    """Brokers that are slow must not make their records look compacted."""
+    scene.network.configs["t"] = {"cleanup.policy": "delete"}
+    client.cleanup_policy("t")
+    scene.clock.sleep(POLICY_AGE_S)
+    scene.network.hung |= {1, 2, 3}
+
+    assert client.cleanup_policy("t") == "delete"
+
+
+def test_cleanup_policies_of_deleted_topics_are_forgotten(scene: Scene) -> None:
+    client = scene.client(subscribePattern="t.*")
+    for number in range(5):
+        scene.cluster.create_topic(f"t{number}")
+        client.partitions([f"t{number}"], scene.clock() + 1)
+        client.cleanup_policy(f"t{number}")
+        scene.cluster.topics.pop(f"t{number}")
+        scene.clock.sleep(1)
+
+    assert list(client._cleanup_policies) == ["t4"]
 
 
 def test_cleanup_policy_is_unknown_where_no_broker_responds(scene: Scene) -> None:

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.errors import (
     TlsError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.client.kafka_client import POLICY_AGE_S, KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.model import NO_LEADER, Address, MetadataResponse, RefreshReason
@@ -370,6 +370,19 @@ def test_empty_responses_from_a_topic_that_is_not_compacted_are_waited_through(
     with pytest.raises(ReadTimeoutError, match="t-0 at offset 2"):
         rows(reader.read([scene.range(T0)]))
     assert scene.clock() - began >= POLL_TIMEOUT_S
+
+
+def test_gap_is_passed_after_its_topic_is_compacted_again(scene: Scene) -> None:
+    """The remedy for a topic that is compacted no more: its gaps stay, and look like slow storage."""
+    asked = KafkaClient.cleanup_policy
+    compact_the_end(scene, None)
+    scene.monkeypatch.setattr(KafkaClient, "cleanup_policy", asked)
+    scene.network.configs["t"] = {"cleanup.policy": "delete"}
+    scene.clock.at(20, lambda: scene.network.configs.update({"t": {"cleanup.policy": "compact"}}))
+    reader, began = scene.reader(), scene.clock()
+
+    assert rows(reader.read([scene.range(T0)])) == [(T0, 0, "a"), (T0, 1, "b")]
+    assert POLICY_AGE_S <= scene.clock() - began < POLICY_AGE_S + 10
 
 
 def test_leader_that_sends_nothing_of_what_it_has_for_a_moment_loses_nothing(scene: Scene) -> None:
