@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMPACT = "compact"
 """In the cleanup.policy of a topic."""
 POLICY_AGE_S = 60.0
-"""Shorter than kafkaConsumer.pollTimeoutMs: a task that waits at a gap notices that the topic is compacted after all."""
+"""Shorter than kafkaConsumer.pollTimeoutMs, so that a task that waits at a gap notices a policy with "compact"."""
 
 
 class KafkaClient(ClientState):
@@ -71,7 +71,10 @@ class KafkaClient(ClientState):
             self.cache.refresh_if_due(deadline)
         expected = {partition for partition in expected if partition.topic in topics}
         missing = self._wait_for(topics, expected, deadline)
-        self._given_up = self._given_up.difference(topics, expected) | missing
+        reported = self.cache.snapshot.topics.keys() | self.cache.snapshot.topic_errors.keys()
+        given_up = self._given_up.difference(topics, expected) | missing
+        # The cache requests a topic that nobody looks up any more for some minutes: then it is forgotten here too.
+        self._given_up = {each for each in given_up if (each if isinstance(each, str) else each.topic) in reported}
         if unknown := self._unknown_topics(topics):
             raise UnknownTopicError(
                 f"topic {name_first(unknown)} does not exist in the cluster at {self._servers()}: "

@@ -275,10 +275,13 @@ class LossReporter:
 
     def begin_plan(self, start: SourceOffset) -> None:
         """Forget lost starts, unless a plan from the same `start` is made again: a topic without ids that is recreated
-        each night may be lost in the same way each night."""
+        each night may be lost in the same way each night. Forget partitions that left the checkpoint."""
         if start != self._start:
+            left = set() if self._start is None else self._start.positions.keys() - start.positions.keys()
             self._start = start
-            self._reported = {loss for loss in self._reported if loss.kind not in _LOST_STARTS}
+            self._reported = {
+                loss for loss in self._reported if loss.kind not in _LOST_STARTS and loss.partition not in left
+            }
 
     def report(self, losses: Iterable[Loss]) -> None:
         """Fail or log a warning, as the options say, for one kind of losses after the other. Then record all events: a

@@ -267,7 +267,7 @@ class OffsetPlanner:
             raise UnknownTopicError("a topic was recreated or truncated while its offsets were listed: try again")
         if self._latest_seen is None:
             self._warn_without_ids(logs.latest)
-        begun, losses = self._starts.begin(start, logs)
+        begun, losses = self._starts.begin(start, logs, self._client.clock())
         self._losses.report([*logs.lost_targets(), *losses])
         self._unreachable |= logs.lost_ends.keys() | (target or {}).keys() - logs.latest.positions.keys()
         if not logs.latest.positions:

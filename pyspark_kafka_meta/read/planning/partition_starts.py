@@ -14,11 +14,15 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.read.planning.data_loss import Comparison, Loss, LossKind, recreated_text
 
+KEPT_S = 7 * 24 * 3600.0
+"""How long it is known where the query left off in a partition that is gone, as brokers by default keep the offsets of
+a consumer group (offsets.retention.minutes). A query over daily topics would keep every partition that ever existed."""
 GONE = "the partition is gone: its topic was deleted or recreated with fewer, or is asked for no more"
 
 
 class PartitionStarts:
-    """The starts of one query, and where it left off in partitions that are gone."""
+    """The starts of one query, and where it left off in partitions that are gone. `now` is in seconds of the client's
+    clock."""
 
     def __init__(
         self, options: SourceOptions, earliest: Callable[[Collection[TopicPartition]], dict[TopicPartition, Position]]
@@ -29,20 +33,23 @@ class PartitionStarts:
         """
         self._options = options
         self._earliest = earliest
-        self._left_off: dict[tuple[TopicPartition, UUID | None], Position] = {}  # by partition and topic id
+        # By partition and topic id, with the time of the last plan whose checkpoint had the partition.
+        self._left_off: dict[tuple[TopicPartition, UUID | None], tuple[Position, float]] = {}
         self._told: dict[tuple[TopicPartition, UUID | None], Position] = {}  # by events, since they are gone
 
-    def begin(self, start: SourceOffset, logs: Comparison) -> tuple[dict[TopicPartition, Position], list[Loss]]:
+    def begin(
+        self, start: SourceOffset, logs: Comparison, now: float
+    ) -> tuple[dict[TopicPartition, Position], list[Loss]]:
         """Where to begin in partitions that `start` lacks, or whose position in it is lost; and all losses of starts.
 
-        A partition that returns with its old topic id continues where the query left off, a truncated log where it was
-        truncated. New partitions begin at the start of their logs, unless newPartitions says otherwise; those of a
-        recreated topic too, unless onTopicRecreated says otherwise.
+        A partition that returns with its old topic id within `KEPT_S` continues where the query left off, a truncated
+        log where it was truncated. New partitions begin at the start of their logs, unless newPartitions says
+        otherwise; those of a recreated topic too, unless onTopicRecreated says otherwise.
         """
         ends, ids = logs.latest.positions, logs.latest.topic_ids
         new = ends.keys() - start.positions.keys()
         returned = {
-            partition: self._left_off[partition, topic_id]
+            partition: self._left_off[partition, topic_id][0]
             for partition in new
             if (topic_id := ids[partition.topic]) is not None and (partition, topic_id) in self._left_off
         }
@@ -70,7 +77,7 @@ class PartitionStarts:
             *truncated,
             *(self._once(loss, start) for loss in recreated),
             *aged_out({partition: begin for partition, begin in earliest.items() if partition not in new}),
-            *self._gone(start, logs.latest),
+            *self._gone(start, logs.latest, now),
         ]
         return starts, losses
 
@@ -80,21 +87,23 @@ class PartitionStarts:
         is_told = self._told.get(key) == start.positions[loss.partition]
         return replace(loss, from_offset=None) if is_told else loss
 
-    def _gone(self, start: SourceOffset, latest: SourceOffset) -> list[Loss]:
+    def _gone(self, start: SourceOffset, latest: SourceOffset, now: float) -> list[Loss]:
         """Record where the query left off in partitions that are gone, until a checkpoint has them again. A loss for
         each, once for each position."""
         self._left_off = {
-            (partition, topic_id): position
-            for (partition, topic_id), position in self._left_off.items()
-            if partition not in start.positions or _is_gone(partition, topic_id, latest)
+            (partition, topic_id): (position, left_at)
+            for (partition, topic_id), (position, left_at) in self._left_off.items()
+            if now < left_at + KEPT_S and (partition not in start.positions or _is_gone(partition, topic_id, latest))
         }
         gone = {
             (partition, start.topic_ids[partition.topic]): start.positions[partition]
             for partition in sorted(start.positions.keys() - latest.positions.keys())
         }
         new = {key: position for key, position in gone.items() if self._told.get(key) != position}
-        self._left_off |= gone
-        self._told = {key: position for key, position in self._told.items() if _is_gone(*key, latest)} | new
+        self._left_off |= {key: (position, now) for key, position in gone.items()}
+        self._told = {
+            key: position for key, position in self._told.items() if key in self._left_off and _is_gone(*key, latest)
+        } | new
         return [Loss(LossKind.GONE, partition, position.offset, None, GONE) for (partition, _), position in new.items()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
+from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, U0
 from tests.unit.read.planning.changes import HOW_TO_GO_ON
@@ -152,3 +154,72 @@ def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is
     assert lenient.step() == {T0: (12, 13)}
     assert positions(lenient.offset).keys() == {T0, T1, T2}
     assert [event.cause_topic for event in scene.events if event.kind is EventKind.DATA_LOSS] == ["u"]
+
+
+DAY_S = 24 * 3600
+
+
+def daily_topic(scene: Scene, query: Query, day: int) -> None:
+    """A topic whose first records aged out, and whose leader is elected while it is read, is deleted after a day."""
+    topic, partition = f"day-{day}", TopicPartition(f"day-{day}", 0)
+    scene.cluster.create_topic(topic, partitions=1)
+    for number in range(3):
+        scene.write(partition, *"abc")
+        scene.cluster.move_leader(partition, number + 1)
+    del scene.cluster.logs[partition][0]
+    query.step()
+    scene.cluster.move_leader(partition, 1)
+    scene.write(partition, "d")
+    scene.clock.sleep(DAY_S)
+    query.step()
+    del scene.cluster.topics[topic]
+    scene.clock.sleep(5)
+    query.step()
+
+
+def known_of(planner: OffsetPlanner) -> dict[str, int]:
+    """The number of entries in what a planner remembers of partitions."""
+    epochs, starts, client = planner._epochs, planner._starts, planner._client
+    remembered: dict[str, Any] = {
+        "compared": epochs._compared,
+        "epochs before": epochs._epochs_before,
+        "left off": starts._left_off,
+        "told": starts._told,
+        "reported": planner._losses._reported,
+        "given up": client._given_up,
+    }
+    return {name: len(entries) for name, entries in remembered.items()}
+
+
+def test_a_query_over_daily_topics_forgets_those_that_were_deleted(scene: Scene) -> None:
+    query = Query(scene, **{**BY_PATTERN, "subscribePattern": "^(t|day-.*)$"}, **GO_ON)
+    scene.fill()
+    sizes = []
+    for day in range(3 * 7):
+        daily_topic(scene, query, day)
+        sizes.append(known_of(query.planner))
+
+    assert max(sizes[1].values()) > 0
+    assert sizes[-1] == sizes[-8], sizes[-1]
+    assert max(sizes[-1].values()) <= 8
+
+
+@pytest.mark.parametrize(("absent_s", "begins_at"), [(6 * DAY_S, 4), (8 * DAY_S, 0)])
+def test_a_topic_that_returns_within_a_week_continues_where_the_query_left_off(
+    scene: Scene, absent_s: int, begins_at: int
+) -> None:
+    """It keeps its id: brokers did not show it, as an ACL was taken away."""
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, *"abcd")
+    query = Query(scene, **BY_PATTERN, **GO_ON)
+    query.step()
+    hidden = scene.cluster.topics.pop("u")
+    for day in range(absent_s // DAY_S):
+        scene.write(T0, str(day))
+        scene.clock.sleep(DAY_S)
+        query.step()
+    scene.cluster.topics["u"] = hidden
+    scene.write(U0, "e")
+    scene.clock.sleep(5)
+
+    assert query.step() == {U0: (begins_at, 5)}
