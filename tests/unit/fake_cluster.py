@@ -8,9 +8,11 @@ producer once and in its order (Kafka `ProducerAppendInfo`, `ProducerStateEntry`
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Self
 from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
@@ -154,6 +156,15 @@ class FakeCluster:
             known.last_batches.append((sent, base_offset))
         return base_offset
 
+    def fence(self, node_id: int) -> Self:
+        """Cut a broker off from controllers and brokers. Returns the cluster as this broker goes on serving it, with
+        logs of its own. Its partitions need other leaders then."""
+        own = copy.copy(self)
+        own.brokers, own.topics = dict(self.brokers), dict(self.topics)
+        own.logs = {partition: list(log) for partition, log in self.logs.items()}
+        del self.brokers[node_id]
+        return own
+
     def partition(self, partition: TopicPartition) -> PartitionMetadata:
         members = self.topics[partition.topic].partitions
         return next(member for member in members if member.partition == partition.partition)
@@ -162,6 +173,16 @@ class FakeCluster:
         """Log start offset and (exclusive) end offset."""
         log = self.logs[partition]
         return (log[0].base_offset, log[-1].until_offset) if log else (0, 0)
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        return self.bounds(partition)[1]
+
+    def last_stable_offset(self, partition: TopicPartition) -> int:
+        return self.coordinators.last_stable_offset(partition)
+
+    def aborted(self, partition: TopicPartition, from_offset: int, until_offset: int) -> tuple[tuple[int, int], ...]:
+        """Producer id and first offset of the aborted transactions with records in this range."""
+        return self.coordinators.aborted(partition, from_offset, until_offset)
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """Base offset of the first batch with a record of this timestamp or later, -1 if there is none."""

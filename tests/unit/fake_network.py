@@ -93,6 +93,8 @@ class FakeNetwork:
         down: ids of brokers that refuse connections and lose those they have.
         hung: ids of brokers that accept requests and never respond: the clock advances to the deadline.
         hung_metadata: ids of brokers that respond to all requests but Metadata.
+        fenced: what brokers serve that are cut off from the cluster, but not from clients, by node id: Metadata,
+            ListOffsets and Fetch, as `FakeCluster.fence` left them.
         failures: errors of the next requests to a broker, by node id.
         error_codes: codes in the next Fetch, ListOffsets or Produce responses, by partition.
         transaction_errors: codes of the next responses to requests of transactions, by API.
@@ -127,6 +129,7 @@ class FakeNetwork:
         self.down: set[int] = set()
         self.hung: set[int] = set()
         self.hung_metadata: set[int] = set()
+        self.fenced: dict[int, FakeCluster] = {}
         self.failures: dict[int, deque[KafkaMetaError]] = {}
         self.error_codes: dict[TopicPartition, deque[int]] = {}
         self.transaction_errors: defaultdict[str, deque[int]] = defaultdict(deque)
@@ -161,6 +164,10 @@ class FakeNetwork:
         """This broker stops learning changes of the cluster."""
         self._cut_off[node_id] = (dict(self.cluster.brokers), dict(self.cluster.topics))
 
+    def served_by(self, node_id: int) -> FakeCluster:
+        """The cluster as this broker knows it."""
+        return self.fenced.get(node_id, self.cluster)
+
     def catch_up(self) -> None:
         """All brokers know the current cluster again."""
         self._cut_off.clear()
@@ -184,7 +191,8 @@ class FakeNetwork:
         node_id = self.reach(address)
         if node_id in self.hung | self.hung_metadata:
             raise RequestTimeoutError(f"broker {node_id} did not answer in time")
-        brokers, known = self._cut_off.get(node_id, (self.cluster.brokers, self.cluster.topics))
+        served = self.served_by(node_id)
+        brokers, known = self._cut_off.get(node_id) or (served.brokers, served.topics)
         code = self.metadata_refusals[node_id].popleft() if self.metadata_refusals.get(node_id) else 0
         if code != 0:
             brokers, topics = {}, ()
@@ -217,7 +225,8 @@ class FakeNetwork:
             requests.not_sent.clear()
 
     def _node_id(self, address: Address) -> int | None:
-        by_address = {broker.address: broker.node_id for broker in self.cluster.brokers.values()}
+        fenced = [served.brokers[node_id] for node_id, served in self.fenced.items()]
+        by_address = {broker.address: broker.node_id for broker in (*self.cluster.brokers.values(), *fenced)}
         return by_address.get(address, self.aliases.get(address))
 
     def metadata_ends_at(self) -> float:
@@ -241,26 +250,26 @@ class FakeNetwork:
         return known[name] if code == 0 else TopicMetadata(name, None, (), code)
 
     def readable_end(self, node_id: int, partition: TopicPartition, read_committed: bool) -> int:
-        end = self.cluster.bounds(partition)[1]
+        served = self.served_by(node_id)
+        end = served.high_watermark(partition)
         end = min(self.replica_ends.get((node_id, partition), end), end)
         if not read_committed:
             return end
-        return min(
-            self.open_transactions.get(partition, end), self.cluster.coordinators.last_stable_offset(partition), end
-        )
+        return min(self.open_transactions.get(partition, end), served.last_stable_offset(partition), end)
 
     def knows_end(self, node_id: int, partition: TopicPartition) -> bool:
         """Whether the high watermark of this leader has reached the start of its epoch. Until then it reports no end
         (Kafka `Partition.fetchOffsetForTimestamp`, KIP-207)."""
-        before = self.cluster.partition(partition).leader_epoch - 1
-        return self.readable_end(node_id, partition, False) >= self.cluster.epoch_end(partition, before).end_offset
+        served = self.served_by(node_id)
+        before = served.partition(partition).leader_epoch - 1
+        return self.readable_end(node_id, partition, False) >= served.epoch_end(partition, before).end_offset
 
     def take_error(self, node_id: int, entry: OffsetQuery | FetchPartition) -> int:
         scripted = self.error_codes.get(entry.partition)
-        if scripted:
+        if scripted and node_id not in self.fenced:
             return scripted.popleft()
         of_replica = self.replica_errors.get((node_id, entry.partition), 0) if isinstance(entry, FetchPartition) else 0
-        return of_replica or self.cluster.error_of(node_id, entry)
+        return of_replica or self.served_by(node_id).error_of(node_id, entry)
 
 
 class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
@@ -276,7 +285,7 @@ class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
         )
 
     def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:
-        cluster = self.network.cluster
+        cluster = self.network.served_by(node_id)
         code = self.network.take_error(node_id, query)
         if code != 0:
             return PartitionOffset(query.partition, code, -1, NO_EPOCH)
@@ -311,8 +320,8 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
         ready = bool(node_id in network.down or network.throttles.get(node_id)) or any(
             network.error_codes.get(entry.partition)
             or network.replica_errors.get((node_id, entry.partition))
-            or network.cluster.error_of(node_id, entry)
-            or network.cluster.diverging_epoch(entry)
+            or network.served_by(node_id).error_of(node_id, entry)
+            or network.served_by(node_id).diverging_epoch(entry)
             or self._redirects_to(node_id, entry.partition, request.rack) is not None
             or self._records(node_id, entry, request.read_committed)
             for entry in request.partitions
@@ -335,33 +344,33 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
         return self.network.change(FetchResponse(node_id, 0, tuple(partitions), 0, size, latency_ms))
 
     def _fetched(self, node_id: int, entry: FetchPartition, request: FetchRequest) -> FetchedPartition:
-        network = self.network
+        network, served = self.network, self.network.served_by(node_id)
         code = network.take_error(node_id, entry)
         if code != 0:
-            hint = self._hint(entry.partition) if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) else None
+            hint = self._hint(node_id, entry.partition) if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) else None
             return FetchedPartition(entry.partition, code, b"", -1, -1, leader_hint=hint)
-        _, end = network.cluster.bounds(entry.partition)
+        _, end = served.bounds(entry.partition)
         replica = self._redirects_to(node_id, entry.partition, request.rack)
         if replica is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, preferred_read_replica=replica)
-        diverging = network.cluster.diverging_epoch(entry)
+        diverging = served.diverging_epoch(entry)
         if diverging is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, diverging_epoch=diverging)
         high_watermark = network.readable_end(node_id, entry.partition, read_committed=False)
         last_stable = network.readable_end(node_id, entry.partition, read_committed=True)
         records = self._records(node_id, entry, request.read_committed)
-        aborted = network.cluster.coordinators.aborted(entry.partition, entry.fetch_offset, last_stable)
+        aborted = served.aborted(entry.partition, entry.fetch_offset, last_stable)
         return FetchedPartition(
             entry.partition, 0, records, high_watermark, last_stable, aborted if request.read_committed else ()
         )
 
     def _records(self, node_id: int, entry: FetchPartition, read_committed: bool) -> bytes:
         end = self.network.readable_end(node_id, entry.partition, read_committed)
-        return self.network.cluster.records(entry.partition, entry.fetch_offset, end, entry.max_bytes)
+        return self.network.served_by(node_id).records(entry.partition, entry.fetch_offset, end, entry.max_bytes)
 
     def _redirects_to(self, node_id: int, partition: TopicPartition, rack: str) -> int | None:
-        is_leader = self.network.cluster.partition(partition).leader_id == node_id
+        is_leader = self.network.served_by(node_id).partition(partition).leader_id == node_id
         return self.network.preferred_replicas.get(partition) if rack and is_leader else None
 
-    def _hint(self, partition: TopicPartition) -> LeaderHint | None:
-        return self.network.cluster.leader_hint(partition)
+    def _hint(self, node_id: int, partition: TopicPartition) -> LeaderHint | None:
+        return self.network.served_by(node_id).leader_hint(partition)

@@ -30,6 +30,8 @@ from tests.unit.histories.late_network import LateNetwork
 
 UNWELL_S = 10.0
 """For so long after a broker failed, clients may suspect it of a timeout early."""
+BOOTSTRAP_IDS = (1, 2)
+"""Their addresses are for bootstrapping, and stay."""
 SHORT_S = (0.05, 0.5, 3.0)
 LONG_S = (0.3, 3.0, 12.0)
 
@@ -193,7 +195,7 @@ class Faults:
 
     def _move_address(self) -> str:
         node_id = self.node()
-        if node_id != 1:  # a bootstrap address
+        if node_id not in BOOTSTRAP_IDS:
             host = f"broker-{node_id}-{self._rng.randrange(100)}"
             self._network.cluster.brokers[node_id] = Broker(node_id, Address(host, 9092))
             self._unwell_until[node_id] = self._network.clock.now

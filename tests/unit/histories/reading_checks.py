@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, LossDetails
+from pyspark_kafka_meta.kafka.metadata.refresh_events import LossDetails
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.histories.reading_history import ReadingHistory
 from tests.unit.histories.stored_records import Record
@@ -45,6 +46,16 @@ def _unordered(history: ReadingHistory) -> Iterator[str]:
 def _wrong(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
     if wrong := set(read) - set(history.stored.all()):
         yield f"no log had {_first(wrong)}"
+    if history.isolation_levels == {True} and (aborted := set(read) & _aborted(history)):
+        yield f"aborted {_first(aborted)}"
+
+
+def _aborted(history: ReadingHistory) -> set[Record]:
+    return {
+        record
+        for partition in history.faults.partitions()
+        for record in history.stored.of(history.cluster.aborted_batches(partition))
+    }
 
 
 def _repeated(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
@@ -56,38 +67,46 @@ def _repeated(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
 
 def _truncated(history: ReadingHistory) -> set[TopicPartition]:
     """Their offsets are read again, with other records."""
-    return {partition for loss, partition in history.of_logs.lost if loss == "truncate"}
+    return {lost.partition for lost in history.of_logs.lost if lost.kind == "truncate"}
 
 
 def _missing(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
     """Of a query that did not fail."""
     if any(isinstance(error, DataLossError) for error in history.failures):
         return
-    spans = [
-        (TopicPartition(str(e.cause_topic), e.cause_partition or 0), lost.lost_from_offset, lost.lost_until_offset)
-        for e in history.events
-        if isinstance(lost := e.details, LossDetails)
-    ]
+    due = set(history.stored.current())
+    if True in history.isolation_levels:
+        due -= _aborted(history)
+    events = list(_losses(history))
 
     def is_reported(record: Record) -> bool:
         return any(
-            record.partition == partition and first <= record.offset and (until is None or record.offset < until)
-            for partition, first, until in spans
+            record.partition == partition and first <= record.offset < until for partition, first, until in events
         )
 
-    missing = [record for record in set(history.stored.current()) - set(read) if not is_reported(record)]
+    missing = [record for record in due - set(read) if not is_reported(record)]
     if missing:
         yield f"missing without a report {_first(missing)}"
 
 
+def _losses(history: ReadingHistory) -> Iterator[tuple[TopicPartition, int, float]]:
+    """The partition, first and end offset in each event."""
+    for event in history.events:
+        if isinstance(lost := event.details, LossDetails):
+            until = math.inf if lost.lost_until_offset is None else lost.lost_until_offset
+            yield TopicPartition(str(event.cause_topic), event.cause_partition or 0), lost.lost_from_offset, until
+
+
 def _false_alarms(history: ReadingHistory) -> Iterator[str]:
-    if history.of_logs.lost:
-        return
-    events = [event for event in history.events if event.kind is EventKind.DATA_LOSS]
-    if events:
-        yield f"nothing was lost, but there are events: {events[:2]}"
+    lost = history.of_logs.lost
+    for partition, first, until in _losses(history):
+        if not any(each.partition == partition and each.from_offset < until and first < each.until_offset for each in lost):
+            yield f"offsets {first} to {until} of {partition} were not lost, but there is an event"
     for error in history.failures:
-        if isinstance(error, DataLossError):
+        text = str(error)
+        if isinstance(error, DataLossError) and not any(
+            str(each.partition) in text or (each.kind == "recreate" and each.partition.topic in text) for each in lost
+        ):
             yield f"nothing was lost: {error}"
 
 

@@ -4,6 +4,7 @@
 |---|---|
 | follower_lags | a replica that does not lead has only a part of the log for a while |
 | prefer | a leader prefers another replica for the reader's rack for a while (KIP-392) |
+| reassign | a broker is no replica of a partition any more |
 | add_partition | a topic gets one more partition |
 | compact | compaction removes a batch within an epoch: brokers remember where epochs begin and end, and logs do not |
 
@@ -20,83 +21,67 @@ Losses, in histories with losses:
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from pyspark_kafka_meta.model import TopicPartition
-from tests.unit.fake_cluster import FakeCluster, StoredBatch
 from tests.unit.histories.faults import LONG_S, SHORT_S, Faults
 from tests.unit.histories.late_network import LateNetwork
+from tests.unit.histories.reading_cluster import ReadingCluster, is_transactional
 from tests.unit.histories.stored_records import StoredRecords, epoch_of
 
 MAX_PARTITIONS = 4
 
 
-class EmptiableCluster(FakeCluster):
-    """A cluster in which a log that was emptied keeps its offset."""
+class Loss(NamedTuple):
+    """Offsets [from_offset, until_offset) of a log are gone, whether or not records get the same offsets again."""
 
-    def __init__(self, brokers: int) -> None:
-        super().__init__(brokers)
-        self._starts: dict[TopicPartition, int] = {}  # of empty logs
-
-    def create_topic(self, topic: str, partitions: int = 1) -> object:  # type: ignore[override]
-        self._starts = {partition: start for partition, start in self._starts.items() if partition.topic != topic}
-        return super().create_topic(topic, partitions)
-
-    def bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        start = self._starts.get(partition, 0)
-        return super().bounds(partition) if self.logs[partition] else (start, start)
-
-    def append(self, partition: TopicPartition, batch: bytes) -> int:
-        base_offset, log = self.bounds(partition)[1], self.logs[partition]
-        super().append(partition, batch)
-        length = log[-1].until_offset - log[-1].base_offset
-        log[-1] = StoredBatch(base_offset, base_offset + length, base_offset.to_bytes(8, "big") + log[-1].data[8:])
-        return base_offset
-
-    def keep(self, partition: TopicPartition, log: list[StoredBatch], start: int) -> None:
-        """Replace a log by a part of it, which begins at `start`."""
-        self.logs[partition], self._starts[partition] = log, start
+    kind: str
+    partition: TopicPartition
+    from_offset: int
+    until_offset: float
 
 
 class ReadingFaults:
     """Adds its faults to those of `faults`.
 
     Attributes:
-        lost: losses so far, each with its partition.
+        losses: actions by name. Histories with losses add some of them to the kinds of `faults`.
+        lost: losses so far.
     """
 
     def __init__(
         self,
         faults: Faults,
         network: LateNetwork,
-        cluster: EmptiableCluster,
-        append: Callable[[TopicPartition, int], object],
+        cluster: ReadingCluster,
+        append: Callable[[ReadingCluster, TopicPartition, int], object],
         stored: StoredRecords,
         rng: random.Random,
     ) -> None:
         """
         Args:
-            append: a batch to a log, in this leader epoch.
+            append: a batch to a log, as a broker serves it, in this leader epoch.
         """
-        self.lost: list[tuple[str, TopicPartition]] = []
-        self._faults, self._cluster, self._network, self._rng = faults, cluster, network, rng
-        self._append, self._stored = append, stored
-        faults.kinds |= {
-            "follower_lags": self._follower_lags,
-            "prefer": self._prefer,
-            "add_partition": self._add_partition,
-            "compact": self._compact,
-        }
-
-    def losses(self) -> dict[str, Callable[[], str]]:
-        return {
+        self.losses: dict[str, Callable[[], str]] = {
             "retain": self._retain,
             "truncate": self._truncate,
             "diverge": self._diverge,
             "recreate": self._recreate,
             "delete": self._delete,
+        }
+        self.lost: list[Loss] = []
+        self._faults, self._cluster, self._network, self._rng = faults, cluster, network, rng
+        self._append, self._stored = append, stored
+        faults.kinds |= {
+            "follower_lags": self._follower_lags,
+            "prefer": self._prefer,
+            "reassign": self._reassign,
+            "add_partition": self._add_partition,
+            "compact": self._compact,
         }
 
     def _follower_lags(self) -> str:
@@ -109,9 +94,21 @@ class ReadingFaults:
 
     def _prefer(self) -> str:
         partition, preferred = self._faults.partition(), self._network.preferred_replicas
-        preferred[partition] = self._faults.node()
+        preferred[partition] = self._rng.choice(self._cluster.partition(partition).replicas)
         self._network.clock.at(self._rng.choice(LONG_S), lambda: preferred.pop(partition, None))
         return f"{preferred[partition]} for {partition}"
+
+    def _reassign(self) -> str:
+        partition, node_id = self._faults.partition(), self._faults.node()
+        topic, known = self._cluster.topics[partition.topic], self._cluster.partition(partition)
+        left = tuple(replica for replica in known.replicas if replica != node_id)
+        if known.leader_id == node_id or not left:
+            return "nowhere"
+        members = tuple(replace(each, replicas=left) if each is known else each for each in topic.partitions)
+        self._cluster.topics[partition.topic] = replace(topic, partitions=members)
+        if self._network.preferred_replicas.get(partition) == node_id:
+            del self._network.preferred_replicas[partition]
+        return f"{node_id} of {partition}"
 
     def _add_partition(self) -> str:
         topic = self._rng.choice(list(self._cluster.topics.values()))
@@ -129,7 +126,7 @@ class ReadingFaults:
         removable = [
             batch
             for before, batch, after in zip(log, log[1:], log[2:], strict=False)
-            if epoch_of(before) == epoch_of(after)
+            if epoch_of(before) == epoch_of(after) and not is_transactional(batch)
         ]
         if not removable:
             return "nothing"
@@ -142,32 +139,41 @@ class ReadingFaults:
         log, (start, end) = self._cluster.logs[partition], self._cluster.bounds(partition)
         gone = self._rng.randint(0, len(log))
         self._cluster.keep(partition, log[gone:], end)
-        self.lost += [("retain", partition)] * (gone > 0)
-        return f"{partition} from {start} to {self._cluster.bounds(partition)[0]}"
+        first = self._cluster.bounds(partition)[0]
+        self.lost += [Loss("retain", partition, start, first)] * (gone > 0)
+        return f"{partition} from {start} to {first}"
 
     def _truncate(self) -> str:
-        partition = self._faults.partition()
+        return self.elect_uncleanly(self._faults.partition())
+
+    def elect_uncleanly(self, partition: TopicPartition) -> str:
+        """The new leader has a part of the log."""
         log, (start, end) = self._cluster.logs[partition], self._cluster.bounds(partition)
         kept = self._rng.randint(0, len(log))
         self._cluster.keep(partition, log[:kept], start)
         self._cluster.move_leader(partition, self._faults.node())
-        self.lost += [("truncate", partition)] * (kept < len(log))
-        return f"{partition} from {end} to {self._cluster.bounds(partition)[1]}"
+        kept_until = self._cluster.bounds(partition)[1]
+        self.lost += [Loss("truncate", partition, kept_until, end)] * (kept < len(log))
+        return f"{partition} from {end} to {kept_until}"
 
     def _diverge(self) -> str:
         partition = self._faults.partition()
-        log, start = self._cluster.logs[partition], self._cluster.bounds(partition)[0]
+        log, (start, end) = self._cluster.logs[partition], self._cluster.bounds(partition)
         kept = [batch for batch in log if epoch_of(batch) < epoch_of(log[-1])]
         # No two logs have different records at an offset of one epoch. And a reader remembers where the last epoch that
         # it read began, not where those before it did: it does not notice records that replace those.
-        if not kept or self._stored.epochs(partition, kept[-1].until_offset) != {epoch_of(log[-1])}:
+        # Only its leader appends in an epoch: a fenced one may be the leader of the epoch before.
+        if not kept or self._network.fenced:
+            return "nowhere"
+        kept_until = kept[-1].until_offset
+        if self._stored.epochs(self._cluster, partition, kept_until) != {epoch_of(log[-1])}:
             return "nowhere"
         self._cluster.keep(partition, kept, start)
         for _ in range(self._rng.randint(1, 4)):
-            self._append(partition, epoch_of(kept[-1]))
+            self._append(self._cluster, partition, epoch_of(kept[-1]))
         self._cluster.move_leader(partition, self._faults.node())
-        self.lost.append(("truncate", partition))
-        return f"{partition} from {kept[-1].until_offset}, in epoch {epoch_of(kept[-1])}"
+        self.lost.append(Loss("truncate", partition, kept_until, end))
+        return f"{partition} from {kept_until}, in epoch {epoch_of(kept[-1])}"
 
     def _recreate(self) -> str:
         partition = self._faults.partition()
@@ -188,7 +194,7 @@ class ReadingFaults:
         """End what befell the partitions of a topic."""
         network = self._network
         for partition in [partition for partition in self._faults.partitions() if partition.topic == topic]:
-            self.lost.append(("recreate", partition))
+            self.lost.append(Loss("recreate", partition, 0, math.inf))
             network.error_codes.pop(partition, None)
             network.preferred_replicas.pop(partition, None)
             for node_id in self._cluster.brokers:

@@ -43,7 +43,9 @@ from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, strea
 from tests.checkpoints import restored, text
 from tests.unit.histories.faults import Faults
 from tests.unit.histories.late_network import LateNetwork, TickingClock
-from tests.unit.histories.reading_faults import EmptiableCluster, ReadingFaults
+from tests.unit.histories.reading_cluster import ReadingCluster, transactional
+from tests.unit.histories.reading_faults import ReadingFaults
+from tests.unit.histories.replaced_leaders import ReplacedLeaders
 from tests.unit.histories.stored_records import Record, StoredRecords, read_records
 from tests.unit.logs import sparse_batch
 from tests.unit.scene import RecordingPublisher
@@ -52,8 +54,14 @@ FAULTS_S = (5.0, 20.0, 20.0)
 STEP_S = 20.0
 """Of a plan or task on healthy brokers: a Metadata request that hung for 3 s, twice 5 s before records count as lost or
 compacted, and pauses of the process."""
+REPLACED_SHARE = 0.4
+"""Of histories whose leaders are often replaced without knowing it, half of them without other faults."""
 END_S = 300.0
+SEES_S = 30.0
+"""A plan sees all records so long after all brokers were healthy: metadata of a planner lives for 5 s."""
 COLUMNS = ("topic", "partition", "offset", "value")
+MAX_OPEN = 2
+"""Transactions in one partition, each of a producer of its own."""
 CODES = (
     ErrorCode.unknown_server_error,
     ErrorCode.offset_out_of_range,
@@ -75,6 +83,7 @@ class ReadingHistory:
     """One history.
 
     Attributes:
+        isolation_levels: of the query, before and after restarts: whether it is read_committed.
         tasks: records of each task of the finished micro-batches, in order.
         events: of all clients.
         failures: of plans and tasks.
@@ -84,7 +93,7 @@ class ReadingHistory:
     def __init__(self, seed: int, losses: bool = False) -> None:
         self.rng = random.Random(seed)
         self.clock = TickingClock(self._rng())
-        self.cluster = EmptiableCluster(self.rng.choice([1, 2, 3, 3, 3, 5]))
+        self.cluster = ReadingCluster(self.rng.choice([1, 2, 3, 3, 3, 5]))
         self.network = LateNetwork(self.cluster, self.clock, self._rng())
         self.network.by_name = self.rng.random() < (0.4 if losses else 0.2)
         for topic in "tu"[: self.rng.choice([1, 1, 2])]:
@@ -94,14 +103,20 @@ class ReadingHistory:
         self.faults = Faults(self.network, self._rng(), CODES)
         self.stored = StoredRecords(self.cluster)
         self.of_logs = ReadingFaults(self.faults, self.network, self.cluster, self._append, self.stored, self._rng())
+        self.replaced = ReplacedLeaders(
+            self.faults, self.of_logs, self.network, self.cluster, self._append, self._rng()
+        )
         self.events: list[RefreshEvent] = []
         self.tasks: list[list[Record]] = []
         self.failures: list[KafkaMetaError] = []
         self.violations = self.faults.violations
         self._numbers = itertools.count()
+        self._outcomes: dict[int, bool] = {}  # whether a transaction commits, by producer id
         self._end = BEGINNING
         self._next: SourceOffset | None = None  # of the micro-batch that is not finished
         self._consumed_s = 0.0  # that Spark took for rows of a task, once all brokers are healthy
+        self.isolation_levels = {self.options.fetch.read_committed}
+        self.transactional_share = self.rng.choice([0.0, 0.0, 0.2, 0.6])
         self._start(losses)
 
     def _rng(self) -> random.Random:
@@ -112,13 +127,14 @@ class ReadingHistory:
             return {name: str(self.rng.choice(values))} if self.rng.random() < share else {}
 
         return {
-            "kafka.bootstrap.servers": "broker-1:9092",
+            "kafka.bootstrap.servers": "broker-1:9092,broker-2:9092",
             "startingOffsets": "earliest",
-            "failOnDataLoss": str(not losses or self.rng.random() < 0.4).lower(),
+            "failOnDataLoss": str(self.rng.random() < (0.4 if losses else 0.7)).lower(),
             **(maybe(0.2, "subscribePattern", "^[tu]$") or {"subscribe": ",".join(self.cluster.topics)}),
             **maybe(0.3, "maxOffsetsPerTrigger", 30, 100),
             **maybe(0.3, "minPartitions", 4, 9),
             **maybe(0.4, "kafka.client.rack", "here"),
+            **maybe(0.4, "kafka.isolation.level", "read_committed"),
             **maybe(0.7, "kafka.max.partition.fetch.bytes", 100, 300),
             **maybe(0.3, "kafka.metadata.max.age.ms", 0, 1000, 10_000),
             **maybe(0.2, "kafka.fetch.max.wait.ms", 0, 90, 100, 2000),
@@ -128,9 +144,11 @@ class ReadingHistory:
         """Begin with faults and appends, which end together."""
         kinds = self.rng.sample(list(self.faults.kinds), self.rng.randint(1, 8))
         if losses:
-            of_loss = self.of_logs.losses()
-            self.faults.kinds |= of_loss
-            kinds += self.rng.sample(list(of_loss), self.rng.randint(1, 2))
+            self.faults.kinds |= self.of_logs.losses
+            kinds += self.rng.sample(list(self.of_logs.losses), self.rng.randint(1, 2))
+        if self.rng.random() < REPLACED_SHARE:
+            of_leaders = ["fence", "fence_uncleanly"] if losses else ["fence"]
+            kinds = (kinds if self.rng.random() < 0.5 else ["elect"]) + of_leaders
         self.faults.start(kinds, self.rng.choice([0.02, 0.1, 0.5, 2.0]), self.rng.choice(FAULTS_S))
         mean_gap_s = self.rng.choice([0.1, 0.3, 1.0])
 
@@ -140,21 +158,48 @@ class ReadingHistory:
                 self.clock.at(self.rng.expovariate(1 / mean_gap_s), append)
 
         append()
+        self.clock.at(self.faults.healed_at - self.clock.now, self._end_transactions)
 
     def _append_somewhere(self) -> None:
-        if self.faults.partitions():
-            partition = self.faults.partition()
-            self._append(partition, self.cluster.partition(partition).leader_epoch)
+        if not self.faults.partitions():
+            return
+        partition = self.faults.partition()
+        opened = self.cluster.open_transactions(partition)
+        if opened and self.rng.random() < 0.3:
+            self._end_transaction(partition, self.rng.choice(list(opened)))
+            return
+        producer_id = None
+        if self.rng.random() < self.transactional_share:
+            new = [next(self.cluster.producer_ids)] if len(opened) < MAX_OPEN else []
+            producer_id = self.rng.choice([*opened, *new])
+        self._append(self.cluster, partition, self.cluster.partition(partition).leader_epoch, producer_id)
 
-    def _append(self, partition: TopicPartition, epoch: int) -> None:
+    def _append(
+        self, served: ReadingCluster, partition: TopicPartition, epoch: int, producer_id: int | None = None
+    ) -> None:
+        """Append a batch to the log that a broker serves, in this leader epoch, maybe in this producer's transaction."""
         count, has_gaps = self.rng.randint(1, 4), self.rng.random() < 0.15
         offsets = sorted(self.rng.sample(range(8), count)) if has_gaps else range(count)
         values = {offset - offsets[0]: str(next(self._numbers)) for offset in offsets}
-        base_offset = self.cluster.append(partition, sparse_batch(values))
-        log = self.cluster.logs[partition]
+        batch = sparse_batch(values)
+        base_offset = served.append(partition, batch if producer_id is None else transactional(batch, producer_id))
+        log = served.logs[partition]
         log[-1] = replace(log[-1], data=log[-1].data[:12] + epoch.to_bytes(4, "big") + log[-1].data[16:])
-        self.stored.add(partition, values)
-        self.faults.note(f"append {len(values)} to {partition} at {base_offset}, epoch {epoch}")
+        # Beyond the high watermark of a fenced broker no reader may see them.
+        self.stored.add(served, partition, values if served.bounds(partition)[1] <= served.high_watermark(partition) else {})
+        self.faults.note(f"append {len(values)} to {partition} at {base_offset}, epoch {epoch}, producer {producer_id}")
+
+    def _end_transaction(self, partition: TopicPartition, producer_id: int) -> None:
+        # A transaction whose marker was truncated ends as it did before.
+        commits = self._outcomes.setdefault(producer_id, self.rng.random() < 0.5)
+        self.cluster.end_transaction(partition, producer_id, commits)
+        self.stored.add(self.cluster, partition, {})
+        self.faults.note(f"{'commit' if commits else 'abort'} of producer {producer_id} in {partition}")
+
+    def _end_transactions(self) -> None:
+        for partition in self.faults.partitions():
+            for producer_id in self.cluster.open_transactions(partition):
+                self._end_transaction(partition, producer_id)
 
     def _client(self, options: ClientOptions) -> KafkaClient:
         client = KafkaClient(
@@ -184,6 +229,9 @@ class ReadingHistory:
                     worker = self._read(planner, worker)
                 elif self._is_complete():
                     return self
+                elif self.clock.now > self.faults.healed_at + SEES_S:
+                    self.violations.append(f"a plan sees no new records {SEES_S} s after all brokers were healthy")
+                    return self
             except DataLossError as error:
                 self.failures.append(error)
                 return self
@@ -191,11 +239,19 @@ class ReadingHistory:
                 self.failures.append(error)
                 planner, worker = self._planner(), self._worker()
             if self.rng.random() < 0.1:
-                planner = self._planner()
-                self.faults.note("the query restarts")
+                planner = self._restart()
             self.clock.sleep(self.rng.choice([0.0, 0.1, 1.0]))
         self.violations.append(f"the query has not read all, {END_S} s after all brokers were healthy")
         return self
+
+    def _restart(self) -> OffsetPlanner:
+        """The planner of the restarted query, which may have another isolation level."""
+        if self.rng.random() < 0.2:
+            self.given["kafka.isolation.level"] = self.rng.choice(["read_committed", "read_uncommitted"])
+            self.options = SourceOptions.parse(self.given)
+            self.isolation_levels.add(self.options.fetch.read_committed)
+        self.faults.note(f"the query restarts, read_committed: {self.options.fetch.read_committed}")
+        return self._planner()
 
     def _is_complete(self) -> bool:
         if self.clock.now < self.faults.healed_at:
@@ -271,4 +327,4 @@ class ReadingHistory:
 
 
 def spans(offset: SourceOffset) -> str:
-    return " ".join(f"{partition}:{position.offset}" for partition, position in sorted(offset.positions.items()))
+    return " ".join(f"{partition}:{position.offset}/{position.leader_epoch}" for partition, position in sorted(offset.positions.items()))

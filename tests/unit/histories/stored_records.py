@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -28,27 +29,26 @@ def epoch_of(batch: StoredBatch) -> int:
 
 
 class StoredRecords:
-    """Remembers the records of each appended batch."""
+    """Remembers each appended batch, and its records."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
         self._batches: dict[StoredBatch, list[Record]] = {}
+        self._logs: dict[tuple[UUID | None, TopicPartition], list[StoredBatch]] = defaultdict(list)
 
-    def add(self, partition: TopicPartition, values: Mapping[int, str]) -> None:
-        """The last batch of a log has these values, by offset in the batch."""
-        batch, topic_id = self._cluster.logs[partition][-1], self._cluster.topics[partition.topic].topic_id
+    def add(self, served: FakeCluster, partition: TopicPartition, values: Mapping[int, str]) -> None:
+        """The last batch of a log, as a broker serves it, has these values, by offset in the batch: none if readers
+        see none."""
+        batch, topic_id = served.logs[partition][-1], served.topics[partition.topic].topic_id
+        self._logs[topic_id, partition].append(batch)
         self._batches[batch] = [
             Record(topic_id, partition, batch.base_offset + offset, value) for offset, value in values.items()
         ]
 
-    def epochs(self, partition: TopicPartition, from_offset: int) -> set[int]:
-        """The leader epochs of all records that logs of this partition ever had, from this offset on."""
-        topic_id = self._cluster.topics[partition.topic].topic_id
-        return {
-            epoch_of(batch)
-            for batch, records in self._batches.items()
-            if batch.until_offset > from_offset and (records[0].topic_id, records[0].partition) == (topic_id, partition)
-        }
+    def epochs(self, served: FakeCluster, partition: TopicPartition, from_offset: int) -> set[int]:
+        """The leader epochs of all batches that any log of this partition ever had, from this offset on."""
+        topic_id = served.topics[partition.topic].topic_id
+        return {epoch_of(batch) for batch in self._logs[topic_id, partition] if batch.until_offset > from_offset}
 
     def all(self) -> Iterator[Record]:
         """Each record that a log has ever had."""
@@ -58,8 +58,10 @@ class StoredRecords:
         """The records of the logs, in order."""
         for topic in self._cluster.topics.values():
             for member in topic.partitions:
-                for batch in self._cluster.logs[TopicPartition(topic.name, member.partition)]:
-                    yield from self._batches[batch]
+                yield from self.of(self._cluster.logs[TopicPartition(topic.name, member.partition)])
+
+    def of(self, batches: Iterable[StoredBatch]) -> Iterator[Record]:
+        return (record for batch in batches for record in self._batches[batch])
 
 
 def read_records(rows: Any, ids: Mapping[TopicPartition, UUID | None]) -> list[Record]:
