@@ -36,7 +36,6 @@ from pyspark_kafka_meta.model import (
     NO_EPOCH,
     Address,
     Broker,
-    LeaderHint,
     MetadataResponse,
     TopicMetadata,
     TopicPartition,
@@ -347,7 +346,8 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
         network, served = self.network, self.network.served_by(node_id)
         code = network.take_error(node_id, entry)
         if code != 0:
-            hint = self._hint(node_id, entry.partition) if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) else None
+            is_replaced = code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
+            hint = served.leader_hint(entry.partition) if is_replaced else None
             return FetchedPartition(entry.partition, code, b"", -1, -1, leader_hint=hint)
         _, end = served.bounds(entry.partition)
         replica = self._redirects_to(node_id, entry.partition, request.rack)
@@ -371,6 +371,3 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
     def _redirects_to(self, node_id: int, partition: TopicPartition, rack: str) -> int | None:
         is_leader = self.network.served_by(node_id).partition(partition).leader_id == node_id
         return self.network.preferred_replicas.get(partition) if rack and is_leader else None
-
-    def _hint(self, node_id: int, partition: TopicPartition) -> LeaderHint | None:
-        return self.network.served_by(node_id).leader_hint(partition)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import LossDetails
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, parse_events
 from tests.unit.histories.reading_history import ReadingHistory
 from tests.unit.histories.stored_records import Record
 
@@ -29,6 +30,7 @@ def violations(history: ReadingHistory) -> list[str]:
         *_missing(history, read),
         *_false_alarms(history),
         *_requests(history),
+        *_caches(history),
     ]
 
 
@@ -44,7 +46,7 @@ def _unordered(history: ReadingHistory) -> Iterator[str]:
 
 
 def _wrong(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
-    if wrong := set(read) - set(history.stored.all()):
+    if wrong := set(read) - set(history.stored.all()) - history.doubtful:
         yield f"no log had {_first(wrong)}"
     if history.isolation_levels == {True} and (aborted := set(read) & _aborted(history)):
         yield f"aborted {_first(aborted)}"
@@ -100,7 +102,9 @@ def _losses(history: ReadingHistory) -> Iterator[tuple[TopicPartition, int, floa
 def _false_alarms(history: ReadingHistory) -> Iterator[str]:
     lost = history.of_logs.lost
     for partition, first, until in _losses(history):
-        if not any(each.partition == partition and each.from_offset < until and first < each.until_offset for each in lost):
+        if not any(
+            each.partition == partition and each.from_offset < until and first < each.until_offset for each in lost
+        ):
             yield f"offsets {first} to {until} of {partition} were not lost, but there is an event"
     for error in history.failures:
         text = str(error)
@@ -120,6 +124,24 @@ def _requests(history: ReadingHistory) -> Iterator[str]:
             most = most_within(WINDOW_S, times)
             if most > bound:
                 yield f"a client sent {most} {name} in {WINDOW_S} s"
+
+
+def _caches(history: ReadingHistory) -> Iterator[str]:
+    """Events tell what a cache knows."""
+    by_cache: dict[str, list[bytes]] = {}
+    for event in history.events:
+        by_cache.setdefault(event.cache_id, []).append(event.to_json().encode())
+    for client in history.clients:
+        told, snapshot = CacheContents(), client.cache.snapshot
+        for parsed in parse_events(by_cache.get(client.events.cache_id, [])):
+            told.apply(parsed)
+        leaders = {
+            TopicPartition(topic, number): (known.leader_id, known.leader_epoch)
+            for topic, view in snapshot.topics.items()
+            for number, known in view.partitions.items()
+        }
+        if told.leaders != leaders or told.events_missing():
+            yield f"a cache knows {leaders}; its events, {told.events_missing()} missing, tell {told.leaders}"
 
 
 def most_within(window_s: float, times: Sequence[float]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from pyspark_kafka_meta.model import TopicPartition
-from tests.unit.fake_cluster import FakeCluster, ProducerBatch, StoredBatch
+from tests.unit.fake_cluster import FakeCluster, StoredBatch
 from tests.unit.kafka.records.handmade import CONTROL, TRANSACTIONAL, marker, repair_crc
 
 _ATTRIBUTES_AT = 22
@@ -74,7 +74,9 @@ class ReadingCluster(FakeCluster):
 
     def aborted(self, partition: TopicPartition, from_offset: int, until_offset: int) -> tuple[tuple[int, int], ...]:
         _, aborted = self._transactions(partition)
-        return tuple((producer, first) for producer, first, end in aborted if first < until_offset and end > from_offset)
+        return tuple(
+            (producer, first) for producer, first, end in aborted if first < until_offset and end > from_offset
+        )
 
     def aborted_batches(self, partition: TopicPartition) -> set[StoredBatch]:
         _, aborted = self._transactions(partition)
@@ -82,7 +84,7 @@ class ReadingCluster(FakeCluster):
             batch
             for batch in self.logs[partition]
             for producer, first, end in aborted
-            if is_transactional(batch) and ProducerBatch.of(batch.data).producer_id == producer
+            if is_transactional(batch) and _producer_id(batch) == producer
             if first <= batch.base_offset < end
         }
 
@@ -91,12 +93,16 @@ class ReadingCluster(FakeCluster):
         opened: dict[int, int] = {}
         aborted = []
         for batch in filter(is_transactional, self.logs[partition]):
-            producer_id = ProducerBatch.of(batch.data).producer_id
+            producer_id = _producer_id(batch)
             if not batch.data[_ATTRIBUTES_AT] & CONTROL:
                 opened.setdefault(producer_id, batch.base_offset)
             elif (first := opened.pop(producer_id, None)) is not None and not batch.data[_MARKER_IS_COMMIT_AT]:
                 aborted.append((producer_id, first, batch.until_offset))
         return opened, aborted
+
+
+def _producer_id(batch: StoredBatch) -> int:
+    return int.from_bytes(batch.data[_PRODUCER_ID], "big", signed=True)
 
 
 def is_transactional(batch: StoredBatch) -> bool:

@@ -51,6 +51,7 @@ class ReadingFaults:
     Attributes:
         losses: actions by name. Histories with losses add some of them to the kinds of `faults`.
         lost: losses so far.
+        recreated_at: when each topic was last recreated, in seconds.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class ReadingFaults:
             "delete": self._delete,
         }
         self.lost: list[Loss] = []
+        self.recreated_at: dict[str, float] = {}
         self._faults, self._cluster, self._network, self._rng = faults, cluster, network, rng
         self._append, self._stored = append, stored
         faults.kinds |= {
@@ -132,6 +134,7 @@ class ReadingFaults:
             return "nothing"
         gone = self._rng.choice(removable)
         log.remove(gone)
+        self.lost.append(Loss("compact", partition, gone.base_offset, gone.until_offset))
         return f"{partition} {gone.base_offset} to {gone.until_offset}"
 
     def _retain(self) -> str:
@@ -193,6 +196,7 @@ class ReadingFaults:
     def _forget(self, topic: str) -> None:
         """End what befell the partitions of a topic."""
         network = self._network
+        self.recreated_at[topic] = network.clock.now
         for partition in [partition for partition in self._faults.partitions() if partition.topic == topic]:
             self.lost.append(Loss("recreate", partition, 0, math.inf))
             network.error_codes.pop(partition, None)

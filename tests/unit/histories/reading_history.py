@@ -2,29 +2,33 @@
 
 The query runs as Spark drives it: each plan goes through JSON text, each task runs in a kept or a new worker, planner
 and workers crash and repeat what was not finished. Producers append, and faults strike, at any time: between requests,
-while requests are in flight, and while a task decodes. Then all brokers are healthy, and the query catches up.
+while requests are in flight, and while a task decodes. Then all brokers are healthy, but for those that are cut off for
+good, and the query catches up.
 
 | drawn | from |
 |---|---|
 | cluster | brokers, topics, partitions, fetches by id or by name, latencies |
-| query | rate limit, minPartitions, rack, sizes of Fetches, age of metadata, topics or a pattern, failOnDataLoss |
+| query | rate limit, minPartitions, rack, isolation, sizes of Fetches, age of metadata, pattern, failOnDataLoss |
 | Spark | time between micro-batches, time for rows, restarts of the query, new workers, lost workers |
-| records | batches of a few records, some with gaps as after compaction |
-| faults | a few kinds of `Faults` and `ReadingFaults`, from 50 a second to one in 2 s, for up to 20 s |
+| records | batches of a few records, some with gaps as after compaction, some in transactions |
+| faults | a few kinds of `Faults`, `ReadingFaults`, `ReplacedLeaders`, from 50 a second to one in 2 s, for up to 20 s |
 
 | invariant | meaning |
 |---|---|
 | exactly once | micro-batches hold each record of the final logs once, in order, if nothing was lost |
-| true | a row is a record that the planned topic had at this offset |
+| true | a row is a committed record that the planned topic had at this offset; none is of an aborted transaction |
 | reported | a record of the final logs without a row lies in a `data_loss` event, or a DataLossError ended the query |
-| no false alarm | no data_loss event or DataLossError if nothing was lost, no request_timeout for a healthy broker |
+| no false alarm | no data_loss event or DataLossError for records that exist, no request_timeout for a healthy broker |
 | alive | a plan or task ends within seconds on healthy brokers, and raises no error if it began on healthy brokers |
+| awake | a plan sees new records within seconds, though a broker may be cut off for good |
 | modest | few Metadata requests and few Fetches without records from one client |
+| told | the events of a cache tell the leaders that it knows |
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +41,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.read.fetching.fetch_sender import MAX_REPORT_AGE_S
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
@@ -57,6 +62,8 @@ compacted, and pauses of the process."""
 REPLACED_SHARE = 0.4
 """Of histories whose leaders are often replaced without knowing it, half of them without other faults."""
 END_S = 300.0
+DOUBTFUL_S = MAX_REPORT_AGE_S + 1.0
+"""A report of a broker may be as old, and its response takes time."""
 SEES_S = 30.0
 """A plan sees all records so long after all brokers were healthy: metadata of a planner lives for 5 s."""
 COLUMNS = ("topic", "partition", "offset", "value")
@@ -85,7 +92,9 @@ class ReadingHistory:
     Attributes:
         isolation_levels: of the query, before and after restarts: whether it is read_committed.
         tasks: records of each task of the finished micro-batches, in order.
+        clients: of planners and workers.
         events: of all clients.
+        doubtful: records that may be of another topic of this name.
         failures: of plans and tasks.
         violations: of "alive" and "no false alarm"; `reading_checks` has the others.
     """
@@ -106,8 +115,10 @@ class ReadingHistory:
         self.replaced = ReplacedLeaders(
             self.faults, self.of_logs, self.network, self.cluster, self._append, self._rng()
         )
+        self.clients: list[KafkaClient] = []
         self.events: list[RefreshEvent] = []
         self.tasks: list[list[Record]] = []
+        self.doubtful: set[Record] = set()
         self.failures: list[KafkaMetaError] = []
         self.violations = self.faults.violations
         self._numbers = itertools.count()
@@ -116,6 +127,7 @@ class ReadingHistory:
         self._next: SourceOffset | None = None  # of the micro-batch that is not finished
         self._consumed_s = 0.0  # that Spark took for rows of a task, once all brokers are healthy
         self.isolation_levels = {self.options.fetch.read_committed}
+        self.restart_share = self.rng.choice([0.0, 0.1])
         self.transactional_share = self.rng.choice([0.0, 0.0, 0.2, 0.6])
         self._start(losses)
 
@@ -177,7 +189,8 @@ class ReadingHistory:
     def _append(
         self, served: ReadingCluster, partition: TopicPartition, epoch: int, producer_id: int | None = None
     ) -> None:
-        """Append a batch to the log that a broker serves, in this leader epoch, maybe in this producer's transaction."""
+        """Append a batch to the log that a broker serves, in this leader epoch, maybe in a producer's transaction. No
+        reader may see records that a fenced broker cannot commit."""
         count, has_gaps = self.rng.randint(1, 4), self.rng.random() < 0.15
         offsets = sorted(self.rng.sample(range(8), count)) if has_gaps else range(count)
         values = {offset - offsets[0]: str(next(self._numbers)) for offset in offsets}
@@ -185,8 +198,8 @@ class ReadingHistory:
         base_offset = served.append(partition, batch if producer_id is None else transactional(batch, producer_id))
         log = served.logs[partition]
         log[-1] = replace(log[-1], data=log[-1].data[:12] + epoch.to_bytes(4, "big") + log[-1].data[16:])
-        # Beyond the high watermark of a fenced broker no reader may see them.
-        self.stored.add(served, partition, values if served.bounds(partition)[1] <= served.high_watermark(partition) else {})
+        is_committed = served.bounds(partition)[1] <= served.high_watermark(partition)
+        self.stored.add(served, partition, values if is_committed else {})
         self.faults.note(f"append {len(values)} to {partition} at {base_offset}, epoch {epoch}, producer {producer_id}")
 
     def _end_transaction(self, partition: TopicPartition, producer_id: int) -> None:
@@ -212,6 +225,7 @@ class ReadingHistory:
             rng=self._rng(),
         )
         self.faults.judge(client.cache)
+        self.clients.append(client)
         return client
 
     def _worker(self) -> KafkaClient:
@@ -238,7 +252,7 @@ class ReadingHistory:
             except KafkaMetaError as error:
                 self.failures.append(error)
                 planner, worker = self._planner(), self._worker()
-            if self.rng.random() < 0.1:
+            if self.rng.random() < self.restart_share:
                 planner = self._restart()
             self.clock.sleep(self.rng.choice([0.0, 0.1, 1.0]))
         self.violations.append(f"the query has not read all, {END_S} s after all brokers were healthy")
@@ -246,7 +260,7 @@ class ReadingHistory:
 
     def _restart(self) -> OffsetPlanner:
         """The planner of the restarted query, which may have another isolation level."""
-        if self.rng.random() < 0.2:
+        if self.rng.random() < 0.4:
             self.given["kafka.isolation.level"] = self.rng.choice(["read_committed", "read_uncommitted"])
             self.options = SourceOptions.parse(self.given)
             self.isolation_levels.add(self.options.fetch.read_committed)
@@ -309,12 +323,19 @@ class ReadingHistory:
         records: list[Record] = []
         with self._step("task"):
             for rows in TaskReader(worker, self.options.for_stream(), COLUMNS).read(task, end.topic_ids):
-                records += read_records(rows, ids)
+                read = read_records(rows, ids)
+                records += read
+                self.doubtful.update(filter(self._is_doubtful, read))
                 self._consume()
                 if len(records) > lost_at:
                     self.faults.note("a worker is lost")
                     return None
         return records
+
+    def _is_doubtful(self, record: Record) -> bool:
+        """Fetched by name just after its topic was recreated, of which nothing tells in time."""
+        recreated_at = self.of_logs.recreated_at.get(record.partition.topic, -math.inf)
+        return self.network.by_name and self.clock.now < recreated_at + DOUBTFUL_S
 
     def _consume(self) -> None:
         began = self.clock.now
@@ -327,4 +348,7 @@ class ReadingHistory:
 
 
 def spans(offset: SourceOffset) -> str:
-    return " ".join(f"{partition}:{position.offset}/{position.leader_epoch}" for partition, position in sorted(offset.positions.items()))
+    return " ".join(
+        f"{partition}:{position.offset}/{position.leader_epoch}"
+        for partition, position in sorted(offset.positions.items())
+    )

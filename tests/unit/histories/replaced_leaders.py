@@ -6,7 +6,7 @@ its old leader epochs, and serves its logs up to its own high watermark. Once it
 
 | fault | meaning |
 |---|---|
-| fence | a broker is cut off for a while, in some histories for good, and new leaders have all records that it committed |
+| fence | a broker is cut off for a while, in some histories for good; new leaders have all that it committed |
 
 | loss | meaning |
 |---|---|
@@ -26,7 +26,9 @@ from tests.unit.histories.reading_cluster import ReadingCluster
 from tests.unit.histories.reading_faults import Loss, ReadingFaults
 
 IN_FLIGHT_SHARE = 0.5
-"""Of partitions with records that followers have, and of which the old leader does not know this (KIP-101)."""
+"""Of its partitions with records that followers have, and of which the old leader does not know this (KIP-101)."""
+OTHERS_SHARE = 0.3
+"""Of partitions that it does not lead, and that get another leader too: it may be a reader's follower (KIP-392)."""
 
 
 class ReplacedLeaders:
@@ -71,7 +73,9 @@ class ReplacedLeaders:
         # A client that knows only addresses of then must find one that is still right.
         if len(fenced) >= self._most or (node_id in BOOTSTRAP_IDS and not fenced.keys().isdisjoint(BOOTSTRAP_IDS)):
             return "nowhere"
-        led = [partition for partition in self._faults.partitions() if cluster.partition(partition).leader_id == node_id]
+        partitions = self._faults.partitions()
+        led = [partition for partition in partitions if cluster.partition(partition).leader_id == node_id]
+        others = [partition for partition in partitions if partition not in led and self._rng.random() < OTHERS_SHARE]
         marks = {partition: cluster.bounds(partition)[1] for partition in led}
         for partition in led:
             if self._rng.random() < IN_FLIGHT_SHARE:
@@ -82,7 +86,7 @@ class ReplacedLeaders:
         preferred = self._network.preferred_replicas
         for partition in [partition for partition, replica in preferred.items() if replica == node_id]:
             del preferred[partition]
-        elected = [elect(partition) for partition in led]
+        elected = [elect(partition) for partition in (*led, *others)]
         for partition in led:
             self._network.clock.at(self._rng.choice(LONG_S), partial(append, own, partition))
 
