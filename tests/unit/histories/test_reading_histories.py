@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from tests.unit.histories.blocks import SLOW, blocks
 from tests.unit.histories.reading_checks import violations
 from tests.unit.histories.reading_history import ReadingHistory
+from tests.unit.histories.reading_mutants import MUTANTS, RARE, Mutant
+
+MUTANT_SEEDS = 600
 
 
 @pytest.mark.parametrize("seeds", [*blocks(0, 120), *blocks(1_000, 3_000, SLOW)])
@@ -28,3 +32,14 @@ def check(seed: int, losses: bool) -> None:
     history = ReadingHistory(seed, losses).run()
     found = violations(history)
     assert not found, f"ReadingHistory({seed}, {losses}): {found}\n{history}"
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(each, marks=SLOW if each in RARE else (), id=each.__name__) for each in MUTANTS],
+)
+def test_histories_find_a_wrong_reader(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    histories = (ReadingHistory(seed, losses) for seed in range(MUTANT_SEEDS) for losses in (False, True))
+    found = (text for history in histories for text in violations(history.run()))
+    assert any(re.search(MUTANTS[mutant], text) for text in found), f"nothing found in {MUTANT_SEEDS} seeds"

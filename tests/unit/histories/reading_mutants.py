@@ -1,0 +1,213 @@
+"""The classes that plan and read, with one guard missing: what histories must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import pytest
+
+from pyspark_kafka_meta.kafka.client.leader_requests import LeaderRequests, SentRequest
+from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas, ReadSource, RetryPause
+from pyspark_kafka_meta.kafka.metadata import cache_state
+from pyspark_kafka_meta.kafka.metadata.cache_state import CacheState
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice
+from pyspark_kafka_meta.kafka.metadata.snapshot import EpochRewind, MetadataSnapshot
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition
+from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Position, RefreshReason, TopicPartition
+from pyspark_kafka_meta.read.fetching import lost_records
+from pyspark_kafka_meta.read.fetching.partition_cursor import Instruction, PartitionCursor
+from pyspark_kafka_meta.read.planning import checkpoint_offsets, offset_planner
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
+from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
+from pyspark_kafka_meta.read.planning.subscription import Subscription
+
+Mutant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+
+
+def _wrap(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[[Any], Any]) -> None:
+    """Change what a method returns."""
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: change(original(*args, **kwargs)))
+
+
+# --- epochs in requests and plans -------------------------------------------------------------------------------------
+
+
+def fetch_without_leader_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(source: ReadSource) -> ReadSource:
+        return replace(source, leader_epoch=NO_EPOCH)
+
+    _wrap(monkeypatch, ReadReplicas, "source", without)
+
+
+def fetch_without_last_fetched_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(request: FetchPartition) -> FetchPartition:
+        return replace(request, last_fetched_epoch=NO_EPOCH)
+
+    _wrap(monkeypatch, PartitionCursor, "request", without)
+
+
+def compare_no_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeaderEpochs, "truncations", lambda *_: {})
+
+
+def plan_without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(ends: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        return {partition: Position(end.offset) for partition, end in ends.items()}
+
+    _wrap(monkeypatch, OffsetResolver, "latest", without)
+
+
+def compare_by_offsets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Position, "kept_until", lambda _, epoch, end_offset: end_offset)
+
+
+def take_replayed_begins_from_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = checkpoint_offsets.ranges
+
+    def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+        return original(start, replace(end, start={**end.start, **start.positions}))
+
+    monkeypatch.setattr(offset_planner, "ranges", ranges)
+
+
+# --- leaders that were replaced ---------------------------------------------------------------------------------------
+
+
+def task_without_epoch_of_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(planned: list[OffsetRange]) -> list[OffsetRange]:
+        return [replace(each, leader_epoch=NO_EPOCH) for each in planned]
+
+    _wrap(monkeypatch, OffsetPlanner, "ranges", without)
+
+
+def task_with_epoch_of_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Position, "known_epoch", property(lambda position: position.leader_epoch))
+
+
+def plan_without_epochs_of_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SourceOffset, "topic_epochs", lambda _: {})
+
+
+def forget_epochs_of_unknown_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_epochs(state: CacheState, epochs: Any) -> None:
+        state.snapshot = state.snapshot.with_epochs(epochs)
+
+    monkeypatch.setattr(CacheState, "raise_epochs", raise_epochs)
+
+
+def trust_one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetadataSnapshot, "is_leader_confirmed", lambda *_: True)
+
+
+def refresh_from_last_responder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BrokerChoice, "turn", lambda _: None)
+
+
+def verify_with_last_responder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BrokerChoice, "avoid_last", lambda _: None)
+
+
+def doubt_no_broker_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = cache_state.SUSPECT_REASONS - {RefreshReason.ON_DEMAND}
+    monkeypatch.setattr(cache_state, "SUSPECT_REASONS", reasons)
+
+
+def accept_lower_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EpochRewind, "is_confirmed", lambda *_: True)
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def lose_without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_records, "LOSS_GRACE_MS", 0)
+
+
+def take_held_back_for_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OffsetPlanner, "_held_back", lambda *_: {})
+
+
+def show_aborted_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PartitionCursor.on_fetched
+
+    def on_fetched(cursor: PartitionCursor, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
+        return original(cursor, replace(fetched, aborted_transactions=()), response_is_empty)
+
+    monkeypatch.setattr(PartitionCursor, "on_fetched", on_fetched)
+
+
+def mix_topics_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def same_topics(subscription: Subscription, partitions: Any) -> Iterator[Mapping[str, UUID | None]]:
+        yield subscription._topic_ids(partitions)
+
+    monkeypatch.setattr(Subscription, "same_topics", same_topics)
+
+
+# --- waits ------------------------------------------------------------------------------------------------------------
+
+
+def look_at_the_clock_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = LeaderRequests.wake_up_at
+
+    def wake_up_at(requests: Any, waiting: Any, now: float) -> float:
+        later = requests._client.clock()
+        return original(requests, [each for each in waiting if each.not_before > later], now)
+
+    monkeypatch.setattr(LeaderRequests, "wake_up_at", wake_up_at)
+
+
+def wait_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refresh_after_failure(requests: Any, waiting: RetryPause, sent: SentRequest[Any], error: Exception) -> None:
+        waiting.wait_for_metadata_after(sent.generation)
+
+    monkeypatch.setattr(LeaderRequests, "refresh_after_failure", refresh_after_failure)
+
+
+def wait_for_two_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_ready(waiting: RetryPause, generation: int, now: float) -> bool:
+        return generation > waiting._stale_generation + 1 and now >= waiting.not_before
+
+    monkeypatch.setattr(RetryPause, "is_ready", is_ready)
+
+
+def stay_with_a_failed_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PartitionCursor.on_error
+
+    def on_error(cursor: PartitionCursor, code: int) -> Instruction:
+        asked, cursor.asked_follower = cursor.asked_follower, False
+        instruction = original(cursor, code)
+        cursor.asked_follower = asked
+        return instruction
+
+    monkeypatch.setattr(PartitionCursor, "on_error", on_error)
+
+
+def hint_without_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EventRecorder, "record_hint", lambda *_: None)
+
+
+MUTANTS: dict[Mutant, str] = {
+    compare_no_epochs: "missing without a report",
+    plan_without_epochs: "missing without a report",
+    take_replayed_begins_from_the_checkpoint: "missing without a report",
+    task_without_epoch_of_plan: "not lost|nothing was lost",
+    forget_epochs_of_unknown_topics: "not lost|nothing was lost",
+    lose_without_grace: "not lost|nothing was lost",
+    accept_lower_epochs: "not lost|nothing was lost",
+    verify_with_last_responder: "sees no new records",
+    show_aborted_records: "aborted",
+    wait_for_two_generations: "no progress|took",
+    hint_without_event: "its events",
+}
+"""What a history finds: a pattern."""
+RARE = {compare_no_epochs, verify_with_last_responder, take_replayed_begins_from_the_checkpoint}
+"""Found after more than a few seconds."""
