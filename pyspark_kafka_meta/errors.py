@@ -228,7 +228,8 @@ class TransactionTimeoutError(KafkaMetaError):
 
 
 class ChangedBatchError(KafkaMetaError):
-    """A decided batch of an exactly-once write is repeated with another number of rows. None of them is written."""
+    """A batch of an exactly-once write that counts as written is repeated, perhaps with other rows. None of them is
+    written."""
 
 
 class FencedError(KafkaMetaError):

@@ -125,6 +125,20 @@ class TransactionSpan(NamedTuple):
     records: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowDigest:
+    """How many rows there are, and the sum of their hashes modulo 2^64: the same in any order and distribution."""
+
+    rows: int = 0
+    hash: int = 0
+
+    def __add__(self, other: RowDigest) -> RowDigest:
+        return RowDigest(self.rows + other.rows, (self.hash + other.hash) % 2**64)
+
+
+NO_ROWS = RowDigest()
+
+
 class OpenTransaction(NamedTuple):
     """What a task attempt wrote in a transaction, which the driver ends."""
 

@@ -173,14 +173,15 @@ class TransactionOptions:
     txn_version: int | None = _transactions.number(
         "txnVersion",
         None,
-        "Number of a batch write within its series; a number up to the last one is not written again.",
+        "Number of a batch write within its series. A number up to the last one is not written again, and must have "
+        "the same rows.",
         high=INT64_MAX,
     )
     skip_changed_batches: bool = _transactions.choice(
         "onChangedBatch",
         {"fail": False, "skip": True},
-        "When a batch that is written already is repeated with another number of rows: fail, or skip the rows of the "
-        "repetition with a warning.",
+        "When a batch that counts as written is repeated with other rows, or with rows that cannot be compared any "
+        "more: fail, or skip the rows of the repetition with a warning.",
         section=Section.FAILURES,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
+from pyspark_kafka_meta.model import NO_ROWS, RowDigest
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
 from pyspark_kafka_meta.spark.typed_sink import columns_without_encoders, with_encoders
@@ -92,28 +93,32 @@ class TaskCommit(WriterCommitMessage):
     transaction, which needs them.
 
     Attributes:
-        records: number of rows.
+        records: number of rows that were written.
         partitions: with rows, by topic: bit n of the number stands for partition n.
         transaction: in which the rows wait for the driver's commit; None without `kafka.transactional.id` or rows.
         batch: of an exactly-once write.
-        skipped_rows: that the task did not write, because its batch was decided before.
+        rows: of an exactly-once write, also those that the task did not write because their batch was decided before.
     """
 
     records: int
     partitions: Mapping[str, int]
     transaction: OpenTransaction | None = None
     batch: BatchId | None = None
-    skipped_rows: int = 0
+    rows: RowDigest = NO_ROWS
 
     @classmethod
     def of(
-        cls, written: TaskOutput, transaction: OpenTransaction | None = None, batch: BatchId | None = None
+        cls,
+        written: TaskOutput,
+        transaction: OpenTransaction | None = None,
+        batch: BatchId | None = None,
+        rows: RowDigest = NO_ROWS,
     ) -> TaskCommit:
         partitions: defaultdict[str, int] = defaultdict(int)
         for topic, partition in written:
             partitions[topic] |= 1 << partition
         records = sum(each.records for ranges in written.values() for each in ranges)
-        return cls(records, dict(partitions), transaction, batch)
+        return cls(records, dict(partitions), transaction, batch, rows)
 
 
 @worker_memory("kafka.buffer.memory and spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -134,17 +139,19 @@ def write_task(
     from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
     from pyspark_kafka_meta.spark.client_pool import worker_clients
     from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
+    from pyspark_kafka_meta.write.row_digest import RowDigester
     from pyspark_kafka_meta.write.task_writer import TaskWriter
     from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 
     origin = task_origin(Role.WRITER)
     if plan is None and options.transaction.transactional_id is not None:
         raise KafkaMetaError(f"this task has no transaction: pyspark {pyspark.__version__} is not supported")
+    digester = RowDigester(columns)
     if plan is not None:
-        batch = batch or _micro_batch(origin)
+        batch, batches = batch or _micro_batch(origin), digester.passing(batches)
         if is_written(plan.decisions, batch):
-            skipped_rows = sum(rows.num_rows for rows in batches)  # Spark expects tasks to read their rows
-            return TaskCommit(0, {}, None, batch, skipped_rows)
+            deque(batches, maxlen=0)
+            return TaskCommit(0, {}, None, batch, digester.digest)
         require_owner(plan.decisions, batch)
     with worker_clients.client(options.client, options.metrics, origin) as client:
         transaction = None
@@ -156,7 +163,7 @@ def write_task(
             )
         written = TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches)
         opened = None if transaction is None else transaction.opened(written)
-        return TaskCommit.of(written, opened, batch)
+        return TaskCommit.of(written, opened, batch, digester.digest)
 
 
 def _micro_batch(origin: Origin) -> BatchId:
@@ -197,16 +204,16 @@ def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMes
     """Make the records of a batch visible, if it was written in transactions.
 
     Raises:
-        ChangedBatchError: it was decided before, with another number of rows, and onChangedBatch is fail.
+        ChangedBatchError: see `commit_protocol.commit`; unless onChangedBatch is skip.
     """
     if options.transaction.transactional_id is None:
         return
     transactions = _transactions(messages)
     commits = [message for message in messages if isinstance(message, TaskCommit)]
     batch = next((commit.batch for commit in commits if commit.batch is not None), None)
-    rows = sum(commit.records + commit.skipped_rows for commit in commits)
+    rows = sum((commit.rows for commit in commits), NO_ROWS)
     # The first micro-batch of a query takes over the sink, also without rows.
-    if batch is not None and (rows or (batch.is_stream and batch.version == 0)):
+    if batch is not None and (rows.rows or (batch.is_stream and batch.version == 0)):
         try:
             with batch_committer(options, batch) as committer:
                 committer.commit(batch, transactions, int(time.time() * 1000), rows)

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as Partition
 from pyspark_kafka_meta.errors import ChangedBatchError, ConnectError, DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, RowDigest, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.exactly_once import decision_records
@@ -281,14 +281,17 @@ def test_decided_records_whose_transaction_was_aborted_are_copied(sink: Sink) ->
     assert sink.visible() == rows(0, tasks=2)
 
 
-def test_repeated_batch_succeeds_with_the_same_number_of_rows_alone(sink: Sink) -> None:
+def test_repeated_batch_succeeds_with_the_same_rows_alone(sink: Sink) -> None:
     committer = sink.committer()
     plan = committer.plan()
-    committer.commit(micro_batch(0), [sink.write(plan, 0), sink.write(plan, 0, task=1)], 0, 6)
-    sink.committer().commit(micro_batch(0), [], 0, 6)
-    sink.committer().commit(micro_batch(0), [sink.write(plan, 0, task=task) for task in range(2)], 0, 6)
-    with pytest.raises(ChangedBatchError, match="its number of rows, 6 then, is 3 now"):
-        sink.committer().commit(micro_batch(0), [sink.write(plan, 0)], 0, 3)
+    committer.commit(micro_batch(0), [sink.write(plan, 0), sink.write(plan, 0, task=1)], 0, RowDigest(6, 1))
+    sink.committer().commit(micro_batch(0), [], 0, RowDigest(6, 1))
+    again = [sink.write(plan, 0, task=task) for task in range(2)]
+    sink.committer().commit(micro_batch(0), again, 0, RowDigest(6, 1))
+    with pytest.raises(ChangedBatchError, match=r"written before with other rows \(6 then, 6 now\)"):
+        sink.committer().commit(micro_batch(0), [], 0, RowDigest(6, 2))
+    with pytest.raises(ChangedBatchError, match=r"written before with other rows \(6 then, 3 now\)"):
+        sink.committer().commit(micro_batch(0), [sink.write(plan, 0)], 0, RowDigest(3, 1))
     assert sink.visible() == rows(0, tasks=2)
     assert sink.open_transactions() == []
 

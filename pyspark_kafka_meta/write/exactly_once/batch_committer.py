@@ -16,7 +16,7 @@ from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TRANSACTION_TIMEOUT
-from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.model import OpenTransaction, RowDigest
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, commit, recover
 from pyspark_kafka_meta.write.exactly_once.decision import (
@@ -80,7 +80,7 @@ class BatchCommitter:
         return self._carry_out(lambda: recover(known, guessed, planned), EventKind.TRANSACTIONS_RECOVERED)
 
     def commit(
-        self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None
+        self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: RowDigest | None = None
     ) -> None:
         """Make a batch visible; see `commit_protocol.commit`. Keeps the lead for the next micro-batch; the plan of the
         next batch write would take it over."""

@@ -73,8 +73,17 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from pyspark_kafka_meta.errors import ChangedBatchError, FencedError
-from pyspark_kafka_meta.model import OpenTransaction
-from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision, Decisions, is_written
+from pyspark_kafka_meta.model import OpenTransaction, RowDigest
+from pyspark_kafka_meta.write.exactly_once.decision import (
+    BATCH,
+    MAX_EARLIER,
+    STREAM,
+    BatchId,
+    Decision,
+    Decisions,
+    Versions,
+    is_written,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +207,7 @@ def commit(
     transactions: Sequence[OpenTransaction],
     now_ms: int,
     known: Sequence[str] = (),
-    rows: int | None = None,
+    rows: RowDigest | None = None,
 ) -> Protocol[None]:
     """Make the rows of a batch visible, unless an earlier run has decided it: then `transactions` are aborted.
 
@@ -206,10 +215,10 @@ def commit(
         transactions: of the task attempts that Spark chose.
         now_ms: ms since 1970 UTC.
         known: as in `recover`.
-        rows: number of rows of the batch, also if tasks did not write them because it was decided. None to accept any.
+        rows: of the batch, also if tasks did not write them because it was decided. None to accept any.
 
     Raises:
-        ChangedBatchError: an earlier run has decided it, with another number of rows.
+        ChangedBatchError: it counts as written, with other rows, or with rows that are not known any more.
         FencedError: another query has taken over the transactional id, or other drivers keep doing so.
         DataLossError, ConnectError: as `recover`.
     """
@@ -222,8 +231,9 @@ def commit(
             _require_same_rows(decisions[batch.series], batch, rows)
             return
         require_owner(decisions, batch)
-        former = _former_owners(decisions, batch)
-        decision = Decision(batch, tuple(transactions), now_ms, former_owners=former)
+        last = decisions.get(batch.series)
+        former = _former_owners(last, batch)
+        decision = Decision(batch, tuple(transactions), now_ms, False, former, rows, _earlier(last))
         written = yield WriteDecision(decision)
         if written and (yield from _settle(decision)):
             yield AbortOpen(tuple(known))
@@ -249,22 +259,36 @@ def require_owner(decisions: Decisions, batch: BatchId) -> None:
         )
 
 
-def _require_same_rows(decided: Decision, batch: BatchId, rows: int | None) -> None:
-    """Raises ChangedBatchError if a batch that was decided before has another number of rows now: Spark has planned it
-    anew, from a checkpoint that is older than the batch, and its new rows would not be written. Only the number can be
-    compared: in a repetition, other tasks may have the rows, and rows without a key may be in other partitions."""
-    if decided.batch == batch and rows and decided.rows not in (None, rows):
-        raise ChangedBatchError(
-            f"{batch} was written before, and its number of rows, {decided.rows} then, is {rows} now: none of them is "
-            "written again. Was an old checkpoint restored? Start with the newest checkpoint. Without it, use a new "
-            "kafka.transactional.id, and the batch is written again, also its rows that are visible. If the rows "
-            "differ only because the query is not deterministic, set the option onChangedBatch to skip"
-        )
+def _require_same_rows(last: Decision, batch: BatchId, rows: RowDigest | None) -> None:
+    """Raises ChangedBatchError if a batch that counts as written may have had other rows, as far as `last` knows: Spark
+    has planned it anew, from a checkpoint that is older than the batch, and its new rows would not be written."""
+    decided = dict(last.versions).get(batch.version)
+    if batch.series == BATCH or rows is None or rows.rows == 0 or rows == decided:
+        return
+    if decided is None:
+        what = f"counts as written, because {last.batch} is, and nobody knows any more which rows it had"
+    else:
+        what = f"was written before with other rows ({decided.rows} then, {rows.rows} now)"
+    raise ChangedBatchError(
+        f"{batch} {what}: none of its rows is written. Was an old checkpoint restored? Start with the newest "
+        "checkpoint. Without it, use a new kafka.transactional.id, and the batch is written, also its rows that are "
+        "visible. If no row is missing, because the query makes other rows of the same input (random values, the "
+        "current time, a joined table that has changed), set the option onChangedBatch to skip"
+    )
 
 
-def _former_owners(decisions: Decisions, batch: BatchId) -> tuple[str, ...]:
-    """The owners whose batches were decided in this series before the batches of this owner (race 8)."""
-    last = decisions.get(batch.series)
+def _earlier(last: Decision | None) -> Versions:
+    """The versions that the next decision of the series of `last` knows. Streams and batch writes without txnAppId
+    repeat none of them."""
+    return () if last is None or last.batch.series in (STREAM, BATCH) else last.versions[-MAX_EARLIER:]
+
+
+def _former_owners(last: Decision | None, batch: BatchId) -> tuple[str, ...]:
+    """The owners whose batches were decided in this series before the batches of this owner (race 8).
+
+    Args:
+        last: of the series.
+    """
     if last is None:
         return ()
     if last.batch.owner == batch.owner:

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, RowDigest, TransactionVersion
 
 STREAM = "stream"
 """The series of micro-batches."""
 BATCH = "batch"
 """The series of batch writes without txnAppId."""
+MAX_EARLIER = 100
+"""Versions of a txnAppId before the last one, whose rows a decision keeps: as many as Spark's checkpoint keeps batches
+(spark.sql.streaming.minBatchesToRetain)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,10 @@ class BatchId:
         return f"micro-batch {self.version} of query {self.owner}" if self.is_stream else f"version {self.version}"
 
 
+Versions: TypeAlias = tuple[tuple[int, RowDigest | None], ...]
+"""Versions of a series in their order, with their rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A decided batch.
@@ -53,7 +60,8 @@ class Decision:
         time_ms: of the decision, ms since 1970 UTC.
         former_owners: queries, or batch writes without txnAppId, that were decided in this series before, the latest
             last.
-        row_count: number of rows, once transactions are left out. None before, and if an earlier release settled it.
+        rows: of the batch; None if its driver did not say.
+        earlier: the last versions before, in the series of a txnAppId.
     """
 
     batch: BatchId
@@ -61,19 +69,18 @@ class Decision:
     time_ms: int
     is_settled: bool = False
     former_owners: tuple[str, ...] = ()
-    row_count: int | None = None
+    rows: RowDigest | None = None
+    earlier: Versions = ()
 
     @property
-    def rows(self) -> int | None:
-        """Number of rows of the batch; None if it is not known any more."""
-        if self.is_settled or self.row_count is not None:
-            return self.row_count
-        return sum(each.rows for each in self.transactions)
+    def versions(self) -> Versions:
+        """Those before and the batch's own."""
+        return (*self.earlier, (self.batch.version, self.rows))
 
     def settled(self, left: tuple[OpenTransaction, ...] = ()) -> Decision:
         """The decision once nothing is left to do but to copy the records of `left`: without the other transactions,
         which nobody needs any more."""
-        return replace(self, transactions=left, is_settled=not left, row_count=self.rows)
+        return replace(self, transactions=left, is_settled=not left)
 
 
 Decisions: TypeAlias = Mapping[str, Decision]
@@ -81,8 +88,8 @@ Decisions: TypeAlias = Mapping[str, Decision]
 
 
 def is_written(decisions: Decisions, batch: BatchId) -> bool:
-    """Whether the batch was decided before: its rows must not be written again. As in Delta, txnVersion is that of a
-    series of writes: all versions up to the last count as written."""
+    """Whether the batch was decided before: its rows must not be written again. txnVersion is that of a series of
+    writes: all versions up to the last count as written, as in Delta Lake."""
     last = decisions.get(batch.series)
     if last is None:
         return False

@@ -28,10 +28,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import astuple
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, RowDigest, TransactionSpan
 from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision
 
 FORMAT, PARTS_FORMAT = 1, 2
@@ -124,8 +125,20 @@ def joined(key: RecordKey, values: Mapping[RecordKey, bytes]) -> Decision | None
         for transactional_id, producer, written in fields["transactions"]
     )
     batch = BatchId(key.series, fields["owner"], fields["version"])
-    former_owners, row_count = tuple(fields["former_owners"]), fields.get("row_count")  # later than format 1
-    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"], former_owners, row_count)
+    former_owners, earlier = tuple(fields["former_owners"]), fields["earlier"]
+    return Decision(
+        batch,
+        transactions,
+        fields["time_ms"],
+        fields["is_settled"],
+        former_owners,
+        _rows(fields["rows"]),
+        tuple((version, _rows(rows)) for version, rows in earlier),
+    )
+
+
+def _rows(fields: list[int] | None) -> RowDigest | None:
+    return None if fields is None else RowDigest(*fields)
 
 
 def _to_json(decision: Decision) -> bytes:
@@ -137,8 +150,9 @@ def _to_json(decision: Decision) -> bytes:
             "version": batch.version,
             "time_ms": decision.time_ms,
             "is_settled": decision.is_settled,
-            "row_count": decision.row_count,
             "former_owners": decision.former_owners,
+            "rows": decision.rows and astuple(decision.rows),
+            "earlier": [(version, rows and astuple(rows)) for version, rows in decision.earlier],
             "transactions": decision.transactions,
         }
     ).encode()

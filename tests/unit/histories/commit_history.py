@@ -3,14 +3,17 @@
 Spark's driver, its task attempts, and whoever disturbs them are processes in virtual time (`processes.py`), each with a
 client of its own. They run the commit protocol, `BatchCommitter` and `TaskWriter` as `spark/batch_writer.py` does,
 over one cluster in memory. Spark repeats a batch until it is committed, and perhaps once more. It plans in one Python
-process and commits in another, and takes any that is idle: each may have missed what others have done since. In the end
-all brokers are healthy, whoever still writes ends, and one driver recovers.
+process and commits in another, and takes any that is idle: each may have missed what others have done since. If
+somebody restores a checkpoint from before the last batches, Spark repeats them, with the same rows or planned anew,
+until an error tells to use the newest checkpoint. In the end all brokers are healthy, whoever still writes ends, and
+one driver recovers.
 
 | drawn | from |
 |---|---|
 | cluster | brokers, partitions, latencies, delays of markers, transactions V1 or V2, with ListTransactions or without |
 | epochs | of new producer ids: the first, or one of the last |
 | batches | micro-batches of a query and perhaps its successor, or batch writes with and without txnAppId |
+| checkpoints | whether and when an older one is restored, of any age, and which rows its batches have |
 | tasks | their number, new at each run of a batch; sizes of rows and batches; speculation, repeated stages, zombies |
 | drivers | whether a failed batch is aborted, whether Python processes are kept between calls, queries and drivers |
 | faults | a few kinds of `Faults` and `CommitFaults`, from ten a second to one in 3 s, for up to 60 s |
@@ -18,6 +21,8 @@ all brokers are healthy, whoever still writes ends, and one driver recovers.
 | invariant | meaning |
 |---|---|
 | exactly once | rows of a committed batch are visible once; of a batch in doubt, which nobody repeats, all or none |
+| no silent loss | a repeated batch with other rows than those that are visible fails |
+| no false alarm | a repeated batch with the same rows does not, unless it is too old, or of a stream |
 | in order | visible rows of a key are in the order of their numbers |
 | ended | no transaction is open after the last recovery, and readers wait at no partition |
 | alive | all batches are committed within minutes once all brokers are healthy |
@@ -27,23 +32,27 @@ all brokers are healthy, whoever still writes ends, and one driver recovers.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
+from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.model import NO_ROWS, OpenTransaction, RowDigest, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.write.exactly_once import commit_protocol
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.row_digest import RowDigester
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer
 from tests.unit.fake_cluster import FakeCluster
@@ -60,6 +69,11 @@ ENDS_WITHIN_S = 600.0
 """A frozen process, and some requests that wait for default.api.timeout.ms."""
 POLL_S = 0.05
 MAX_ATTEMPTS = 4
+MAX_RESTORES = 3
+KNOWN_VERSIONS = 2
+"""Before the last one, of each txnAppId: fewer than otherwise, so that some are too old."""
+NEW_ROW = 500
+"""The first row of a batch that was planned anew."""
 MAX_DRIVERS, MAX_TASKS = 3, 6
 """At a time, with those of faults."""
 INTERRUPTS_S = (0.05, 0.5, 3.0)
@@ -90,6 +104,13 @@ def _unlocked(kind: type) -> Iterator[None]:
         yield
 
 
+class TaskResult(NamedTuple):
+    """What a task attempt reports."""
+
+    transaction: OpenTransaction | None
+    rows: RowDigest
+
+
 class TaskFailedError(Exception):
     """All attempts of a task have failed: so does the batch."""
 
@@ -100,6 +121,7 @@ class Attempt:
 
     plan: TransactionPlan
     batch: BatchId
+    rows: range  # of the batch
     number: int  # of the batch
     task: int
     tasks: int
@@ -115,11 +137,12 @@ class CommitHistory:
     Attributes:
         rows: how many each batch has. Row i of a batch has the key i modulo `keys`.
         committed: whether each batch ended with a commit, in order; the other batches may be visible or not.
-        violations: of "alive" and "typed"; `commit_checks` has the others.
+        violations: of "alive", "typed" and restored checkpoints; `commit_checks` has the others.
     """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
+        self._restores = random.Random(seed)  # draws of their own: the others are the same without restores
         self.clock = ProcessClock(self._rng())
         self.cluster = FakeCluster(self.rng.choice([1, 3, 3]))
         markers_s = self.rng.choice(MARKERS_S)
@@ -147,6 +170,10 @@ class CommitHistory:
         self.keys = self.rng.choice([1, 3, 7])
         self.committed: list[bool] = []
         self._begun: set[int] = set()  # batches that nobody may repeat
+        self._restores_checkpoints = self._restores.choice([0.0, 0.3]) if all(self.batches) else 0.0
+        self._restored = 0
+        self._newest: list[bool] | None = None  # `committed` of the newest checkpoint, while an older one is in use
+        self._planned_anew: dict[int, range] = {}  # rows of batches that have other rows than before
         self._attempts: list[Attempt] = []
         self._idle: list[KafkaClient] = []  # of Python workers
         self._planners: list[BatchCommitter] = []  # idle, beside a driver
@@ -178,6 +205,8 @@ class CommitHistory:
         count = self.rng.choice([2, 3, 3, 4, 5, 8])
         if self.rng.random() < 0.3:
             apps = [self.rng.choice(["a", "b", None]) for _ in range(count)]
+            if self._restores.random() < 0.7:
+                apps = [app or "a" for app in apps]
             return [BatchId.of_app(app, number) if app else None for number, app in enumerate(apps)]
         first_of_successor = self.rng.choice([count, count, self.rng.randint(1, count)])
         of_query = [BatchId(STREAM, "query", number) for number in range(first_of_successor)]
@@ -188,7 +217,7 @@ class CommitHistory:
         return all(batch is not None and batch.is_stream for batch in self.batches)
 
     def run(self) -> CommitHistory:
-        with _unlocked(BatchCommitter):
+        with _unlocked(BatchCommitter), patch.object(commit_protocol, "MAX_EARLIER", KNOWN_VERSIONS):
             try:
                 self._start_driver()
                 self.clock.run()
@@ -228,18 +257,20 @@ class CommitHistory:
         while not self.has_written:
             number = len(self.committed)
             batch = self.batches[number] or BatchId(BATCH, f"write {self.rng.random()}", 0)
+            rows = self._planned_anew.get(number, range(self.rows[number]))
             may_begin = self.batches[number] is not None or number not in self._begun
             self._begun.add(number)
             try:
                 if may_begin:
-                    self._write_batch(batch, number)
+                    self._write_batch(batch, number, rows)
                 is_committed = may_begin
             except (KafkaMetaError, TaskFailedError) as error:
                 self._note_error(f"{batch} failed", error)
+                if self._has_refused_checkpoint(number, rows, error):
+                    continue
                 if isinstance(error, FencedError) and self._has_other_drivers:
                     return  # as the error advises, one of the queries is stopped
-                if self.rng.random() < 0.5:
-                    self.clock.sleep(self.rng.choice(RESTART_S))
+                self._wait_to_repeat()
                 if self.batches[number] is not None:
                     continue
                 is_committed = False
@@ -250,23 +281,70 @@ class CommitHistory:
             if self.batches[number] is not None and self.rng.random() < self._repeats_committed:
                 self.faults.note(f"{batch} is committed, and fails nevertheless")
                 continue
-            self.committed.append(is_committed)
-            self.faults.note(f"{batch} {'is committed' if is_committed else 'is in doubt'}")
+            self._log_commit(batch, number, rows, is_committed)
+
+    def _wait_to_repeat(self) -> None:
+        if self.rng.random() < 0.5:
+            self.clock.sleep(self.rng.choice(RESTART_S))
+
+    def _log_commit(self, batch: BatchId, number: int, rows: range, is_committed: bool) -> None:
+        """Add the batch to the commit log of the checkpoint."""
+        if rows != range(self.rows[number]):
+            self.violations.append(f"batch {number} counts as written with other rows")
+        self.committed.append(is_committed)
+        self.faults.note(f"{batch} {'is committed' if is_committed else 'is in doubt'}")
+        if self._newest is not None and len(self.committed) == len(self._newest):
+            self._use_newest_checkpoint()  # which has the same batches
+        self._restore_checkpoint()
+
+    def _restore_checkpoint(self) -> None:
+        """Perhaps forget the last batches; Spark plans some of them anew."""
+        draw = self._restores
+        if self._newest is not None or self._restored == MAX_RESTORES or draw.random() >= self._restores_checkpoints:
+            return
+        self._restored += 1
+        self._newest, first = list(self.committed), draw.randrange(len(self.committed))
+        del self.committed[first:]
+        for number in range(first, len(self._newest)):
+            rows = self.rows[number]
+            others = [range(NEW_ROW, NEW_ROW + rows), range(rows + 1), range(1, rows + 1)]
+            if draw.random() < 0.5:
+                self._planned_anew[number] = draw.choice(others)
+        self.faults.note(f"restore the checkpoint of batch {first}; other rows: {self._planned_anew}")
+
+    def _use_newest_checkpoint(self) -> None:
+        assert self._newest is not None
+        self.committed, self._newest = self._newest, None
+        self._planned_anew.clear()
+
+    def _has_refused_checkpoint(self, number: int, rows: range, error: Exception) -> bool:
+        """Whether this error made somebody use the newest checkpoint instead of an older one."""
+        batch, newest = self.batches[number], self._newest or self.committed
+        if isinstance(error, ChangedBatchError) and rows == range(self.rows[number]) and batch is not None:
+            later = [each for each in self.batches[number + 1 : len(newest)] if each and each.series == batch.series]
+            if len(later) < KNOWN_VERSIONS:
+                self.violations.append(f"batch {number} is refused with the same rows")
+        if self._newest is None or not isinstance(error, (ChangedBatchError, FencedError, TaskFailedError)):
+            return False
+        self._use_newest_checkpoint()
+        return True
 
     @property
     def _has_other_drivers(self) -> bool:
         return len(self._more_faults.processes("driver")) > 1
 
-    def _write_batch(self, batch: BatchId, number: int) -> None:
+    def _write_batch(self, batch: BatchId, number: int, rows: range) -> None:
         tasks = self.rng.randint(1, 3)
         try:
             with self._process(self._planners) as planner:
                 plan = planner.plan(batch.series)
-            transactions = self._run_tasks(plan, batch, number, tasks)
+            results = self._run_tasks(plan, batch, rows, number, tasks)
+            transactions = [each.transaction for each in results if each.transaction is not None]
+            digest = sum((each.rows for each in results), NO_ROWS)
             self.faults.note(f"commit {batch} {[each.transactional_id for each in transactions]}")
             self._interrupt()
             with self._process(self._committers) as committer:
-                committer.commit(batch, transactions, int(self.clock.now * 1000), self.rows[number])
+                committer.commit(batch, transactions, int(self.clock.now * 1000), digest)
         except (KafkaMetaError, TaskFailedError) as error:
             self._note_error(f"{batch} is aborted", error)
             if self.rng.random() < 0.7:
@@ -319,11 +397,13 @@ class CommitHistory:
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def _run_tasks(self, plan: TransactionPlan, batch: BatchId, number: int, tasks: int) -> list[OpenTransaction]:
-        """The transactions of the attempts that Spark chooses."""
+    def _run_tasks(
+        self, plan: TransactionPlan, batch: BatchId, rows: range, number: int, tasks: int
+    ) -> list[TaskResult]:
+        """Of the attempts that Spark chooses."""
         running: dict[int, list[Process]] = {task: [] for task in range(tasks)}
         begun = dict.fromkeys(range(tasks), 0)
-        results: dict[int, OpenTransaction | None] = {}
+        results: dict[int, TaskResult] = {}
         repeats_stage = self.rng.random() < self._repeats_stage
         while len(results) < tasks:
             for task in running.keys() - results.keys():
@@ -337,14 +417,16 @@ class CommitHistory:
                     self._give_up([process for processes in running.values() for process in processes])
                     raise TaskFailedError(f"task {task} has failed {MAX_ATTEMPTS} times")
                 elif is_idle or (begun[task] < MAX_ATTEMPTS and self.rng.random() < self._speculates):
-                    running[task].append(self._start_attempt(Attempt(plan, batch, number, task, tasks, begun[task])))
+                    running[task].append(
+                        self._start_attempt(Attempt(plan, batch, rows, number, task, tasks, begun[task]))
+                    )
                     begun[task] += 1
             if repeats_stage and len(results) == tasks:  # the output of a stage before was lost: attempts count from 0
                 repeats_stage, again = False, self.rng.randrange(tasks)
                 del results[again]
                 running[again], begun[again] = [], 0
             self.clock.sleep(POLL_S)
-        return [results[task] for task in range(tasks) if results[task] is not None]  # type: ignore[misc]
+        return [results[task] for task in range(tasks)]
 
     def _give_up(self, processes: list[Process]) -> None:
         """Spark kills attempts that it does not need any more, and does not wait for their end."""
@@ -356,11 +438,13 @@ class CommitHistory:
         self._attempts.append(attempt)
         return self.clock.start(f"task {len(self.clock.processes)} ({attempt})", lambda: self._write(attempt))
 
-    def _write(self, attempt: Attempt) -> OpenTransaction | None:
+    def _write(self, attempt: Attempt) -> TaskResult:
         """As `write_task`."""
-        plan = attempt.plan
+        plan, digester = attempt.plan, RowDigester(COLUMNS)
+        batches = digester.passing(self._rows_of(attempt))
         if is_written(plan.decisions, attempt.batch):
-            return None
+            deque(batches, maxlen=0)
+            return TaskResult(None, digester.digest)
         require_owner(plan.decisions, attempt.batch)
         client = self._idle.pop() if self._idle else self._client()
         transactional_id, producer = plan.task_id(attempt.task, attempt.attempt), self.options.producer
@@ -368,13 +452,13 @@ class CommitHistory:
             client, transactional_id, plan.timeout_ms, plan.version, producer.max_block_ms
         )
         writer = TaskWriter(client, producer, COLUMNS, "t", transaction, rng=self._rng())
-        written = writer.write(self._rows_of(attempt))
+        written = writer.write(batches)
         self._idle.append(client)
-        return transaction.opened(written)
+        return TaskResult(transaction.opened(written), digester.digest)
 
     def _rows_of(self, attempt: Attempt) -> Iterator[pa.RecordBatch]:
         """The rows whose keys the task has."""
-        numbers = [row for row in range(self.rows[attempt.number]) if row % self.keys % attempt.tasks == attempt.task]
+        numbers = [row for row in attempt.rows if row % self.keys % attempt.tasks == attempt.task]
         partitions = len(self.cluster.topics["t"].partitions)
         while numbers:
             size = self.rng.choice([1, 3, 20])

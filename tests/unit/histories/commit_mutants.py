@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 
+from pyspark_kafka_meta.model import RowDigest
+from pyspark_kafka_meta.write import row_digest
 from pyspark_kafka_meta.write.exactly_once import (
     commit_protocol,
     decision_records,
@@ -22,6 +25,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     Step,
     WriteDecision,
 )
+from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 
@@ -112,6 +116,38 @@ def abort_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate(monkeypatch, lambda run, runner, step: None if isinstance(step, AbortOpen) else run(runner, step))
 
 
+def compare_the_last_version_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    require = commit_protocol._require_same_rows
+
+    def require_of_last(last: Decision, batch: BatchId, rows: RowDigest | None) -> None:
+        require(last, batch, rows if batch == last.batch else None)
+
+    monkeypatch.setattr(commit_protocol, "_require_same_rows", require_of_last)
+
+
+def take_unknown_rows_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    require = commit_protocol._require_same_rows
+
+    def require_of_known(last: Decision, batch: BatchId, rows: RowDigest | None) -> None:
+        require(last, batch, rows if batch.version in dict(last.versions) else None)
+
+    monkeypatch.setattr(commit_protocol, "_require_same_rows", require_of_known)
+
+
+def compare_the_number_of_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_digest, "_row_hashes", lambda _, rows: np.zeros(rows, np.uint64))
+
+
+def hash_rows_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        RowDigest, "__add__", lambda first, second: RowDigest(first.rows + second.rows, hash((first, second)))
+    )
+
+
+def forget_earlier_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_protocol, "_earlier", lambda _: ())
+
+
 MUTANTS: dict[Mutant, str] = {
     trust_a_stale_end: "2] times",
     fence_too_late: "2] times",
@@ -125,6 +161,11 @@ MUTANTS: dict[Mutant, str] = {
     take_aborted_decisions: "0] times",
     take_aborts_for_commits: "0] times",
     abort_nothing: "transactions are open",
+    compare_the_last_version_alone: "counts as written with other rows",
+    take_unknown_rows_for_the_same: "counts as written with other rows",
+    compare_the_number_of_rows_alone: "counts as written with other rows",
+    hash_rows_in_their_order: "is refused with the same rows",
+    forget_earlier_versions: "is refused with the same rows",
 }
 """What a history finds."""
 RARE = {

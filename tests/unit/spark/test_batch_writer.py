@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, RowDigest, TransactionSpan, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark import batch_writer
 from pyspark_kafka_meta.spark.batch_writer import TaskCommit
@@ -26,7 +26,7 @@ TRANSACTION = OpenTransaction("orders/0/0", ProducerIdAndEpoch(7, 1), (Transacti
 class Committer:
     def __init__(self) -> None:
         self.committed: list[tuple[BatchId, Sequence[OpenTransaction]]] = []
-        self.rows: list[int | None] = []
+        self.rows: list[RowDigest | None] = []
         self.error: Exception | None = None
         self.aborted: list[tuple[int, Sequence[OpenTransaction], bool]] = []
         owners = [BatchId(STREAM, "query", 4), *(BatchId.of_app(f"app-{number}", 1) for number in range(50))]
@@ -36,7 +36,7 @@ class Committer:
         return TransactionPlan("orders", 60_000, TransactionVersion.V2, self.decided)
 
     def commit(
-        self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None
+        self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: RowDigest | None = None
     ) -> None:
         self.committed.append((batch, transactions))
         self.rows.append(rows)
@@ -65,7 +65,7 @@ def micro_batch(version: int) -> BatchId:
 
 def test_transactions_of_all_tasks_with_rows_are_committed(committer: Committer) -> None:
     batch = micro_batch(4)
-    messages = [TaskCommit(3, {"t": 1}, TRANSACTION, batch), TaskCommit(0, {}, None, batch)]
+    messages = [TaskCommit(3, {"t": 1}, TRANSACTION, batch, RowDigest(3, 7)), TaskCommit(0, {}, None, batch)]
     batch_writer.commit_transactions(OPTIONS, messages)
     assert committer.committed == [(batch, [TRANSACTION])]
 
@@ -91,12 +91,12 @@ def test_a_batch_without_transactions_needs_no_commit(committer: Committer) -> N
 
 def skipped(*rows: int) -> list[TaskCommit]:
     """The messages of the tasks of a decided batch, which have read so many rows."""
-    return [TaskCommit(0, {}, None, micro_batch(4), number) for number in rows]
+    return [TaskCommit(0, {}, None, micro_batch(4), RowDigest(number, 2**63 * number)) for number in rows]
 
 
 def test_rows_that_tasks_did_not_write_are_compared_with_those_of_the_decision(committer: Committer) -> None:
     batch_writer.commit_transactions(OPTIONS, skipped(3, 0, 4))
-    assert (committer.committed, committer.rows) == ([(micro_batch(4), [])], [7])
+    assert (committer.committed, committer.rows) == ([(micro_batch(4), [])], [RowDigest(7, 2**63)])
     batch_writer.commit_transactions(OPTIONS, skipped(0, 0))
     assert len(committer.committed) == 1, "no row could be lost"
 
@@ -113,14 +113,17 @@ def test_changed_batch_fails_or_is_skipped_with_a_warning(
     assert caplog.messages == ["3 rows, not 2; continuing because onChangedBatch is skip"]
 
 
-def test_task_of_a_decided_batch_counts_the_rows_that_it_does_not_write(
+def test_task_of_a_decided_batch_reports_the_rows_that_it_does_not_write(
     committer: Committer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark_kafka_meta.events.origin.task_origin", lambda role: None)
     columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
     rows = [pa.record_batch({"value": [b"1"] * number}) for number in (3, 4)]
     commit = batch_writer.write_task(OPTIONS, columns, iter(rows), committer.plan(STREAM), micro_batch(4))
-    assert commit == TaskCommit(0, {}, None, micro_batch(4), skipped_rows=7)
+    assert (commit.records, commit.transaction, commit.batch) == (0, None, micro_batch(4))
+    assert commit.rows.rows == 7
+    one_batch = iter([pa.record_batch({"value": [b"1"] * 7})])
+    assert batch_writer.write_task(OPTIONS, columns, one_batch, committer.plan(STREAM), micro_batch(4)) == commit
 
 
 @pytest.mark.parametrize(("others", "all_ended"), [([None], False), ([TaskCommit(0, {})], True)])

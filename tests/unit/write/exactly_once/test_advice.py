@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import (
     BrokerError,
+    ChangedBatchError,
     DataLossError,
     FencedError,
     KafkaMetaError,
@@ -19,7 +20,7 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
 )
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
-from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, RowDigest, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write import task_writer
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
@@ -109,6 +110,16 @@ class Query:
 
     def rows(self, *batches: int) -> Counter[int]:
         return Counter(self.first_row + 100 * batch + row for batch in batches for row in range(ROWS))
+
+
+class ForeachBatch(Query):
+    """A query in whose foreachBatch each batch is a version of a txnAppId."""
+
+    def _write(self, commit: Callable[..., None]) -> None:
+        batch, committer = BatchId.of_app(self.name, self.committed), self.committer()
+        plan = committer.plan(batch.series)
+        tasks = [] if is_written(plan.decisions, batch) else range(ROWS // self.rows_of_task)
+        commit(committer, batch, [self._task(plan, task) for task in tasks], 1, RowDigest(ROWS, self.first_row))
 
 
 @pytest.fixture
@@ -216,6 +227,35 @@ def test_new_checkpoint_with_a_new_id_writes_what_it_reads_again_as_the_text_say
     query.options["kafka.transactional.id"] = OTHER_ID
     query.start(4)
     assert found(scene) == query.rows(0, 0, 1, 1, 2, 2, 3)
+
+
+@pytest.mark.parametrize("version", [0, 2, 3])
+def test_foreach_batch_goes_on_with_the_newest_checkpoint_where_an_older_one_was_refused(
+    version: int, scene: CommitScene
+) -> None:
+    query = ForeachBatch(scene)
+    query.start(4)
+    query.committed, query.first_row = version, 50  # planned anew
+    assert "Start with the newest checkpoint" in text_of(ChangedBatchError, query.start)
+
+    query.committed, query.first_row = 4, 0
+    query.start()
+    assert found(scene) == query.rows(0, 1, 2, 3, 4)
+
+
+def test_foreach_batch_with_a_new_id_writes_the_batches_of_the_older_checkpoint_as_the_text_says(
+    scene: CommitScene,
+) -> None:
+    query = ForeachBatch(scene)
+    query.start(4)
+    visible_before = query.rows(0, 1, 2, 3)
+    query.committed, query.first_row = 2, 50
+    text = text_of(ChangedBatchError, query.start)
+    assert "use a new kafka.transactional.id, and the batch is written, also its rows that are visible" in text
+
+    query.options["kafka.transactional.id"] = OTHER_ID
+    query.start(2)
+    assert found(scene) == visible_before + query.rows(2, 3)
 
 
 # --- the decisions topic ----------------------------------------------------------------------------------------------

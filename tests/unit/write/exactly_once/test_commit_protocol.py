@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan
+from pyspark_kafka_meta.model import NO_ROWS, OpenTransaction, ProducerIdAndEpoch, RowDigest, TransactionSpan
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     MAX_TAKEOVERS,
     AbortOpen,
@@ -25,7 +26,15 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     recover,
     require_owner,
 )
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision, Decisions, is_written
+from pyspark_kafka_meta.write.exactly_once.decision import (
+    BATCH,
+    MAX_EARLIER,
+    STREAM,
+    BatchId,
+    Decision,
+    Decisions,
+    is_written,
+)
 
 NOW_MS = 1_764_000_000_000
 QUERY, OTHER_QUERY = "5f1c", "a20e"
@@ -237,19 +246,39 @@ def test_drivers_that_are_fenced_each_time_before_they_settle_end_with_the_same_
 # --- a decided batch that is repeated -------------------------------------------------------------------------------
 
 
+ROWS, OTHER_ROWS, MORE_ROWS = RowDigest(10, 1), RowDigest(10, 2), RowDigest(11, 1)
+
+
+def versions_up_to(last: int) -> Decisions:
+    """Of an app that has written all versions but 3, each with as many rows as its number, and one more."""
+    decisions: Decisions = {}
+    for version in (number for number in range(last + 1) if number != 3):
+        run = Run(commit(version_of_app(version), [A], NOW_MS, rows=rows_of(version)), [(ReadDecisions, decisions)])
+        (written,) = [step for step in run.steps if isinstance(step, WriteDecision)]
+        decisions = by_series(written.decision.settled())
+    return decisions
+
+
+def rows_of(version: int) -> RowDigest:
+    return RowDigest(version + 1, 1000 + version)
+
+
+@pytest.mark.parametrize("rows", [OTHER_ROWS, MORE_ROWS])
 @pytest.mark.parametrize("batch", [micro_batch(7), version_of_app(7)], ids=["micro-batch", "version of an app"])
-def test_repeated_batch_with_other_rows_fails_after_its_transactions_are_aborted(batch: BatchId) -> None:
-    decisions = by_series(decision(batch, A, B).settled())
+def test_repeated_batch_with_other_rows_fails_after_its_transactions_are_aborted(
+    batch: BatchId, rows: RowDigest
+) -> None:
+    decisions = by_series(replace(decision(batch, A, B), rows=ROWS).settled())
     steps: list[Step] = []
 
     def recorded() -> Protocol[None]:
-        protocol, result = commit(batch, [B], NOW_MS, rows=11), None
+        protocol, result = commit(batch, [B], NOW_MS, rows=rows), None
         while True:
             steps.append(protocol.send(result))
             result = yield steps[-1]
 
     text = error_of(recorded(), ChangedBatchError, ReadDecisions=decisions)
-    assert f"{batch} was written before, and its number of rows, 10 then, is 11 now: none of them is written" in text
+    assert f"{batch} was written before with other rows (10 then, {rows.rows} now): none of its rows is written" in text
     assert "set the option onChangedBatch to skip" in text
     assert steps[-1] == AbortOpen((B.transactional_id,))
 
@@ -257,25 +286,68 @@ def test_repeated_batch_with_other_rows_fails_after_its_transactions_are_aborted
 @pytest.mark.parametrize(
     ("decided", "rows"),
     [
-        (decision(micro_batch(7), A, B).settled(), 10),
-        (decision(micro_batch(7), A, B).settled(), None),
-        (decision(micro_batch(7), A, B).settled(), 0),
-        (Decision(micro_batch(7), (), NOW_MS, is_settled=True), 11),
-        (decision(version_of_app(8), A).settled(), 11),
+        (replace(decision(micro_batch(7), A, B), rows=ROWS).settled(), ROWS),
+        (replace(decision(micro_batch(7), A, B), rows=ROWS).settled(), None),
+        (replace(decision(micro_batch(7), A, B), rows=ROWS).settled(), NO_ROWS),
     ],
-    ids=["same rows", "rows do not matter", "no rows that could be lost", "of an earlier release", "earlier version"],
+    ids=["same rows", "rows do not matter", "no rows that could be lost"],
 )
-def test_repeated_batch_succeeds(decided: Decision, rows: int | None) -> None:
-    batch = decided.batch if decided.batch.is_stream else version_of_app(7)
-    run = Run(commit(batch, [], NOW_MS, rows=rows), [(ReadDecisions, by_series(decided))])
+def test_repeated_batch_succeeds(decided: Decision, rows: RowDigest | None) -> None:
+    run = Run(commit(decided.batch, [], NOW_MS, rows=rows), [(ReadDecisions, by_series(decided))])
 
     assert run.steps[-1] == AbortOpen()
 
 
-def test_number_of_rows_is_kept_when_a_batch_is_settled() -> None:
-    decided = decision(micro_batch(7), A, B)
+def test_each_of_the_last_versions_is_compared_with_its_own_rows() -> None:
+    decisions = versions_up_to(9)
 
-    assert (decided.rows, decided.settled().rows, decision(micro_batch(7)).settled().rows) == (10, 10, 0)
+    for version in (0, 1, 2, 4, 9):
+        same = Run(commit(version_of_app(version), [], NOW_MS, rows=rows_of(version)), [(ReadDecisions, decisions)])
+        assert same.steps[-1] == AbortOpen()
+        changed = commit(version_of_app(version), [], NOW_MS, rows=replace(rows_of(version), hash=0))
+        text = error_of(changed, ChangedBatchError, ReadDecisions=decisions)
+        assert f"version {version} was written before with other rows" in text
+
+
+def test_version_that_was_left_out_is_not_taken_for_written() -> None:
+    left_out = commit(version_of_app(3), [A], NOW_MS, rows=rows_of(3))
+
+    assert error_of(left_out, ChangedBatchError, ReadDecisions=versions_up_to(4)) == (
+        "version 3 counts as written, because version 4 is, and nobody knows any more which rows it had: none of its "
+        "rows is written. Was an old checkpoint restored? Start with the newest checkpoint. Without it, use a new "
+        "kafka.transactional.id, and the batch is written, also its rows that are visible. If no row is missing, "
+        "because the query makes other rows of the same input (random values, the current time, a joined table that "
+        "has changed), set the option onChangedBatch to skip"
+    )
+
+
+def test_rows_of_old_versions_are_forgotten_and_their_repetition_fails() -> None:
+    last = MAX_EARLIER + 10
+    decisions = versions_up_to(last)
+    oldest = last - MAX_EARLIER
+
+    known = commit(version_of_app(oldest), [], NOW_MS, rows=rows_of(oldest))
+    assert Run(known, [(ReadDecisions, decisions)]).steps[-1] == AbortOpen()
+    forgotten = commit(version_of_app(oldest - 1), [], NOW_MS, rows=rows_of(oldest - 1))
+    assert "nobody knows any more" in error_of(forgotten, ChangedBatchError, ReadDecisions=decisions)
+
+
+def test_rows_are_kept_when_a_batch_is_settled() -> None:
+    decided = replace(decision(version_of_app(7), A, B), rows=ROWS, earlier=((6, OTHER_ROWS),))
+
+    assert decided.settled((B,)).versions == decided.settled().versions == ((6, OTHER_ROWS), (7, ROWS))
+
+
+@pytest.mark.parametrize(
+    ("before", "batch"),
+    [(micro_batch(7), micro_batch(8)), (BatchId(BATCH, "random", 0), BatchId(BATCH, "another", 0))],
+)
+def test_series_that_repeats_only_its_last_batch_knows_no_other(before: BatchId, batch: BatchId) -> None:
+    decisions = by_series(replace(decision(before, A), rows=ROWS).settled())
+    run = Run(commit(batch, [A], NOW_MS, rows=ROWS), [(ReadDecisions, decisions)])
+
+    (written,) = [step for step in run.steps if isinstance(step, WriteDecision)]
+    assert written.decision.earlier == ()
 
 
 # --- recover ----------------------------------------------------------------------------------------------------------

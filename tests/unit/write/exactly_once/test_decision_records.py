@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import ProtocolError
+from pyspark_kafka_meta.model import RowDigest
 from pyspark_kafka_meta.write.exactly_once import decision_records
-from pyspark_kafka_meta.write.exactly_once.decision import Decision
+from pyspark_kafka_meta.write.exactly_once.decision import MAX_EARLIER, Decision
 from pyspark_kafka_meta.write.exactly_once.decision_records import (
     MESSAGE_BYTES,
     NOTE,
@@ -45,29 +46,16 @@ def test_small_decision_is_one_record_that_every_release_reads() -> None:
     assert joined(KEY, written) == decision()
 
 
-def test_record_of_an_earlier_release_is_read() -> None:
-    value = (
-        b'{"format": 1, "owner": "query", "version": 4, "time_ms": 9, "is_settled": false, "former_owners": ["a"], '
-        b'"transactions": [["orders/0/0", [7, 1], [["t", 0, 5, 8, 3]]]]}'
-    )
-    read = joined(KEY, {KEY: value})
-    assert read is not None
-    assert (read.batch, read.former_owners, read.transactions[0].written[0].records) == (micro_batch(4), ("a",), 3)
+def test_rows_of_a_batch_and_of_the_versions_before_are_read_again() -> None:
+    written = replace(decision().settled(), rows=RowDigest(1_800, 2**64 - 1), earlier=((2, RowDigest(3, 4)), (3, None)))
+    assert joined(KEY, records(written)) == written
 
 
-def test_number_of_rows_of_a_settled_batch_is_read_again() -> None:
-    read = joined(KEY, records(decision().settled()))
-    assert read == decision().settled()
-    assert read is not None
-    assert read.rows == 2 * 3 * 300
-
-
-def test_batch_that_an_earlier_release_has_settled_had_an_unknown_number_of_rows() -> None:
-    fields = json.loads(records(decision().settled())[KEY])
-    del fields["row_count"]
-    read = joined(KEY, {KEY: json.dumps(fields).encode()})
-    assert read is not None
-    assert (read.is_settled, read.rows) == (True, None)
+def test_decision_that_knows_as_many_versions_as_it_may_is_small() -> None:
+    """Each commit writes it, and each start reads those of the active segment."""
+    earlier = tuple((10**6 + version, RowDigest(10**6, 2**64 - 1)) for version in range(MAX_EARLIER))
+    (value,) = records(replace(decision(), earlier=earlier)).values()
+    assert len(value) < 6_000
 
 
 def test_confirming_record_is_none_of_a_decision() -> None:
