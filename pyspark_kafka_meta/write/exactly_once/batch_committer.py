@@ -6,17 +6,18 @@ what is in Kafka is common to them. It takes any process that is idle, also one 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
-from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
+from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TRANSACTION_TIMEOUT
-from pyspark_kafka_meta.model import OpenTransaction, RowDigest
+from pyspark_kafka_meta.model import OpenTransaction, RowDigest, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Protocol, commit, recover
 from pyspark_kafka_meta.write.exactly_once.decision import (
@@ -28,9 +29,12 @@ from pyspark_kafka_meta.write.exactly_once.decision import (
     TransactionPlan,
     attempt_id,
     earlier_attempts,
+    is_written,
 )
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.step_runner import Lead, StepRunner
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -51,6 +55,7 @@ class BatchCommitter:
         self._plan: TransactionPlan  # of the last protocol
         self._planned: Decisions | None = None  # the decisions of the last plan
         self._lead: Lead | None = None  # since the last commit
+        self._written: Decisions = {}  # by the last protocol, after those that were read
 
     @classmethod
     def of(cls, client: KafkaClient, options: SinkOptions) -> BatchCommitter:
@@ -83,13 +88,27 @@ class BatchCommitter:
         self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: RowDigest | None = None
     ) -> None:
         """Make a batch visible; see `commit_protocol.commit`. Keeps the lead for the next micro-batch; the plan of the
-        next batch write would take it over."""
+        next batch write would take it over.
+
+        If all decisions are gone, those of earlier batches do not matter for this one, unless it is a repetition.
+        """
         lost = [earlier for each in transactions for earlier in earlier_attempts(each.transactional_id)]
-        self._carry_out(
-            lambda: commit(batch, transactions, now_ms, lost, rows),
-            EventKind.TRANSACTIONS_COMMITTED,
-            leads_on=batch.is_stream,
-        )
+        was_written = is_written({**self._decisions.known(), **self._written}, batch)
+
+        def commit_batch() -> None:
+            self._carry_out(
+                lambda: commit(batch, transactions, now_ms, lost, rows),
+                EventKind.TRANSACTIONS_COMMITTED,
+                leads_on=batch.is_stream,
+            )
+
+        try:
+            commit_batch()
+        except DataLossError as error:
+            if self._decisions.is_ensured or was_written:
+                raise
+            logger.warning("%s is committed all the same, after: %s", batch, error)
+            commit_batch()
 
     def abort(self, tasks: int, transactions: Sequence[OpenTransaction] = (), *, all_ended: bool) -> None:
         """Settle a batch that is decided nevertheless, else abort its transactions.
@@ -112,11 +131,6 @@ class BatchCommitter:
         it begins with what an earlier run has decided."""
         try:
             return self._run(protocol(), committed_as, leads_on)
-        except UnknownTopicError:
-            if not self._decisions.is_gone:
-                raise
-            self.__dict__.pop("_max_timeout_ms", None)  # the next use creates the topic again
-            raise self._decisions.lost("the topic was deleted") from None
         except BrokerError as error:
             if error.code != INVALID_TRANSACTION_TIMEOUT or not self._has_new_limit():
                 raise
@@ -141,7 +155,13 @@ class BatchCommitter:
             result = runner.carry_out(protocol)
             self._lead = runner.lead() if leads_on else None
             return result
+        except KafkaMetaError as error:
+            if isinstance(error, UnknownTopicError) and self._decisions.is_gone:
+                raise self._decisions.lost("the topic was deleted") from None
+            _name_decisions_topic(error, self._decisions.partition)
+            raise
         finally:
+            self._written = runner.written
             latency_ms = (self._client.clock() - started) * 1000
             ended = {
                 committed_as: (runner.committed, runner.copied_records),
@@ -159,6 +179,8 @@ class BatchCommitter:
         Args:
             lead: see `StepRunner`.
         """
+        if not self._decisions.is_ensured:
+            self._decisions.ensure(ClusterAdmin(self._client))
         max_timeout_ms = self._max_timeout_ms
         timeout_ms = self._options.transaction.timeout_ms or max_timeout_ms or DEFAULT_MAX_TIMEOUT_MS
         version = self._client.coordinators.transaction_version(self._client.api_deadline())
@@ -171,8 +193,13 @@ class BatchCommitter:
 
     @cached_property
     def _max_timeout_ms(self) -> int | None:
-        """The longest timeout that all brokers allow; None if none of them says. Creates the decisions topic at the
-        first use."""
-        admin = ClusterAdmin(self._client)
-        self._decisions.ensure(admin)
-        return admin.transaction_max_timeout_ms()
+        """The longest timeout that all brokers allow; None if none of them says."""
+        return ClusterAdmin(self._client).transaction_max_timeout_ms()
+
+
+def _name_decisions_topic(error: KafkaMetaError, decisions: TopicPartition) -> None:
+    """Add what this topic is to an error that names it like any other topic."""
+    text = str(error)
+    words = {word.strip(",:;()") for word in text.split()}
+    if words & {decisions.topic, str(decisions)} and "decision" not in text:
+        error.args = (f"{text}. Topic {decisions.topic} holds the decisions of this sink", *error.args[1:])

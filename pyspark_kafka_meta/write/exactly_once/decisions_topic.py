@@ -50,6 +50,7 @@ class DecisionsTopic:
 
     Attributes:
         partition: with the decisions of all sinks; the topic has no other.
+        is_ensured: whether `ensure` has found or created the topic, and it has not got lost since.
     """
 
     def __init__(self, client: KafkaClient, topic: str, transactional_id: str | None) -> None:
@@ -64,7 +65,8 @@ class DecisionsTopic:
         self._forget()
 
     def _forget(self) -> None:
-        """The next read starts at the start of the log."""
+        """The next read starts at the start of the log, of a topic that may not exist."""
+        self.is_ensured = False
         self._next_offset: int | None = None
         self._topic_id: UUID | None = None  # of the topic that was read
         self._decisions: KeyedDecisions = {}
@@ -95,6 +97,7 @@ class DecisionsTopic:
                     topic,
                 )
             warn_of_few_replicas(topic, len(cache.snapshot.topics[topic].partitions[0].replicas), brokers)
+            self.is_ensured = True
             return
         replicas = min(REPLICAS, brokers)
         try:
@@ -110,6 +113,7 @@ class DecisionsTopic:
                 raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
             cache.refresh(RefreshReason.NEW_TOPIC, deadline)
         warn_of_few_replicas(topic, replicas, REPLICAS)  # other brokers may be down
+        self.is_ensured = True
 
     def read(self) -> Decisions:
         """The last committed decision of each series of the one sink.
@@ -140,8 +144,8 @@ class DecisionsTopic:
 
     @property
     def is_gone(self) -> bool:
-        """Whether brokers had the topic when it was read, and do not know it any more."""
-        return self._next_offset is not None and not self._client.cache.snapshot.partitions(self.partition.topic)
+        """Whether brokers had the topic, and do not know it any more."""
+        return self.is_ensured and not self._client.cache.snapshot.partitions(self.partition.topic)
 
     def read_all(self) -> Mapping[tuple[str, str], Decision]:
         """The last committed decision of each sink and series. Raises as `read`."""
@@ -200,7 +204,7 @@ class DecisionsTopic:
                 raise self.lost(f"the topic was deleted and recreated (topic id {self._topic_id}, now {now})")
 
     def lost(self, cause: str) -> DataLossError:
-        """The error after which a restart reads what is there."""
+        """The error after which a restart creates the topic unless it exists, and reads what is there."""
         self._forget()
         return DataLossError(
             f"decisions are gone from topic {self.partition.topic}: {cause}. Start the query again: a batch that it "

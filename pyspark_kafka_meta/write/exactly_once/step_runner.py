@@ -89,6 +89,7 @@ class StepRunner:
 
     Attributes:
         timeout_ms: of the driver's own transactions: they may copy what all tasks of a batch have written.
+        written: decisions since the last `ReadDecisions` that sent a request.
         committed: how many transactions of tasks became visible: committed, or copied.
         aborted: how many of them it aborted, where brokers list what is open.
         copied_records: of decided transactions that were aborted by others.
@@ -120,7 +121,7 @@ class StepRunner:
         self._topic = options.transaction.decisions_topic
         self._decisions = decisions
         self._producer: TransactionalProducer | None = None  # since the last `Fence`
-        self._written: dict[str, Decision] = {}  # since the last `ReadDecisions` that sent a request
+        self.written: dict[str, Decision] = {}
         is_usable = lead is not None and (lead.producer.version, lead.timeout_ms) == (plan.version, timeout_ms)
         self._lead = lead if is_usable else None  # until the first `ReadDecisions`
         self.committed = self.aborted = self.copied_records = 0
@@ -145,7 +146,7 @@ class StepRunner:
         producer = self._producer
         if producer is None or producer.version is not TransactionVersion.V2:
             return None
-        return Lead(producer, self.timeout_ms, self._written)
+        return Lead(producer, self.timeout_ms, self.written)
 
     def run(self, step: Step) -> Any:
         """Carry out one step; returns its result."""
@@ -172,7 +173,7 @@ class StepRunner:
 
     def _fence(self) -> None:
         if self._lead is not None:
-            self._producer, self._written = self._lead.producer, self._lead.written
+            self._producer, self.written = self._lead.producer, self._lead.written
             return
         plan, max_block_ms = self._plan, self._producer_options.max_block_ms
         self._producer = TransactionalProducer(
@@ -183,8 +184,8 @@ class StepRunner:
     def _read_decisions(self) -> Decisions:
         if self._lead is not None:
             self._lead = None
-            return {**self._decisions.known(), **self._written}
-        self._written.clear()
+            return {**self._decisions.known(), **self.written}
+        self.written.clear()
         decisions, until = self._decisions.read(), self._client.clock() + MARKER_S
         while self._producer is None and self._decisions.is_ending and self._client.clock() < until:
             self._client.sleep(MARKER_PAUSE_S)  # `Fence` would have waited for it
@@ -207,13 +208,13 @@ class StepRunner:
 
         if not self._write(f"the decision of {decision.batch}", records):
             return None
-        self._written[decision.batch.series] = decision
+        self.written[decision.batch.series] = decision
         return decision
 
     def _write_settled(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> Decision | bool:
         """Result of `WriteSettled`. A note is for the driver's own decision: after a `Fence`, the settled decision also
         shows that no other driver has decided anything (race 6)."""
-        is_own = self._written.get(decision.batch.series) == decision
+        is_own = self.written.get(decision.batch.series) == decision
         if aborted or not is_own or sum(len(each.written) for each in decision.transactions) > MAX_NOTED_SPANS:
             written = self._write_decision(decision, aborted)
             if written is None:
@@ -225,7 +226,7 @@ class StepRunner:
         note = settled_note(self._plan.transactional_id, decision)
         with _advising(what := f"the note that {decision.batch} is settled"):
             self._write_records(writer, [note], what)
-        self._written[decision.batch.series] = decision.settled()
+        self.written[decision.batch.series] = decision.settled()
         return True
 
     def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]]) -> bool:
@@ -240,7 +241,7 @@ class StepRunner:
             with _advising(what):
                 offset = self._write_records(writer, records(writer), what)
             try:
-                is_unchanged = self._decisions.is_unchanged_until(offset, self._written)
+                is_unchanged = self._decisions.is_unchanged_until(offset, self.written)
             except KafkaMetaError:
                 producer.abort()  # readers of copies would wait for its timeout
                 raise

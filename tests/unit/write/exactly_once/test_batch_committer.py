@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import BrokerError, DataLossError, DeliveryTimeoutError
+from pyspark_kafka_meta.errors import (
+    AuthorizationError,
+    BrokerError,
+    DataLossError,
+    DeliveryTimeoutError,
+    NoLeaderError,
+)
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
-from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once import step_runner
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, WriteSettled
@@ -17,6 +27,7 @@ from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey
 from pyspark_kafka_meta.write.exactly_once.step_runner import MARKER_S, StepRunner
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS
 from tests.partitions import T0, T1, T2
+from tests.unit.fake_coordinators import FakeCoordinators
 from tests.unit.histories.commit_network import LateCoordinators
 from tests.unit.write.exactly_once.commit_scene import DECISIONS, SINK, CommitScene, micro_batch
 from tests.unit.write.writer_scene import numbered
@@ -285,14 +296,95 @@ def test_kept_process_whose_decisions_topic_was_deleted_creates_it_at_the_next_s
 ) -> None:
     planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
     committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
-    written = None if is_noticed_by == "plan" else scene.planned_task(planner, 6, STREAM)
+    written = scene.planned_task(planner, 6, STREAM)
     scene.cluster.delete_topic(DECISIONS.topic)
-    for kept in (planner, committer):
-        with pytest.raises(DataLossError, match=r"gone from topic kafkameta-decisions: the topic was deleted"):
-            kept.plan(STREAM) if kept is planner or written is None else kept.commit(micro_batch(1), [written], 1)
+    if is_noticed_by == "commit":
+        committer.commit(micro_batch(1), [written], 1)
+    with pytest.raises(DataLossError, match=r"gone from topic kafkameta-decisions: the topic was deleted"):
+        planner.plan(STREAM)
 
-    committer.commit(micro_batch(1), [scene.planned_task(planner, 12, STREAM)], 1)
-    assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(1)
+    committer.commit(micro_batch(2), [scene.planned_task(planner, 12, STREAM)], 1)
+    assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(2)
+
+
+@pytest.mark.parametrize("process", ["planner", "committer"])
+def test_process_that_has_lost_the_decisions_topic_survives_that_it_goes_again(
+    process: str, scene: CommitterScene
+) -> None:
+    """It was created again by another sink, and the plan has failed because of that."""
+    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
+    committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
+    scene.cluster.create_topic(DECISIONS.topic)
+    kept = planner if process == "planner" else committer
+    with pytest.raises(
+        DataLossError, match=r"gone from topic kafkameta-decisions: the topic was deleted and recreated"
+    ):
+        kept.plan(STREAM)
+    scene.cluster.delete_topic(DECISIONS.topic)
+    committer.commit(micro_batch(1), [scene.planned_task(kept, 6, STREAM)], 1)
+    assert kept.plan(STREAM).decisions[STREAM].batch == micro_batch(1)
+
+
+def test_topic_that_is_gone_when_a_protocol_is_repeated_with_another_timeout_is_named(scene: CommitterScene) -> None:
+    planner = scene.long_lived_committer()
+    planner.plan()
+    lower_the_limit(scene)
+    init = FakeCoordinators.init
+
+    def delete_and_refuse(coordinators: FakeCoordinators, *arguments: Any) -> Any:
+        scene.cluster.topics.pop(DECISIONS.topic, None)
+        return init(coordinators, *arguments)
+
+    scene.monkeypatch.setattr(FakeCoordinators, "init", delete_and_refuse)
+    with pytest.raises(
+        DataLossError, match=r"decisions are gone from topic kafkameta-decisions: the topic was deleted"
+    ):
+        planner.plan()
+
+
+@pytest.mark.parametrize("deleted", [BatchId.of_app("app", 1), micro_batch(1)], ids=str)
+def test_repeated_batch_whose_decision_is_gone_is_not_written_twice_without_an_error(
+    deleted: BatchId, scene: CommitterScene
+) -> None:
+    """The process that plans is new: it cannot know. The one that commits has decided the batch."""
+    committer = scene.long_lived_committer()
+    committer.commit(deleted, [scene.planned_task(scene.long_lived_committer(), 0)], 1)
+    scene.cluster.delete_topic(DECISIONS.topic)
+    again = scene.planned_task(scene.long_lived_committer(), 0)
+    with pytest.raises(DataLossError, match=r"written again, also its rows that are visible"):
+        committer.commit(deleted, [again], 1)
+    assert again.transactional_id in tasks_that_are_open(scene)
+
+
+def tasks_that_are_open(scene: CommitterScene) -> list[str]:
+    transactions = scene.cluster.coordinators.transactions
+    return [each for each, known in transactions.items() if known.state == "Ongoing"]
+
+
+def lose_leader(scene: CommitterScene, topic: str) -> None:
+    (partition,) = scene.cluster.topics[topic].partitions
+    without = (replace(partition, leader_id=-1),)
+    scene.cluster.topics[topic] = replace(scene.cluster.topics[topic], partitions=without)
+
+
+def deny(scene: CommitterScene, topic: str) -> None:
+    scene.refuse(TopicPartition(topic, 0), ErrorCode.topic_authorization_failed)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"), [(lose_leader, "own-0 in 60000 ms: it has no leader"), (deny, "WRITE on topic own")]
+)
+def test_error_of_the_decisions_topic_says_what_this_topic_is(
+    spoil: Callable[[CommitterScene, str], None], expected: str, scene: CommitterScene
+) -> None:
+    """The user has chosen its name, and may not know it."""
+    scene.cluster.create_topic("own")
+    spoil(scene, "own")
+    options = scene.sink_options(**{"kafka.transactional.id": SINK, "decisionsTopic": "own"})
+    with pytest.raises((NoLeaderError, AuthorizationError)) as raised:
+        BatchCommitter(scene.client(), options).plan(STREAM)
+    assert expected in str(raised.value)
+    assert str(raised.value).endswith(". Topic own holds the decisions of this sink")
 
 
 def test_large_decision_is_replaced_once_it_is_settled(scene: CommitterScene) -> None:
