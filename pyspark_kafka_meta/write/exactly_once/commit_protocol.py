@@ -64,6 +64,9 @@ happens without a guard, and the guard. A and B are drivers of the same sink.
 9. A late note. (1) A decides batch 7, and stands still. (2) B settles it, decides and notes batch 8. (3) A's note of
    batch 7 comes, and compaction removes that of batch 8. (4) Long after, when markers are gone, nobody knows how batch
    8 ended. Guard: the last note counts alone from the start, so the next run settles batch 8 once more.
+10. Decisions are gone. (1) Batch 7 is repeated; it is decided, so its tasks write nothing. (2) The decisions topic is
+    deleted. (3) A commits the repetition, finds no decision, and decides batch 7 without its rows. Guard: a decision
+    needs transactions with all rows of its batch. Else `commit` fails, after `ConfirmDecisions` (race 6).
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from pyspark_kafka_meta.errors import ChangedBatchError, FencedError
+from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError
 from pyspark_kafka_meta.model import OpenTransaction, RowDigest
 from pyspark_kafka_meta.write.exactly_once.decision import (
     BATCH,
@@ -220,7 +223,8 @@ def commit(
     Raises:
         ChangedBatchError: it counts as written, with other rows, or with rows that are not known any more.
         FencedError: another query has taken over the transactional id, or other drivers keep doing so.
-        DataLossError, ConnectError: as `recover`.
+        DataLossError: as `recover`; or the tasks have skipped rows, because the batch was decided, and it is not now.
+        ConnectError: as `recover`.
     """
     for _ in range(MAX_TAKEOVERS):
         decisions = yield from _settle_all()
@@ -231,6 +235,10 @@ def commit(
             _require_same_rows(decisions[batch.series], batch, rows)
             return
         require_owner(decisions, batch)
+        if rows is not None and (skipped := rows.rows - sum(each.rows for each in transactions)):
+            if not (yield ConfirmDecisions()):
+                continue  # the decision that the tasks know is after the end that a broker has reported
+            raise _decision_is_gone(batch, skipped)
         last = decisions.get(batch.series)
         former = _former_owners(last, batch)
         decision = Decision(batch, tuple(transactions), now_ms, False, former, rows, _earlier(last))
@@ -332,4 +340,14 @@ def _taken_over() -> FencedError:
         f"other drivers took over this kafka.transactional.id, or its own transaction timed out, {MAX_TAKEOVERS} times "
         "in a row: stop the other query, which needs an id of its own, or raise transaction.max.timeout.ms of the "
         "brokers. Then start this query again: it goes on from there"
+    )
+
+
+def _decision_is_gone(batch: BatchId, skipped: int) -> DataLossError:
+    """Of a batch that was decided when its tasks were planned. Decided again without their rows, it would count as
+    written."""
+    return DataLossError(
+        f"decisions are gone: {batch} was decided when its tasks began, which therefore have not written {skipped} of "
+        "its rows, and it is not decided any more. Start the query again: it writes the batch again, also its rows "
+        "that are visible"
     )

@@ -151,7 +151,7 @@ def forget_earlier_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 MUTANTS: dict[Mutant, str] = {
     trust_a_stale_end: "2] times",
     fence_too_late: "2] times",
-    decide_again: "2] times",
+    decide_again: "was decided when its tasks began",
     ignore_being_fenced: "2] times",
     forget_to_commit: "0] times",
     copy_nothing: "0] times",

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
-from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, RowDigest, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.write.exactly_once import step_runner
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, WriteSettled
@@ -354,6 +354,18 @@ def test_repeated_batch_whose_decision_is_gone_is_not_written_twice_without_an_e
     with pytest.raises(DataLossError, match=r"written again, also its rows that are visible"):
         committer.commit(deleted, [again], 1)
     assert again.transactional_id in tasks_that_are_open(scene)
+
+
+def test_nothing_is_decided_by_a_new_process_if_the_tasks_have_skipped_the_rows(scene: CommitterScene) -> None:
+    """The topic was deleted between them. A decision without rows would make each repetition fail."""
+    rows = RowDigest(6, 1)
+    scene.long_lived_committer().commit(micro_batch(0), [scene.planned_task(scene.long_lived_committer(), 0)], 1, rows)
+    scene.cluster.delete_topic(DECISIONS.topic)
+    with pytest.raises(DataLossError, match=r"decisions are gone: micro-batch 0 .* have not written 6 of its rows"):
+        scene.long_lived_committer().commit(micro_batch(0), [], 1, rows)
+
+    scene.long_lived_committer().commit(micro_batch(0), [scene.planned_task(scene.long_lived_committer(), 0)], 1, rows)
+    assert scene.long_lived_committer().plan().decisions[STREAM].rows == rows
 
 
 def tasks_that_are_open(scene: CommitterScene) -> list[str]:

@@ -111,6 +111,14 @@ def error_of(protocol: Protocol[Any], error: type[Exception], **results: Any) ->
     return str(raised.value)
 
 
+def recorded(protocol: Protocol[None], steps: list[Step]) -> Protocol[None]:
+    """The protocol, whose steps are added to a list."""
+    result: Any = None
+    while True:
+        steps.append(protocol.send(result))
+        result = yield steps[-1]
+
+
 # --- commit -----------------------------------------------------------------------------------------------------------
 
 
@@ -253,9 +261,12 @@ def versions_up_to(last: int) -> Decisions:
     """Of an app that has written all versions but 3, each with as many rows as its number, and one more."""
     decisions: Decisions = {}
     for version in (number for number in range(last + 1) if number != 3):
-        run = Run(commit(version_of_app(version), [A], NOW_MS, rows=rows_of(version)), [(ReadDecisions, decisions)])
-        (written,) = [step for step in run.steps if isinstance(step, WriteDecision)]
-        decisions = by_series(written.decision.settled())
+        written = A._replace(written=(TransactionSpan("t", 0, 0, version + 1, version + 1),))
+        run = Run(
+            commit(version_of_app(version), [written], NOW_MS, rows=rows_of(version)), [(ReadDecisions, decisions)]
+        )
+        (decided,) = [step for step in run.steps if isinstance(step, WriteDecision)]
+        decisions = by_series(decided.decision.settled())
     return decisions
 
 
@@ -270,14 +281,7 @@ def test_repeated_batch_with_other_rows_fails_after_its_transactions_are_aborted
 ) -> None:
     decisions = by_series(replace(decision(batch, A, B), rows=ROWS).settled())
     steps: list[Step] = []
-
-    def recorded() -> Protocol[None]:
-        protocol, result = commit(batch, [B], NOW_MS, rows=rows), None
-        while True:
-            steps.append(protocol.send(result))
-            result = yield steps[-1]
-
-    text = error_of(recorded(), ChangedBatchError, ReadDecisions=decisions)
+    text = error_of(recorded(commit(batch, [B], NOW_MS, rows=rows), steps), ChangedBatchError, ReadDecisions=decisions)
     assert f"{batch} was written before with other rows (10 then, {rows.rows} now): none of its rows is written" in text
     assert "set the option onChangedBatch to skip" in text
     assert steps[-1] == AbortOpen((B.transactional_id,))
@@ -332,6 +336,29 @@ def test_rows_of_old_versions_are_forgotten_and_their_repetition_fails() -> None
     assert "nobody knows any more" in error_of(forgotten, ChangedBatchError, ReadDecisions=decisions)
 
 
+@pytest.mark.parametrize(("written", "skipped"), [([], 10), ([A], 5)])
+def test_nothing_is_decided_if_tasks_have_skipped_rows_of_a_batch_whose_decision_is_gone(
+    written: list[OpenTransaction], skipped: int
+) -> None:
+    steps: list[Step] = []
+    assert error_of(recorded(commit(micro_batch(7), written, NOW_MS, rows=ROWS), steps), DataLossError) == (
+        f"decisions are gone: micro-batch 7 of query {QUERY} was decided when its tasks began, which therefore have not"
+        f" written {skipped} of its rows, and it is not decided any more. Start the query again: it writes the batch "
+        "again, also its rows that are visible"
+    )
+    assert steps == [Fence(), ReadDecisions(), ConfirmDecisions()]
+
+
+def test_decision_that_tasks_know_and_the_first_read_did_not_find_is_read_again() -> None:
+    decided = replace(decision(micro_batch(7), A, B), rows=ROWS).settled()
+    run = Run(
+        commit(micro_batch(7), [], NOW_MS, rows=ROWS),
+        [(ReadDecisions, {}), (ConfirmDecisions, False), (ReadDecisions, by_series(decided))],
+    )
+
+    assert run.steps == [Fence(), ReadDecisions(), ConfirmDecisions()] * 2 + [AbortOpen()]
+
+
 def test_rows_are_kept_when_a_batch_is_settled() -> None:
     decided = replace(decision(version_of_app(7), A, B), rows=ROWS, earlier=((6, OTHER_ROWS),))
 
@@ -344,7 +371,7 @@ def test_rows_are_kept_when_a_batch_is_settled() -> None:
 )
 def test_series_that_repeats_only_its_last_batch_knows_no_other(before: BatchId, batch: BatchId) -> None:
     decisions = by_series(replace(decision(before, A), rows=ROWS).settled())
-    run = Run(commit(batch, [A], NOW_MS, rows=ROWS), [(ReadDecisions, decisions)])
+    run = Run(commit(batch, [A, B], NOW_MS, rows=ROWS), [(ReadDecisions, decisions)])
 
     (written,) = [step for step in run.steps if isinstance(step, WriteDecision)]
     assert written.decision.earlier == ()
