@@ -162,11 +162,19 @@ class FakeCoordinators:
         return 0 if known.producer == producer else ErrorCode.producer_fenced
 
     def _end(self, known: FakeTransaction, committed: bool, raises_epoch: bool) -> None:
-        """Write the markers: with the transaction's epoch, or the next, which fences its producer."""
-        producer_id, epoch = known.producer
+        self._write_markers(known, known.producer, committed, raises_epoch)
+
+    def _write_markers(
+        self, known: FakeTransaction, producer: ProducerIdAndEpoch, committed: bool, raises_epoch: bool
+    ) -> None:
+        """Write the markers of this producer's transaction: with its epoch, or the next, which fences the producer.
+        None to topics that were deleted."""
+        producer_id, epoch = producer
         for partition in known.partitions:
-            self._cluster.append(partition, marker(0, producer_id, committed, epoch + raises_epoch))
             first = self._first_offsets.pop((producer_id, partition), None)
+            if partition not in self._cluster.logs:
+                continue
+            self._cluster.append(partition, marker(0, producer_id, committed, epoch + raises_epoch))
             if not committed and first is not None:
                 self._aborted.append((partition, producer_id, first, self._cluster.bounds(partition)[1]))
         known.state, known.partitions = COMMITTED if committed else ABORTED, set()

@@ -158,7 +158,7 @@ class CommitFaults:
         until_offset = self._coordinators.last_stable_offset(DECISIONS) if log else 0
         cleaned = [batch for batch in log[1 : -self._rng.randint(1, 8)] if batch.base_offset < until_offset]
         removed = replaced(log, cleaned)
-        self._network.cluster.logs[DECISIONS] = [batch for batch in log if batch.base_offset not in removed]
+        log[:] = [batch for batch in log if batch.base_offset not in removed]
         return f"{len(removed)} batches"
 
     def _small_messages(self) -> str:

@@ -13,6 +13,7 @@ one driver recovers.
 | cluster | brokers, partitions, latencies, delays of markers, transactions V1 or V2, with ListTransactions or without |
 | epochs | of new producer ids: the first, or one of the last |
 | batches | micro-batches of a query and perhaps its successor, or batch writes with and without txnAppId |
+| decisions topic | whether somebody deletes it, perhaps while another sink creates it again |
 | checkpoints | whether and when an older one is restored, of any age, and which rows its batches have |
 | tasks | their number, new at each run of a batch; sizes of rows and batches; speculation, repeated stages, zombies |
 | drivers | whether a failed batch is aborted, whether Python processes are kept between calls, queries and drivers |
@@ -27,6 +28,9 @@ one driver recovers.
 | ended | no transaction is open after the last recovery, and readers wait at no partition |
 | alive | all batches are committed within minutes once all brokers are healthy |
 | typed | a process ends with a `KafkaMetaError` or without an error; no error says that records are lost |
+
+After the decisions topic was deleted, rows may be visible twice and out of order, and an error says so. Those of
+committed batches are visible nevertheless, and the query goes on.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from unittest.mock import patch
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError, KafkaMetaError
+from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError, KafkaMetaError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import NO_ROWS, OpenTransaction, RowDigest, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
@@ -56,7 +60,7 @@ from pyspark_kafka_meta.write.row_digest import RowDigester
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer
 from tests.unit.fake_cluster import FakeCluster
-from tests.unit.histories.commit_faults import RESTART_S, CommitFaults
+from tests.unit.histories.commit_faults import DECISIONS, RESTART_S, CommitFaults
 from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
 from tests.unit.histories.faults import Faults
 from tests.unit.histories.processes import Process, ProcessClock
@@ -172,6 +176,7 @@ class CommitHistory:
         self._begun: set[int] = set()  # batches that nobody may repeat
         self._restores_checkpoints = self._restores.choice([0.0, 0.3]) if all(self.batches) else 0.0
         self._restored = 0
+        self.deletes_decisions = self._restores_checkpoints == 0 and self._restores.random() < 0.3
         self._newest: list[bool] | None = None  # `committed` of the newest checkpoint, while an older one is in use
         self._planned_anew: dict[int, range] = {}  # rows of batches that have other rows than before
         self._attempts: list[Attempt] = []
@@ -195,6 +200,8 @@ class CommitHistory:
         kinds = [*(kind for kind in pair if kind in self.faults.kinds), *others]
         self.faults.start(kinds, self.rng.choice([0.1, 0.3, 1.0, 3.0]), self.rng.choice(FAULTS_S))
         self.clock.at(self.faults.healed_at - self.clock.now, self._more_faults.heal)
+        for _ in range(self._restores.choice([1, 2, 4]) if self.deletes_decisions else 0):
+            self.clock.at(self._restores.random() * (self.faults.healed_at - self.clock.now), self._delete_decisions)
         self.clock.latest = self.faults.healed_at + ENDS_WITHIN_S
 
     def _rng(self) -> random.Random:
@@ -379,7 +386,8 @@ class CommitHistory:
 
     def _note_error(self, text: str, error: Exception) -> None:
         self.faults.note(f"{text}: {type(error).__name__}: {error}")
-        if isinstance(error, DataLossError):
+        is_allowed = (self.deletes_decisions and "decisions are gone" in str(error)) or "just created" in str(error)
+        if isinstance(error, (DataLossError, UnknownTopicError)) and not is_allowed:
             self.violations.append(f"{self.clock.now:.3f}: {text}: {error}")
 
     def _committer(self) -> BatchCommitter:
@@ -471,6 +479,13 @@ class CommitHistory:
             self.clock.sleep(self.rng.choice(self._paces_s))
 
     # --- faults that need Spark ---------------------------------------------------------------------------------------
+
+    def _delete_decisions(self) -> None:
+        if DECISIONS.topic in self.cluster.topics:
+            self.cluster.delete_topic(DECISIONS.topic)
+            if is_recreated := self._restores.random() < 0.4:
+                self.cluster.create_topic(DECISIONS.topic)
+            self.faults.note(f"the decisions topic is deleted{' and created again' * is_recreated}")
 
     def _kill_driver(self) -> str:
         return self._more_faults.of_one(self._more_faults.processes("driver"), self._kill_with_tasks)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.model import RowDigest
 from pyspark_kafka_meta.write import row_digest
 from pyspark_kafka_meta.write.exactly_once import (
@@ -148,6 +149,21 @@ def forget_earlier_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_protocol, "_earlier", lambda _: ())
 
 
+def look_for_the_topic_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = DecisionsTopic.lost
+
+    def still_ensured(topic: DecisionsTopic, cause: str) -> DataLossError:
+        error = lost(topic, cause)
+        topic.is_ensured = True
+        return error
+
+    def was_read_and_is_gone(topic: DecisionsTopic) -> bool:
+        return topic._next_offset is not None and not topic._client.cache.snapshot.partitions(topic.partition.topic)
+
+    monkeypatch.setattr(DecisionsTopic, "lost", still_ensured)
+    monkeypatch.setattr(DecisionsTopic, "is_gone", property(was_read_and_is_gone))
+
+
 MUTANTS: dict[Mutant, str] = {
     trust_a_stale_end: "2] times",
     fence_too_late: "2] times",
@@ -166,6 +182,7 @@ MUTANTS: dict[Mutant, str] = {
     compare_the_number_of_rows_alone: "counts as written with other rows",
     hash_rows_in_their_order: "is refused with the same rows",
     forget_earlier_versions: "is refused with the same rows",
+    look_for_the_topic_once: "does not exist in the cluster",
 }
 """What a history finds."""
 RARE = {

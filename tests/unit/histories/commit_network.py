@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -209,10 +210,13 @@ class LateCoordinators(FakeCoordinators):
     def _is_ending(known: FakeTransaction | None) -> bool:
         return known is not None and known.state in (PREPARE_COMMIT, PREPARE_ABORT)
 
-    def _end(self, known: FakeTransaction, committed: bool, raises_epoch: bool) -> None:
+    def _write_markers(
+        self, known: FakeTransaction, producer: ProducerIdAndEpoch, committed: bool, raises_epoch: bool
+    ) -> None:
         marker_s = self._marker_s() if known.state == ONGOING else 0.0
+        write = partial(super()._write_markers, known, producer, committed, raises_epoch)
         if marker_s == 0:
-            super()._end(known, committed, raises_epoch)
+            write()
             return
         known.state = PREPARE_COMMIT if committed else PREPARE_ABORT
-        self._clock.at(marker_s, lambda: FakeCoordinators._end(self, known, committed, raises_epoch))
+        self._clock.at(marker_s, write)
