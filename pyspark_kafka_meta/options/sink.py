@@ -160,7 +160,8 @@ class TransactionOptions:
         topic_name,
         "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
         "Compacted topic in which the drivers of sinks record which batches are written. Created if it does not exist. "
-        f"subscribePattern matches neither this topic nor names with {DECISIONS_TOPIC} in them.",
+        f"subscribePattern matches neither names with {DECISIONS_TOPIC} in them nor, on the source, this topic: set it "
+        "there too if its name is another.",
         queries=Query.EXACTLY_ONCE | Query.RECORDS | Query.TRANSACTIONS,
     )
     txn_app_id: str | None = _transactions.option(

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
+    "delete.retention.ms": str(24 * 3_600_000),  # Kafka's default, which a cluster may have changed
     "max.message.bytes": str(16 * 1024 * 1024),  # earlier releases write each decision as one record
     "segment.bytes": str(16 * 1024 * 1024),  # the active segment, which is not compacted, is read at each start
     "unclean.leader.election.enable": "false",
@@ -41,6 +42,9 @@ Records: TypeAlias = dict[RecordKey, bytes]
 _AGAIN = "a batch that was under way is written again, also its rows that are visible"
 _ANOTHER_TOPIC = f"set decisionsTopic to another topic: of a sink that has written before, {_AGAIN}"
 
+MIN_DELETE_RETENTION_MS = 3_600_000
+"""Compaction keeps the marker of an aborted decision for as long. A process that has read the decision alone may stand
+still."""
 REPLICAS = 3
 """As of Kafka's own topic of transactions. Fewer in a smaller cluster."""
 
@@ -71,7 +75,7 @@ class DecisionsTopic:
         self._topic_id: UUID | None = None  # of the topic that was read
         self._decisions: KeyedDecisions = {}
         self._notes: dict[tuple[str, str], bytes] = {}  # the last one of each sink and series
-        self._uncommitted: dict[int, Records] = {}  # of open transactions, by producer id
+        self._uncommitted: dict[int, tuple[int, Records]] = {}  # epoch and records of open transactions, by producer id
         self._incomplete: set[RecordKey] = set()
 
     def ensure(self, admin: ClusterAdmin) -> None:
@@ -85,8 +89,9 @@ class DecisionsTopic:
         topic, cache, deadline = self.partition.topic, self._client.cache, self._client.api_deadline()
         cache.track([topic])
         cache.refresh(RefreshReason.NEW_TOPIC, deadline)
-        brokers = len(cache.snapshot.brokers)
-        if partitions := cache.snapshot.partitions(topic):
+        snapshot = cache.snapshot  # which has the topic until the end, even if somebody deletes it
+        brokers = len(snapshot.brokers)
+        if partitions := snapshot.partitions(topic):
             require_one_partition(partitions)
             config = admin.topic_config(topic)
             require_usable(topic, config)
@@ -96,7 +101,8 @@ class DecisionsTopic:
                     "it has cleanup.policy=compact, or decisions are lost",
                     topic,
                 )
-            warn_of_few_replicas(topic, len(cache.snapshot.topics[topic].partitions[0].replicas), brokers)
+            warn_of_short_retention(topic, config)
+            warn_of_few_replicas(topic, len(snapshot.topics[topic].partitions[0].replicas), brokers)
             self.is_ensured = True
             return
         replicas = min(REPLICAS, brokers)
@@ -140,7 +146,7 @@ class DecisionsTopic:
     def is_ending(self) -> bool:
         """Whether the last read came before a marker: of a decision, as a coordinator acknowledges EndTxn earlier; or
         of a transaction that a driver left open."""
-        return any(self._uncommitted.values())
+        return any(records for _, records in self._uncommitted.values())
 
     @property
     def is_gone(self) -> bool:
@@ -150,6 +156,10 @@ class DecisionsTopic:
     def read_all(self) -> Mapping[tuple[str, str], Decision]:
         """The last committed decision of each sink and series. Raises as `read`."""
         self._read_until(self._log.end_offset(self.partition))
+        if self._incomplete:  # compaction has removed parts meanwhile, if a later decision is after this end
+            self._read_until(self._log.end_offset(self.partition))
+        for key in self._incomplete:
+            raise self._unreadable(key, "it lacks parts")
         return self._noted()
 
     def is_unchanged_until(self, offset: int, own: Decisions) -> bool:
@@ -166,7 +176,7 @@ class DecisionsTopic:
             raise self.lost(f"{self.partition} was read up to offset {self._next_offset} and ends at {offset} now")
         expected = self._noted() | {(self._transactional_id, series): own[series] for series in own}
         self._read_until(offset)
-        return self._noted() == expected
+        return self._noted() == expected and not self._incomplete
 
     def _read_until(self, until_offset: int) -> None:
         if self._next_offset is None:
@@ -179,8 +189,6 @@ class DecisionsTopic:
         except DataLossError as error:
             raise self.lost(str(error)) from None
         self._next_offset = max(self._next_offset, until_offset)
-        for key in self._incomplete:
-            raise self._unreadable(key, "it lacks parts")
 
     def _add(self, fetched: FetchedRecords) -> None:
         (header,) = fetched.headers
@@ -190,11 +198,15 @@ class DecisionsTopic:
                 notes = {(key.transactional_id, key.series): records[key] for key in records if key.part == NOTE}
                 self._notes |= notes
             else:
-                self._uncommitted.setdefault(header.producer_id, {}).update(records)
+                epoch, earlier = self._uncommitted.get(header.producer_id, (header.producer_epoch, {}))
+                whole = earlier | records if epoch == header.producer_epoch else records
+                self._uncommitted[header.producer_id] = header.producer_epoch, whole
         elif header.record_count:
-            if not is_abort_marker(header, fetched.records):
-                self._take(self._uncommitted.get(header.producer_id, {}))
-            self._uncommitted.pop(header.producer_id, None)
+            epoch, records = self._uncommitted.pop(header.producer_id, (header.producer_epoch, {}))
+            # The end of a transaction raises the epoch by one at most. Else the marker of these records is gone: they
+            # were aborted, since compaction keeps the marker of records that it keeps.
+            if header.producer_epoch <= epoch + 1 and not is_abort_marker(header, fetched.records):
+                self._take(records)
         self._next_offset = header.last_offset + 1  # a read that fails later goes on here
 
     def _require_same_topic(self) -> None:
@@ -263,6 +275,17 @@ def require_usable(topic: str, config: Mapping[str, str]) -> None:
         raise KafkaMetaError(
             f"topic {topic} has max.message.bytes={config['max.message.bytes']}, which refuses large decisions: raise "
             f"it to {MESSAGE_BYTES}, or {_ANOTHER_TOPIC}"
+        )
+
+
+def warn_of_short_retention(topic: str, config: Mapping[str, str]) -> None:
+    if int(config.get("delete.retention.ms", MIN_DELETE_RETENTION_MS)) < MIN_DELETE_RETENTION_MS:
+        logger.warning(
+            "topic %s has delete.retention.ms=%s: raise it to %d or more, or a driver that stands still for longer may "
+            "take an aborted decision for a committed one",
+            topic,
+            config["delete.retention.ms"],
+            MIN_DELETE_RETENTION_MS,
         )
 
 

@@ -65,8 +65,8 @@ class CommitScene(WriterScene):
             rng=random.Random(0),
         )
 
-    def committer(self) -> SinkCommitter:
-        return SinkCommitter(self)
+    def committer(self, version: TransactionVersion = TransactionVersion.V2) -> SinkCommitter:
+        return SinkCommitter(self, version)
 
     def task(self, number: int, start: int) -> OpenTransaction:
         """The transaction of a task that wrote six rows, numbered from `start`."""
@@ -112,12 +112,13 @@ class CommitScene(WriterScene):
 class SinkCommitter:
     """A committer that has read nothing yet."""
 
-    def __init__(self, scene: CommitScene) -> None:
+    def __init__(self, scene: CommitScene, version: TransactionVersion) -> None:
         self._client, self._options = scene.client(), scene.sink_options(**{"kafka.transactional.id": SINK})
+        self._version = version
         self.decisions = DecisionsTopic(self._client, DECISIONS.topic, SINK)
 
     def runner(self) -> StepRunner:
-        plan = TransactionPlan(SINK, 60_000, TransactionVersion.V2)
+        plan = TransactionPlan(SINK, 60_000, self._version)
         return StepRunner(self._client, self._options, plan, 900_000, self.decisions)
 
     def recover(self) -> Decisions:

@@ -10,6 +10,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RecordTooLargeError
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
+from pyspark_kafka_meta.model import TransactionVersion
 from pyspark_kafka_meta.write.exactly_once import decision_records, step_runner
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, is_written
 from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, RecordKey
@@ -85,6 +86,48 @@ def test_last_decision_that_lacks_a_part_is_an_error(scene: CommitScene) -> None
     remove_part(scene)
     with pytest.raises(KafkaMetaError, match=rf"last decision of {SINK}, before offset \d+ of .* \(it lacks parts\)"):
         scene.committer().decisions.read()
+
+
+def test_reader_that_compaction_overtakes_reads_the_later_decision(
+    scene: CommitScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a reader of all sinks, which fences none. The later decision is written after it has asked for the end."""
+    assert scene.committer().decide(micro_batch(0), transactions_of(3, 3))
+    ends = [scene.cluster.bounds(DECISIONS)[1]]
+    assert scene.committer().decide(micro_batch(1), transactions_of(3, 3))
+    remove_part(scene)
+    ends.append(scene.cluster.bounds(DECISIONS)[1])
+    monkeypatch.setattr(LogReader, "end_offset", lambda *_: ends.pop(0))
+    read = DecisionsTopic(scene.client(), DECISIONS.topic, None).read_all()
+    assert read[SINK, STREAM].batch == micro_batch(1)
+
+
+@pytest.mark.parametrize("version", TransactionVersion)
+@pytest.mark.parametrize("marker_alone", [False, True])
+def test_aborted_decision_whose_marker_compaction_has_removed_does_not_count(
+    version: TransactionVersion, marker_alone: bool, scene: CommitScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader stands still after the records, for longer than delete.retention.ms. It goes on with the records of
+    the next transaction, or, once they are replaced too, with its marker."""
+    scene.cluster.coordinators.version = version
+    assert scene.committer(version).decide(micro_batch(0), transactions_of(1, 1))
+    first = len(scene.cluster.logs[DECISIONS])
+    monkeypatch.setattr(DecisionsTopic, "is_unchanged_until", lambda *_: False)
+    assert not scene.committer(version).decide(BatchId.of_app("app", 7), transactions_of(1, 1))
+    monkeypatch.undo()
+    marker = scene.cluster.logs[DECISIONS][-1]
+    reader = scene.committer(version).decisions
+    with monkeypatch.context() as patched:
+        patched.setattr(LogReader, "end_offset", lambda *_: marker.base_offset)
+        assert reader.read().keys() == {STREAM}
+    assert reader.is_ending
+
+    assert scene.committer(version).decide(micro_batch(1), transactions_of(1, 1))
+    log = scene.cluster.logs[DECISIONS]
+    later = log.index(marker) + 1
+    log[:] = log[:first] + (log[-1:] if marker_alone else log[later:])
+    assert reader.read().keys() == {STREAM}
+    assert reader.read()[STREAM].batch == micro_batch(0 if marker_alone else 1)
 
 
 def test_decisions_of_all_sinks_are_read_with_their_parts(scene: CommitScene) -> None:

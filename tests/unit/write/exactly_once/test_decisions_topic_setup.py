@@ -25,6 +25,7 @@ class Admin:
 
     def create_topic(self, name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> None:
         self.created.append(replicas)
+        self.config = config
         self._scene.cluster.create_topic(name, partitions)
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
@@ -88,6 +89,24 @@ def test_topic_that_may_not_be_created_says_how_to_create_it(scene: CommitScene)
     scene.network.admin_errors["CreateTopics"].append(ErrorCode.topic_authorization_failed)
     with pytest.raises(BrokerError, match=r"AUTHORIZATION_FAILED.* Create it with one partition and .* CREATE on it"):
         ensure(scene, ClusterAdmin(scene.client()))
+
+
+@pytest.mark.parametrize(("retention_ms", "warns"), [("3600000", False), ("86400000", False), ("3599999", True)])
+def test_topic_that_forgets_markers_soon_warns(
+    retention_ms: str, warns: bool, scene: CommitScene, caplog: pytest.LogCaptureFixture
+) -> None:
+    ensure(scene, Admin(scene, COMPACTED | {"delete.retention.ms": retention_ms}))
+    assert caplog.messages == warns * [
+        f"topic kafkameta-decisions has delete.retention.ms={retention_ms}: raise it to 3600000 or more, or a driver "
+        "that stands still for longer may take an aborted decision for a committed one"
+    ]
+
+
+def test_new_topic_keeps_markers_for_a_day_whatever_the_cluster_does(scene: CommitScene) -> None:
+    del scene.cluster.topics[DECISIONS.topic]
+    admin = Admin(scene)
+    ensure(scene, admin)
+    assert admin.config["delete.retention.ms"] == "86400000"
 
 
 def test_topic_whose_configuration_is_not_told_warns(scene: CommitScene, caplog: pytest.LogCaptureFixture) -> None:
