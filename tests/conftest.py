@@ -55,6 +55,7 @@ LONG_FILES = (
     "spark/test_bad_input.py",
     "spark/test_options_live.py",
     "kafka/test_metrics_faults.py",
+    "kafka/test_cut_off_leaders.py",
     "kafka/test_commit_steps.py",
     "page/test_watching_page.py",
     "spark/test_side_stream.py",

@@ -265,8 +265,7 @@ class LocalKafka:
         node.start()
 
     def _controller(self, folder: Path, runtime: JavaRuntime, group: int) -> KafkaNode:
-        config = {**self._security.authorizer, **self._config}
-        write_files(folder, kafka_config.controller_properties(self._layout, folder / "data", config), None)
+        write_files(folder, self._controller_properties(folder), None)
         format_controller(folder, runtime, self._layout.cluster_id, self._security.format_arguments())
         return KafkaNode(CONTROLLER_ID, folder, runtime, group)
 
@@ -281,6 +280,10 @@ class LocalKafka:
         self.address(node.node_id)  # raises for the controller
         self._layout = replace(self._layout, broker_ports={**self._layout.broker_ports, node.node_id: port})
         write_files(node.folder, self._broker_properties(node.node_id, node.folder), None)
+
+    def _controller_properties(self, folder: Path) -> kafka_config.Properties:
+        config = {**self._security.authorizer, **self._config}
+        return kafka_config.controller_properties(self._layout, folder / "data", config)
 
     def _broker_properties(self, broker_id: int, folder: Path) -> kafka_config.Properties:
         port, plain_port = self._layout.broker_ports[broker_id], self._plain_ports[broker_id]
