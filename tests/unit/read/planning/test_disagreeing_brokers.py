@@ -354,7 +354,7 @@ def test_starting_offset_after_an_open_transaction_is_no_mistake(scene: Scene) -
     assert begins(planner)[T0] == end - 1
 
 
-CUT_OFF = {
+CUT_OFF: dict[str, Any] = {
     "of a partition that it does not know": lambda scene: add_partition(scene, T3, "first"),
     "of a topic that it does not know": lambda scene: scene.cluster.create_topic("u", 1),
     "of a topic that it knows by its old id": lambda scene: recreate(scene),
