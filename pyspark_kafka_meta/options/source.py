@@ -190,7 +190,9 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_id,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
-        "Consumer group to which a stream commits the offsets of finished micro-batches, for lag monitoring only.",
+        "Consumer group to which a stream commits the offsets of finished micro-batches, for lag monitoring only. "
+        "Before PySpark 4.2 the only micro-batch of Trigger.AvailableNow or Trigger.Once is committed when the query "
+        "starts again: Spark does not tell the source that it finished.",
         queries=Query.RECORDS_STREAM,
     )
     decisions_topic: str = option_field(options_of(TransactionOptions)["decisions_topic"])
