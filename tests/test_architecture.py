@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyspark_kafka_meta"
 OF_EXTRAS = set(EXTRAS) - {"pyspark"}
 FOR_LOGINS_AND_COMMANDS = {"scramp"} | OF_EXTRAS
-HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "cramjam", "crc32c"} | FOR_LOGINS_AND_COMMANDS
+HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "cramjam", "crc32c", "msgspec"} | FOR_LOGINS_AND_COMMANDS
 NOT_FOR_READING = (
     *FOR_LOGINS_AND_COMMANDS,
     "kio.schema.describe_transactions",
@@ -146,7 +146,7 @@ def test_installation_requires_only_what_a_query_needs() -> None:
     names = {re.split("[<>=]", line)[0] for line in required if line}
     in_extras = config["options.extras_require"]
 
-    assert names == {"pyarrow", "numpy", "kio", "cramjam", "crc32c", "scramp"}
+    assert names == {"pyarrow", "numpy", "kio", "cramjam", "crc32c", "scramp", "msgspec"}
     assert set(EXTRAS.values()) <= set(in_extras)
     for package, extra in EXTRAS.items():
         assert re.split("[_-]", package)[0] in in_extras[extra], f"{extra} does not install {package}"

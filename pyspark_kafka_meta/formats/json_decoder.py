@@ -1,15 +1,9 @@
 """Decodes JSON texts (UTF-8) into Arrow arrays.
 
-Arrow's JSON reader decodes many records together, where that is exact:
-
-- The type is a struct without maps, decimals, binary values and floats, for which the reader has other rules.
-- A record begins with `{`, ends with `}` and has no line break. After `}` JSON allows `{` only between documents, and
-  no string continues after a line break: so each line begins a document, and as many rows as lines are one of each.
-
-If the reader refuses some records, or it is not exact, each sixteenth is tried again. A few records are read one by one
-by Python's `json`, which finds the cause; there the last one of equal keys wins, as for Spark, and 1.0 is an integer,
-as in JSON Schema. What `json` refuses and the reader does not, such as Inf or a very long number where the schema has
-nothing, is good: no record depends on its neighbours. Words such as NaN are refused as values.
+msgspec reads each text by itself, so no record depends on its neighbours, and columns are made of the fields of all
+records. What msgspec refuses, and what a column does not hold, is read again by Python's `json`, which has the last
+word and finds the cause. The last one of equal keys wins, as for Spark, and 1.0 is an integer, as in JSON Schema. What
+nothing reads may be a number of any length.
 """
 
 from __future__ import annotations
@@ -17,166 +11,229 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeAlias
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
-from pyspark_kafka_meta.arrow_arrays import joined, memory_of, offsets_of, slices
+from pyspark_kafka_meta.arrow_arrays import flag_array, joined, not_utf8, number_array, slices
 from pyspark_kafka_meta.formats.json_schema import JsonSchema
 from pyspark_kafka_meta.formats.values import Decoded, Fault
 
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 16_384
-PIECES = 16
-FEW_RECORDS = 64
-"""Reading so many one by one takes as long as a call of Arrow's reader."""
+PIECES = 4
 EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
 
 Converter: TypeAlias = Callable[[Any], Any]
-
-_MORE_THAN_MICROS = re.compile(r"(\.\d{6})\d+")
-"""Of a timestamp: cut, as Spark does."""
+Column: TypeAlias = tuple[pa.Array, Sequence[int]]
+"""The values, and which of them the type does not hold, or only `json` can read."""
 
 
 def json_decoder(schema: JsonSchema) -> JsonDecoder:
     return JsonDecoder(schema.type)
 
 
-@dataclass(frozen=True, slots=True)
 class JsonDecoder:
     """A `ValueDecoder`."""
 
-    type: pa.DataType
+    def __init__(self, type_: pa.DataType) -> None:
+        self.type = type_
+        try:
+            self._read: Converter = msgspec.json.Decoder(_kind(type_), float_hook=_number).decode
+        except ValueError:  # a name twice, or with a quote, backslash or control character
+            self._read = _refused
+        self._convert = _converter(type_, "$")
 
     def decode(self, values: pa.Array) -> Decoded:
-        chunk = _Decoding(self.type)
-        arrays: list[pa.Array] = []
-        for first, part in slices(values, CHUNK_ROWS, CHUNK_BYTES):
-            arrays += chunk.decode(part, first)
-        return Decoded(joined(arrays, self.type), chunk.faults)
+        faults: list[Fault] = []
+        arrays = [self._decode(part, first, faults) for first, part in slices(values, CHUNK_ROWS, CHUNK_BYTES)]
+        return Decoded(joined(arrays, self.type), faults)
 
-
-class _PerhapsJson(ValueError):  # noqa: N818 - never leaves this module
-    """Python's `json` refuses a text that Arrow's reader may accept: a very long number, deep nesting, or Inf."""
-
-
-class _Decoding:
-    """Attributes:
-    faults: found so far, in the order of rows.
-    """
-
-    def __init__(self, type_: pa.DataType) -> None:
-        self._type = type_
-        self._columns = pa.schema(list(_as_read(type_))) if _is_columnar(type_) else None
-        # A float would round 9007199254740993.0, or make an integer of 4503599627370497.5.
-        self._parse_float = Decimal if _has(type_, pa.types.is_decimal) or _has(type_, pa.types.is_integer) else float
-        self._convert = _converter(type_, "$")
-        self.faults: list[Fault] = []
-
-    def decode(self, values: pa.Array, row: int) -> list[pa.Array]:
-        """The decoded values, in parts; `row` is the index of the first one."""
-        if self._columns is not None and len(values) > FEW_RECORDS:
-            decoded = self._decode_together(values)
-            if decoded is not None:
-                return [decoded]
-            size = -(-len(values) // PIECES)
-            pieces = [self.decode(values.slice(at, size), row + at) for at in range(0, len(values), size)]
-            return [array for piece in pieces for array in piece]
-        return [self._decode_one_by_one(values, row)]
-
-    def _decode_together(self, values: pa.Array) -> pa.Array | None:
-        """None if that is not exact."""
-        if values.null_count or not _are_objects(values):
-            return None
-        whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-        lines = pc.binary_join(whole, b"\n")[0].as_buffer()
-        parse = pj.ParseOptions(explicit_schema=self._columns, unexpected_field_behavior="ignore")
-        read = pj.ReadOptions(use_threads=False, block_size=lines.size + 1)
-        try:
-            values.cast(pa.string())  # the reader does not check fields that it ignores
-            table = pj.read_json(pa.BufferReader(lines), read_options=read, parse_options=parse)
-            structs = pa.concat_arrays(table.to_struct_array().chunks).cast(self._type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return None
-        is_exact = lines.to_pybytes().count(b"\n") == len(values) - 1 == len(structs) - 1 and _is_finite(structs)
-        return structs if is_exact else None
-
-    def _decode_one_by_one(self, values: pa.Array, row: int) -> pa.Array:
-        decoded: list[Any] = []
-        for index, value in enumerate(values.to_pylist()):
+    def _decode(self, values: pa.Array, row: int, faults: list[Fault]) -> pa.Array:
+        """Args:
+        row: the index of the first value.
+        faults: those of these values are added.
+        """
+        texts, records, refused, read = values.to_pylist(), [], _not_utf8(values), self._read
+        for index, text in enumerate(texts):
             try:
-                decoded.append(None if value is None else self._decode_one(value))
-            except _PerhapsJson as error:
-                found = None if self._columns is None else self._decode_together(values.slice(index, 1))
-                decoded.append(None if found is None else found[0])
-                if found is None:
-                    self.faults.append(Fault(row + index, str(error)))
+                records.append(None if text is None else read(text))
+            except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
+                records.append(None)
+                refused.append(index)
+        array, not_held = _column(self.type, records)
+        again = sorted({*refused, *not_held})
+        if not again:
+            return array
+        order, found = np.arange(len(texts)), []
+        for index in again:
+            try:
+                found.append(self._read_again(texts[index]))
             except ValueError as error:
-                decoded.append(None)
-                self.faults.append(Fault(row + index, str(error)))
-        return pa.array(decoded, self._type)
+                found.append(None)
+                faults.append(Fault(row + index, str(error)))
+        order[again] = len(texts) + np.arange(len(again))
+        return pa.concat_arrays([array, pa.array(found, self.type)]).take(number_array(order))
 
-    def _decode_one(self, value: bytes) -> Any:
+    def _read_again(self, text: bytes) -> Any:
+        """Raises ValueError with the cause."""
         try:
-            document = json.loads(value.decode(), parse_float=self._parse_float)
+            document = json.loads(text.decode(), parse_float=Decimal)
         except UnicodeDecodeError:
             raise ValueError("the text is not UTF-8") from None
-        except (ValueError, RecursionError, InvalidOperation) as error:
-            is_invalid = isinstance(error, json.JSONDecodeError) and b"Inf" not in value
-            raise (ValueError if is_invalid else _PerhapsJson)(
-                "the text is not valid JSON, is nested too deeply, or has a number too long"
-            ) from None
+        except (ValueError, RecursionError, InvalidOperation):
+            raise ValueError("the text is not valid JSON, is nested too deeply, or has a number too long") from None
         return None if document is None else self._convert(document)
 
 
-def _are_objects(values: pa.Array) -> bool:
-    """Whether each text begins and ends with a brace."""
-    offsets, data = offsets_of(values), memory_of(values)
-    if not (offsets[1:] > offsets[:-1]).all():
-        return False
-    return bool((data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 1] == ord("}")).all())
+def _refused(_: bytes) -> Any:
+    raise ValueError
 
 
-def _is_finite(values: pa.Array) -> bool:
-    """Whether no number is NaN or infinite: the reader accepts these words, which are not JSON."""
-    if pa.types.is_struct(values.type):
-        return all(_is_finite(child) for child in values.flatten())
-    if pa.types.is_list(values.type):
-        return _is_finite(values.flatten())
-    return not pa.types.is_floating(values.type) or bool(pc.all(pc.is_finite(values)).as_py() is not False)
+def _not_utf8(values: pa.Array) -> list[int]:
+    """msgspec does not check strings that nothing reads."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.flatnonzero(not_utf8(values)).tolist()
+    return []
 
 
-def _parts(type_: pa.DataType) -> list[pa.DataType]:
-    """The types of fields, elements, or values."""
-    if pa.types.is_map(type_):
-        return [type_.item_type]
-    return [type_.field(index).type for index in range(type_.num_fields)]
-
-
-def _has(type_: pa.DataType, predicate: Callable[[pa.DataType], bool]) -> bool:
-    return predicate(type_) or any(_has(part, predicate) for part in _parts(type_))
-
-
-def _is_columnar(type_: pa.DataType) -> bool:
-    """Whether Arrow's reader has the same rules for the type as `_converter`. It would round floats once, not twice."""
-    others = (pa.types.is_map, pa.types.is_decimal, pa.types.is_binary, pa.types.is_float32)
-    return pa.types.is_struct(type_) and not any(_has(type_, other) for other in others)
-
-
-def _as_read(type_: pa.DataType) -> pa.DataType:
-    """With strings for dates and timestamps: the cast from strings is stricter than the reader."""
+def _kind(type_: pa.DataType) -> Any:
+    """What msgspec reads for `_column`. A float would round numbers of integer and decimal columns: for these it reads
+    any value, with Decimal for numbers such as 1.0.
+    """
+    kind: Any = Any
     if pa.types.is_struct(type_):
-        return pa.struct([(field.name, _as_read(field.type)) for field in type_])
+        fields = _attributes(type_)
+        attributes = [(name, _kind(field.type), None) for name, field in fields.items()]
+        names = {name: field.name for name, field in fields.items()}
+        kind = msgspec.defstruct("Struct", attributes, rename=names, gc=False, eq=False)
+    elif pa.types.is_map(type_):
+        kind = dict[str, _kind(type_.item_type)]  # type: ignore[misc]
+    elif pa.types.is_list(type_):
+        kind = list[_kind(type_.value_type)]  # type: ignore[misc]
+    elif pa.types.is_boolean(type_):
+        kind = bool
+    elif pa.types.is_floating(type_):
+        kind = float
+    elif not _is_number(type_):
+        kind = str
+    return kind | None
+
+
+def _attributes(type_: pa.StructType) -> dict[str, pa.Field]:
+    """The fields, by the names that they have in msgspec's struct: those of Python's variables."""
+    return {f"f{index}": field for index, field in enumerate(type_)}
+
+
+def _number(text: str) -> int | Decimal:
+    """Of a number that is not written as an integer. A float would round it."""
+    whole, _, fraction = text.partition(".")
+    return int(whole) if fraction == "0" else Decimal(text)
+
+
+def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    """Of what msgspec read as `_kind` of the type."""
+    if pa.types.is_struct(type_):
+        return _struct(type_, values)
+    if pa.types.is_nested(type_):
+        return _items(type_, values)
+    if pa.types.is_temporal(type_):
+        return _times(type_, pa.array(values, pa.string()))
+    if pa.types.is_integer(type_):
+        return _integers(type_, values)
+    if pa.types.is_decimal(type_) or pa.types.is_binary(type_):
+        return _one_by_one(type_, values, range(len(values)))
+    array = pa.array(values, type_)
+    if pa.types.is_float32(type_) and pc.all(pc.is_finite(array)).as_py() is False:
+        return _one_by_one(type_, values, range(len(values)))
+    return array, ()
+
+
+class _Null:
+    """Instead of a struct that is null: all its fields are null."""
+
+    def __getattr__(self, _: str) -> None:
+        return None
+
+
+def _struct(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    null, is_null = _Null(), [value is None for value in values]
+    structs = [null if value is None else value for value in values] if any(is_null) else values
+    columns = [_column(field.type, list(map(attrgetter(name), structs))) for name, field in _attributes(type_).items()]
+    arrays, not_held = zip(*columns, strict=True)
+    array = pa.StructArray.from_arrays(arrays, fields=list(type_), mask=pa.array(is_null, pa.bool_()))
+    return array, list(chain(*not_held))
+
+
+def _integers(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    kinds = {int, type(None)}
+    others = [index for index, value in enumerate(values) if type(value) not in kinds]
+    try:
+        return _one_by_one(type_, values, others) if others else (pa.array(values, type_), ())
+    except (pa.ArrowInvalid, OverflowError):  # one is too large
+        return _one_by_one(type_, values, range(len(values)))
+
+
+def _items(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    """Of lists and maps."""
+    filled = [value or () for value in values]
+    lengths = np.fromiter(map(len, filled), np.int32, len(filled))
     if pa.types.is_list(type_):
-        return pa.list_(pa.field("element", _as_read(type_.value_type)))
-    return pa.string() if pa.types.is_temporal(type_) else type_
+        child, not_held = _column(type_.value_type, list(chain(*filled)))
+    else:
+        items, not_held = _column(type_.item_type, [item for value in filled if value for item in value.values()])
+        keys = pa.array(chain(*filled), pa.string())
+        child = pa.StructArray.from_arrays([keys, items], fields=[type_.key_field, type_.item_field])
+    offsets = pa.py_buffer(np.append(np.int32(0), lengths.cumsum(dtype=np.int32)))
+    valid = flag_array(np.array([value is not None for value in values], np.bool_)).buffers()[1]
+    array = pa.Array.from_buffers(type_, len(values), [valid, offsets], children=[child])
+    return array, np.repeat(np.arange(len(values)), lengths)[list(not_held)].tolist()
+
+
+def _times(type_: pa.DataType, texts: pa.StringArray) -> Column:
+    """Also with small letters, and over 6 digits of a second, which are cut as Spark does."""
+    plain = pc.ascii_upper(texts)
+    if pc.any(pc.ascii_is_decimal(pc.utf8_slice_codeunits(plain, 26, 27))).as_py():
+        plain = pc.replace_substring_regex(plain, r"^([^.]+\.[0-9]{6})[0-9]+", r"\1")
+    return _cast(type_, plain)
+
+
+def _cast(type_: pa.DataType, texts: pa.StringArray) -> Column:
+    """Where Arrow refuses all because of one, each quarter is tried again."""
+    try:
+        return texts.cast(type_), ()
+    except pa.ArrowInvalid:
+        if len(texts) == 1:
+            return pa.nulls(1, type_), (0,)
+    size = -(-len(texts) // PIECES)
+    starts = range(0, len(texts), size)
+    arrays, not_held = zip(*(_cast(type_, texts[start : start + size]) for start in starts), strict=True)
+    return pa.concat_arrays(arrays), [
+        start + index for start, piece in zip(starts, not_held, strict=True) for index in piece
+    ]
+
+
+def _one_by_one(type_: pa.DataType, values: Sequence[Any], indexes: Iterable[int]) -> Column:
+    """Of the values at these indexes; others are as they must be."""
+    convert, converted, not_held = _scalar(type_), list(values), []
+    for index in indexes:
+        try:
+            converted[index] = None if values[index] is None else convert(values[index])
+        except (ValueError, ArithmeticError):
+            converted[index] = None
+            not_held.append(index)
+    return pa.array(converted, type_), not_held
 
 
 def _converter(type_: pa.DataType, path: str) -> Converter:
@@ -199,11 +256,11 @@ def _converter(type_: pa.DataType, path: str) -> Converter:
         return lambda value: _checked(value, bool, path)
     if pa.types.is_string(type_):
         return lambda value: _text(_checked(value, str, path), path)
-    convert_scalar = _from_number if _is_number(type_) else _from_text
+    convert_scalar = _scalar(type_)
 
     def converted(value: Any) -> Any:
         try:
-            return convert_scalar(value, type_)
+            return convert_scalar(value)
         except (ValueError, ArithmeticError):  # pa.ArrowInvalid is a ValueError
             raise ValueError(f"the value at {path} cannot be read as {type_}") from None
 
@@ -240,34 +297,54 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
-def _from_text(value: Any, type_: pa.DataType) -> Any:
-    """Raises ValueError for other texts, and for other values."""
-    if type(value) is not str:
-        raise ValueError
-    if pa.types.is_binary(type_):
-        return base64.b64decode(value, validate=True)
-    return pa.scalar(_MORE_THAN_MICROS.sub(r"\1", value.upper())).cast(type_)
-
-
-def _from_number(value: Any, type_: pa.DataType) -> Any:
-    """Raises ValueError or ArithmeticError for what the type cannot hold. No exponent is written out: 1e999999999 would
-    fill the memory."""
-    if type(value) not in (int, float, Decimal):
-        raise ValueError
+def _scalar(type_: pa.DataType) -> Converter:
+    """It raises ValueError or ArithmeticError for what the type cannot hold. No exponent is written out: 1e999999999
+    would fill the memory."""
+    if pa.types.is_integer(type_):
+        return partial(_integer, 1 << (type_.bit_width - 1))
     if pa.types.is_floating(type_):
-        number = float(value)
-        if not math.isfinite(number):
-            raise ValueError
-        if pa.types.is_float32(type_):
-            struct.pack("<f", number)  # OverflowError, where Arrow makes infinity of it
-        return number
+        return partial(_float, type_)
     if pa.types.is_decimal(type_):
-        # Arrow rescales by up to 38 digits; with more, as of 1e-77, it returns other numbers.
-        return pa.scalar(Decimal(value).quantize(Decimal(1).scaleb(-type_.scale), context=EXACT), type_).as_py()
-    limit = 1 << (type_.bit_width - 1)
-    if not -limit <= value < limit:
+        return partial(_decimal, Decimal(1).scaleb(-type_.scale), Decimal(10) ** (type_.precision - type_.scale))
+    return _bytes if pa.types.is_binary(type_) else partial(_time, type_)
+
+
+def _integer(limit: int, value: Any) -> int:
+    if type(value) not in (int, Decimal) or not -limit <= value < limit:
         raise ValueError
     number = int(value or 0)
     if number != value:
         raise ValueError
     return number
+
+
+def _float(type_: pa.DataType, value: Any) -> float:
+    if type(value) not in (int, float, Decimal):
+        raise ValueError
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    if pa.types.is_float32(type_):
+        struct.pack("<f", number)  # OverflowError, where Arrow makes infinity of it
+    return number
+
+
+def _decimal(unit: Decimal, limit: Decimal, value: Any) -> Decimal:
+    if type(value) not in (int, float, Decimal):
+        raise ValueError
+    # Arrow rescales by up to 38 digits; with more, as of 1e-77, it returns other numbers.
+    number = Decimal(value).quantize(unit, context=EXACT)
+    if abs(number) >= limit:
+        raise ValueError
+    return number
+
+
+def _bytes(value: Any) -> bytes:
+    return base64.b64decode(_checked(value, str, ""), validate=True)
+
+
+def _time(type_: pa.DataType, value: Any) -> pa.Scalar:
+    array, not_held = _times(type_, pa.array([_checked(value, str, "")]))
+    if not_held:
+        raise ValueError
+    return array[0]

@@ -213,6 +213,7 @@ def _json_type(schema: SchemaText) -> pa.DataType:
     return _json(schema).type
 
 
+@lru_cache(COMPILED_SCHEMAS)
 def _json_decoder(_: SchemaText, reader: SchemaText) -> ValueDecoder:
     """JSON names its fields, so the writer's schema does not matter."""
     from pyspark_kafka_meta.formats.json_decoder import json_decoder
