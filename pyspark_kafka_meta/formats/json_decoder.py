@@ -33,6 +33,14 @@ CHUNK_ROWS = 16_384
 PIECES = 4
 EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NOT_FINITE = {
+    "NaN": math.nan,
+    **dict.fromkeys(("Infinity", "+Infinity", "+INF"), math.inf),
+    **dict.fromkeys(("-Infinity", "-INF"), -math.inf),
+}
+"""Strings that are numbers for Spark. Without quotes, `json` has three of the words."""
+
 Converter: TypeAlias = Callable[[Any], Any]
 Column: TypeAlias = tuple[pa.Array, Sequence[int]]
 """The values, and which of them the type does not hold, or only `json` can read."""
@@ -64,6 +72,8 @@ class JsonDecoder:
         faults: those of these values are added.
         """
         texts, records, refused, read = values.to_pylist(), [], _not_utf8(values), self._read
+        if pc.any(pc.starts_with(values, BYTE_ORDER_MARK)).as_py():
+            texts = [text and text.removeprefix(BYTE_ORDER_MARK) for text in texts]
         for index, text in enumerate(texts):
             try:
                 records.append(None if text is None else read(text))
@@ -319,10 +329,12 @@ def _integer(limit: int, value: Any) -> int:
 
 
 def _float(type_: pa.DataType, value: Any) -> float:
+    if type(value) is str and value in NOT_FINITE:
+        return NOT_FINITE[value]
     if type(value) not in (int, float, Decimal):
         raise ValueError
     number = float(value)
-    if not math.isfinite(number):
+    if type(value) is not float and not math.isfinite(number):  # such as 1e999; a float is a word
         raise ValueError
     if pa.types.is_float32(type_):
         struct.pack("<f", number)  # OverflowError, where Arrow makes infinity of it

@@ -1,4 +1,4 @@
-"""Schemas of JSON values become Arrow types: JSON Schema (draft 4 to 2020-12), or a type of Spark as JSON.
+"""Schemas of JSON values become Arrow types: JSON Schema (draft 4 to 2020-12), or a type of Spark as JSON or DDL.
 
 A column is what values can be read as; constraints such as minimum, pattern, enum or required are not checked. So all
 columns are nullable, as those of Spark's `from_json`. pyarrow is imported on first use.
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.spark_ddl import type_of_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,19 +53,36 @@ class JsonSchema:
 
 
 def parse_json_schema(text: str) -> JsonSchema:
-    """The schema of a text: JSON Schema, or what `StructType.json()` returns.
+    """The schema of a text: JSON Schema, what Spark's `DataType.json()` and `simpleString()` return, or DDL.
 
     Raises:
         ValueSchemaError: names the part of the schema that no column can hold.
     """
     try:
-        document = json.loads(text)
-        if isinstance(document, dict) and document.get("type") == "struct":
-            return JsonSchema(_SparkTypes().type(document, "struct"))
+        document = _document(text)
+        if _is_sparks(document):
+            return JsonSchema(_SparkTypes().type(document, "value"))
         types = _JsonSchemaTypes(document)
         return JsonSchema(types.type(document, "#"), types.required, frozenset(types.nullable))
     except (ValueError, RecursionError):
-        raise ValueSchemaError("The JSON schema is not valid JSON, or is nested too deeply.") from None
+        raise ValueSchemaError("The JSON schema is not valid JSON or DDL, or is nested too deeply.") from None
+
+
+def _document(text: str) -> object:
+    """Raises ValueError."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        if text.lstrip()[:1] in ("{", "[", '"'):
+            raise
+        return type_of_ddl(text)
+
+
+def _is_sparks(document: object) -> bool:
+    """JSON Schema has no such types, and its arrays have items."""
+    if isinstance(document, dict):
+        return document.get("type") in ("struct", "map") or "elementType" in document
+    return isinstance(document, str)
 
 
 class _Columns:

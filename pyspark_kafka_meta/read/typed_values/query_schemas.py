@@ -135,7 +135,7 @@ def _with_message(column: ColumnFormat, schema: SchemaText) -> SchemaText:
 
 
 def _schema_text(column: ColumnFormat, given: str) -> str:
-    """The text, or that of a file with this path; of Protobuf always a file."""
+    """The text, or that of a file with this path; of Protobuf always a file. A type of Spark may look like a path."""
     if column.format is not ValueFormat.PROTOBUF and given.lstrip()[:1] in ("{", "[", '"'):
         return given
     try:
@@ -144,6 +144,8 @@ def _schema_text(column: ColumnFormat, given: str) -> str:
             base64.b64encode(content).decode() if column.format is ValueFormat.PROTOBUF else content.decode("utf-8-sig")
         )
     except (OSError, ValueError) as error:
+        if column.format is ValueFormat.JSON and set(given) & set(" <:"):  # a type of Spark
+            return given
         reason = getattr(error, "strerror", None) or "not a text file"
         raise OptionError(
             f"Option '{column.column}Schema' must be the text of a schema, or the path of a file on the driver with it "

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -98,10 +99,9 @@ def _expected_value(name: str, value: Any) -> Any:
     if name == "id":
         return _integer(value)
     if name == "price":
-        number = float(value) if type(value) in (int, float, Decimal) else float("nan")
-        if number - number != 0:
+        if type(value) not in (int, float, Decimal) or (type(value) is not float and float(value) in (inf, -inf)):
             raise ValueError
-        return number
+        return float(value)
     if name == "tags":
         return [None if each is None else _checked(each, str) for each in _checked(value, list)]
     if name == "lines":
@@ -129,6 +129,11 @@ def test_records_have_the_values_of_json(indent: int | None) -> None:
     values, faults = decode(ORDER, texts)
     assert faults == {}
     assert values == [expected(order) for order in orders]
+
+
+def comparable(order: dict[str, Any] | None) -> dict[str, Any] | None:
+    """NaN is not equal to itself."""
+    return None if order is None else {**order, "price": repr(order["price"])}
 
 
 def mutated_order(chance: random.Random) -> bytes:
@@ -167,7 +172,7 @@ def test_mutated_records_are_equal_or_faults(count: int) -> None:
             assert values[row] is None
             continue
         assert row not in faults, (row, text, faults[row])
-        assert values[row] == want, (row, text)
+        assert comparable(values[row]) == comparable(want), (row, text)
         compared += 1
     assert compared > count // 3
 
@@ -183,7 +188,6 @@ TRICKS = [
     b'{"name":"a\nb"}',
     b'{"name":"\xff"}',
     b'{"unknown":"\xff"}',
-    b'{"price":NaN}',
     b'{"price":1e999}',
     b'{"id":9223372036854775808}',
     b'{"id":1.5}',
@@ -194,7 +198,11 @@ TRICKS = [
     b'{"name":"\\ud800"}',
     b"[1]",
     b'"a"',
-    b'\xef\xbb\xbf{"id":1}',
+    b'{"price":"nan"}',
+    b'{"price":"INF"}',
+    b'{"id":NaN}',
+    b'{"name":NaN}',
+    b' \xef\xbb\xbf{"id":1}',
     b"[" * 100_000,
 ]
 
@@ -342,12 +350,12 @@ def test_record_is_the_same_alone_and_among_others(count: int) -> None:
     texts = [odd_record(chance) for _ in range(count)]
     together = decoder.decode(pa.array(texts, pa.binary()))
     together.values.validate(full=True)
-    causes = {fault.row: fault.cause for fault in together.faults}
+    values, causes = together.values.to_pylist(), {fault.row: fault.cause for fault in together.faults}
     assert list(causes) == sorted(causes)
     assert count // 4 < len(causes) < count
     for row, text in enumerate(texts):
         alone = decoder.decode(pa.array([text], pa.binary()))
-        assert alone.values.equals(together.values.slice(row, 1)), text
+        assert repr(alone.values.to_pylist()) == repr(values[row : row + 1]), text  # NaN is not equal to itself
         assert [fault.cause for fault in alone.faults] == [cause for cause in [causes.get(row)] if cause], text
 
 
@@ -360,7 +368,7 @@ def test_what_is_read_at_once_is_what_json_reads(count: int, monkeypatch: pytest
     by_both, by_json = quick.decode(values), slow.decode(values)
     too_long = [fault.row for fault in by_json.faults if b"9" * 5_000 in values[fault.row].as_py()]
     for row in range(count):
-        assert by_both.values[row].equals(by_json.values[row]) or row in too_long, values[row]
+        assert repr(by_both.values[row].as_py()) == repr(by_json.values[row].as_py()) or row in too_long, values[row]
     assert [fault for fault in by_both.faults if fault.row not in too_long] == [
         fault for fault in by_json.faults if fault.row not in too_long
     ]
@@ -415,6 +423,26 @@ def test_field_of_any_name_is_read(name: str) -> None:
         [{"id": 1, name: "a"}, None, {"id": 1, name: "a"}],
         {1: "the text is not valid JSON, is nested too deeply, or has a number too long"},
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        *((word, "nan") for word in ("NaN", '"NaN"')),
+        *((word, "inf") for word in ("Infinity", '"Infinity"', '"+Infinity"', '"+INF"')),
+        *((word, "-inf") for word in ("-Infinity", '"-Infinity"', '"-INF"')),
+    ],
+)
+def test_words_of_from_json_are_numbers(number: str, value: str) -> None:
+    type_ = pa.struct([("d", pa.float64()), ("f", pa.float32())])
+    values, faults = decode(type_, [b'{"d":1}', f'{{"d":{number},"f":{number}}}'.encode()])
+    assert (str(values[1]["d"]), str(values[1]["f"]), faults) == (value, value, {})
+
+
+def test_byte_order_mark_is_left_out() -> None:
+    mark = b"\xef\xbb\xbf"
+    values, faults = decode(pa.struct([("id", pa.int64())]), [mark + b'{"id":1}', None, b'{"id":2}', mark, mark + b"{"])
+    assert (values, list(faults)) == ([{"id": 1}, None, {"id": 2}, None, None], [3, 4])
 
 
 def test_top_level_values_need_not_be_objects() -> None:

@@ -107,7 +107,7 @@ def test_json_schema_has_type(schema: Any, type_: pa.DataType) -> None:
             {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"properties": {"b": {"items": {"$ref": "#/$defs/a"}}}}}},
             "#/\\$defs/a is recursive",
         ),
-        ({"type": "struct", "fields": [{"name": "a", "type": "interval"}]}, "the type of struct.a"),
+        ({"type": "struct", "fields": [{"name": "a", "type": "interval"}]}, "the type of value.a"),
     ],
 )
 def test_what_has_no_column_is_refused_by_its_path(schema: Any, problem: str) -> None:
@@ -116,7 +116,7 @@ def test_what_has_no_column_is_refused_by_its_path(schema: Any, problem: str) ->
 
 
 def test_text_that_is_not_json_is_refused() -> None:
-    for text in ("{", "", "[" * 100_000):
+    for text in ("{", "[" * 100_000):
         with pytest.raises(ValueSchemaError):
             parse_json_schema(text)
 
@@ -179,3 +179,44 @@ def test_sparks_type_is_a_schema_too() -> None:
             ("n", pa.timestamp("us")),
         ]
     )
+
+
+ROW = pa.struct([("id", pa.int64()), ("x", pa.float64())])
+
+
+@pytest.mark.parametrize(
+    ("text", "type_"),
+    [
+        ("id BIGINT, x DOUBLE", ROW),
+        (" id long NOT NULL COMMENT 'a, b' , x: double ", ROW),
+        ("struct<id:bigint,x:double>", ROW),
+        ("array<struct<id:bigint,x:double>>", list_of(ROW)),
+        ("map<string,bigint>", pa.map_(pa.string(), pa.int64())),
+        (ArrayType(LongType()).json(), list_of(pa.int64())),
+        (MapType(StringType(), LongType()).json(), pa.map_(pa.string(), pa.int64())),
+        ('"long"', pa.int64()),
+        ("bigint", pa.int64()),
+        ("decimal(12,2)", pa.decimal128(12, 2)),
+        ("`a b` Dec(3), `c``d` DECIMAL", pa.struct([("a b", pa.decimal128(3, 0)), ("c`d", pa.decimal128(10, 0))])),
+        (
+            "a STRUCT<b: VARCHAR(5), c ARRAY<TINYINT>>, t TIMESTAMP_LTZ, n TIMESTAMP_NTZ",
+            pa.struct(
+                [
+                    ("a", pa.struct([("b", pa.string()), ("c", list_of(pa.int8()))])),
+                    ("t", pa.timestamp("us", "UTC")),
+                    ("n", pa.timestamp("us")),
+                ]
+            ),
+        ),
+    ],
+)
+def test_types_of_spark_have_the_same_type_in_any_form(text: str, type_: pa.DataType) -> None:
+    assert parse_json_schema(text).type == type_
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a int,", "a int b", "array<int", "map<int>", "a int)", "`a int", "a not", "array<" * 100_000]
+)
+def test_text_that_is_no_type_of_spark_is_refused(text: str) -> None:
+    with pytest.raises(ValueSchemaError):
+        parse_json_schema(text)

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, UnknownSchemaError
+from pyspark_kafka_meta.formats.json_schema import parse_json_schema
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.typed_values import query_schemas as query_schemas_module
@@ -20,6 +22,7 @@ from pyspark_kafka_meta.read.typed_values.query_schemas import (
     WriterSchemas,
     check_pins,
     fingerprint,
+    given_schema,
     query_schemas,
 )
 from pyspark_kafka_meta.schema_registry.client import RegistryLookup
@@ -122,6 +125,18 @@ def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
         assert of_query(None, valueSchema=given).readers[0].schema == SchemaText(WIDE)
     with pytest.raises(OptionError, match=r"'valueSchema' must be the text of a schema, or the path .* \(No such file"):
         of_query(None, valueSchema=str(tmp_path / "other"))
+
+
+def test_a_schema_is_a_type_of_spark_or_a_file_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "a type.ddl"
+    file.write_text("id BIGINT")
+
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "valueFormat": "json", "valueSchema": "id INT"}
+    column = SourceOptions.parse(given).typed.columns[0]
+    for text in ("id BIGINT", "struct<id:bigint>", "id:long", str(file)):
+        assert parse_json_schema(given_schema(column, text).text).type == pa.struct([("id", pa.int64())])
+    with pytest.raises(OptionError, match="No such file"):
+        given_schema(column, "id")
 
 
 def test_a_fingerprint_ignores_the_blanks_of_json_and_sees_the_order_of_columns() -> None:
