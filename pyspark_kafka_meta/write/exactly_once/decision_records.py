@@ -28,7 +28,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import astuple
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import ProtocolError
@@ -141,6 +140,10 @@ def _rows(fields: list[int] | None) -> RowDigest | None:
     return None if fields is None else RowDigest(*fields)
 
 
+def _row_fields(rows: RowDigest | None) -> list[int] | None:
+    return None if rows is None else [rows.rows, rows.hash]
+
+
 def _to_json(decision: Decision) -> bytes:
     batch = decision.batch
     return json.dumps(
@@ -151,8 +154,8 @@ def _to_json(decision: Decision) -> bytes:
             "time_ms": decision.time_ms,
             "is_settled": decision.is_settled,
             "former_owners": decision.former_owners,
-            "rows": decision.rows and astuple(decision.rows),
-            "earlier": [(version, rows and astuple(rows)) for version, rows in decision.earlier],
+            "rows": _row_fields(decision.rows),
+            "earlier": [(version, _row_fields(rows)) for version, rows in decision.earlier],
             "transactions": decision.transactions,
         }
     ).encode()
