@@ -63,24 +63,28 @@ def open_transactions(spark: SparkSession, **options: str) -> DataFrame:
     return _load(spark, Table.TRANSACTIONS, options)
 
 
-def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None, **options: str) -> DataFrame:
+def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | str | None, **options: str) -> DataFrame:
     """The lag of a streaming query, in records and in seconds: a `LagRow` for each partition that it reads.
 
     Queries the cluster now, and reads the next unread record of each partition for its timestamp.
 
     Args:
-        progress: the query, or one of its progress reports. Sources of other formats are ignored.
+        progress: the query, one of its progress reports, or its checkpointLocation, a path or a URI that pyarrow knows.
+            Sources of other formats are ignored.
         options: `kafka.*`, of the query's cluster.
 
     Raises:
         KafkaMetaError: the query has made no progress yet.
+        CheckpointError: as `read_checkpoint`.
     """
     from pyspark_kafka_meta.tables.cluster_query import end_offsets, query_lag
+    from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
 
     report = getattr(progress, "lastProgress", progress)
     if report is None:
         raise KafkaMetaError("the query has made no progress yet: call again after its first micro-batch")
-    rows = query_lag(options, end_offsets(report))
+    offsets = read_checkpoint(report).offsets if isinstance(report, str) else end_offsets(report)
+    rows = query_lag(options, offsets)
     return spark.createDataFrame([astuple(row) for row in rows], struct_type(LagRow))
 
 

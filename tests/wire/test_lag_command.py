@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.testing import MockCluster
@@ -47,6 +49,14 @@ class Scene:
 @pytest.fixture
 def scene(mock_cluster: MockCluster, tmp_path: Path) -> Scene:
     return Scene(mock_cluster, tmp_path)
+
+
+def test_the_function_takes_a_checkpoint_too(scene: Scene) -> None:
+    spark: Any = SimpleNamespace(createDataFrame=lambda rows, _: rows)
+    servers = {"kafka.bootstrap.servers": scene.cluster.bootstrap_servers}
+    rows: Any = kafkameta.lag(spark, scene.checkpoint, **servers)
+
+    assert [(row[0], row[1], row[4]) for row in rows] == [("t", 0, 2), ("t", 1, 0)]
 
 
 def test_each_partition_is_a_line_of_json(scene: Scene) -> None:

@@ -29,8 +29,8 @@ from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata, query_lag
 from pyspark_kafka_meta.tables.open_transactions import query_transactions
+from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
-from pyspark_kafka_meta.tools.checkpoints import read_checkpoint
 from pyspark_kafka_meta.tools.cluster_state import Leaders, live_leaders
 from pyspark_kafka_meta.tools.console import error_text, timeout_options
 from pyspark_kafka_meta.tools.exporter import TIMEOUT_MS

@@ -18,8 +18,9 @@ from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, Unsuppo
 from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
+from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress
 from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, TransactionPartition, TransactionRow
-from pyspark_kafka_meta.tools.checkpoints import CheckpointLag, QueryProgress
+from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cli import main
 from pyspark_kafka_meta.tools.cluster_state import ClusterState, known_brokers, newest_leaders
 from pyspark_kafka_meta.tools.formatting import reason_text
