@@ -55,7 +55,8 @@ class KafkaMetaWriter(LowLatencyTask, DataSourceArrowWriter):
                 self._batch,
                 self._batch.owner,
             )
-        # After the plan: what an earlier run decided is settled also while the registry is away.
+        # After the plan: what an earlier run decided is settled also without the topic or the registry.
+        require_topic(self._options)
         self._columns = with_encoders(columns, schema, self._options, {})
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -187,6 +188,25 @@ def batch_committer(options: SinkOptions, batch: BatchId | None = None) -> Itera
         origin = committer_origin(batch.owner, batch.version)
     with worker_clients.client(options.client, options.metrics, origin) as client:
         yield BatchCommitter.of(client, options)
+
+
+def require_topic(options: SinkOptions) -> None:
+    """Fail before tasks start if the option topic names a topic that does not exist. The cluster is asked once: Spark
+    keeps the process, and the process its client. Except in a write in transactions, this makes no events.
+
+    Raises:
+        UnknownTopicError, BrokerError, ConnectError: as `ask_partitions`.
+    """
+    if options.topic is None:
+        return
+    from pyspark_kafka_meta.events.origin import committer_origin
+    from pyspark_kafka_meta.spark.client_pool import worker_clients
+    from pyspark_kafka_meta.write.topic_metadata import ask_partitions
+
+    metrics = None if options.transaction.transactional_id is None else options.metrics  # the committer's client
+    with worker_clients.client(options.client, metrics, committer_origin(None, None)) as client:
+        if options.topic not in client.cache.snapshot.topics:
+            ask_partitions(client, [options.topic], options.producer.max_block_ms)
 
 
 def plan_transactions(options: SinkOptions, series: str) -> TransactionPlan | None:

@@ -13,6 +13,7 @@ from pyspark_kafka_meta.spark.batch_writer import (
     commit_transactions,
     log_commit,
     plan_transactions,
+    require_topic,
     with_driver,
     write_task,
 )
@@ -44,7 +45,9 @@ class KafkaMetaStreamWriter(LowLatencyTask, DataSourceStreamArrowWriter):
         self._options = with_driver(options)
         self._columns = columns_without_encoders(schema, options)
         self._plan = plan_transactions(self._options, STREAM) if plans else None
-        if plans:  # after the plan: what an earlier run decided is settled also while the registry is away
+        if plans:
+            # After the plan: what an earlier run decided is settled also without the topic or the registry.
+            require_topic(self._options)
             self._columns = with_encoders(self._columns, schema, self._options, answers)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

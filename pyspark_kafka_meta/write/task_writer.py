@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from pyspark_kafka_meta.errors import BrokerError, FencedError, InvalidRowError, UnknownTopicError
+from pyspark_kafka_meta.errors import FencedError, InvalidRowError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import PartitionSequence
-from pyspark_kafka_meta.kafka.protocol.error_codes import broker_error
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch, compressed_share, encode
 from pyspark_kafka_meta.kafka.records.fields import Ints, Longs
@@ -30,6 +29,7 @@ from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, NO_CHOICE, InputRow
 from pyspark_kafka_meta.write.partition_queue import PartitionQueue, TaskOutput
 from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics
 from pyspark_kafka_meta.write.produce_sender import ProduceResponseHandler, ProduceSender
+from pyspark_kafka_meta.write.topic_metadata import ask_partitions
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
@@ -200,12 +200,7 @@ class TaskWriter:
                 f"{shortened(bad[0])!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' "
                 "and '-' in the column topic"
             )
-        try:
-            self._client.partitions(topics, self._block_deadline(), expected)
-        except BrokerError as error:
-            errors = self._client.cache.snapshot.topic_errors
-            topic = min(topic for topic in topics if errors.get(topic) == error.code)
-            raise broker_error(f"topic {topic} cannot be written", error.code, topic, "WRITE") from None
+        ask_partitions(self._client, topics, self._options.max_block_ms, expected)
 
     def _ask_chosen(
         self, first_row: int, chosen: Ints, topics: Sequence[str], topic_of: Ints
@@ -234,9 +229,6 @@ class TaskWriter:
         snapshot = self._client.cache.snapshot
         return [each.partition for each in snapshot.partitions(topic) if snapshot.leader(each) is not None]
 
-    def _block_deadline(self) -> float:
-        return self._client.clock() + self._options.max_block_ms / 1000
-
     def _queue(self, partition: TopicPartition) -> PartitionQueue:
         if partition not in self._queues:
             topic_id = self._client.cache.snapshot.topic_id(partition.topic)
@@ -251,7 +243,8 @@ class TaskWriter:
         if not self._options.idempotent:
             return PartitionSequence(NO_PRODUCER)
         if not self._client.producer.has_id:
-            self._client.producer.start(self._client.coordinators.producer_id(self._block_deadline()))
+            deadline = self._client.clock() + self._options.max_block_ms / 1000
+            self._client.producer.start(self._client.coordinators.producer_id(deadline))
         return self._client.producer.sequence(partition)
 
     # --- queues to brokers --------------------------------------------------------------------------------------------

@@ -24,6 +24,15 @@ def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def topics_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver asks no broker for the topic of a write."""
+    from pyspark_kafka_meta.spark import batch_writer, stream_writer
+
+    for module in (batch_writer, stream_writer):
+        monkeypatch.setattr(module, "require_topic", lambda _: None)
+
+
+@pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     """Topic t with twelve records in each partition."""
     made = Scene(monkeypatch)

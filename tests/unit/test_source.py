@@ -49,6 +49,7 @@ VALUES = StructType([StructField("value", StringType())])
 
 
 @pytest.mark.parametrize("options", [{"topic": "t"}, {"topic": "t", "checkpointlocation": "/c", "kafka.acks": "1"}])
+@pytest.mark.usefixtures("topics_exist")
 def test_options_of_a_write_make_writers(options: dict[str, str]) -> None:
     kafka = pickle.loads(pickle.dumps(source.KafkaMetaDataSource({**SERVERS, **options})))
 
@@ -103,6 +104,7 @@ SET_BY_SPARK = {"queryname": "q", "comment": "c", "owner": "root", "provider": "
 """By `queryName`, and by `CREATE TABLE ... USING kafkameta OPTIONS (topic 't') COMMENT 'c'`."""
 
 
+@pytest.mark.usefixtures("topics_exist")
 def test_options_that_spark_sets_are_no_options_of_the_user() -> None:
     with_them = source.KafkaMetaDataSource({**TOPIC, **SET_BY_SPARK})
     assert with_them.schema() == source.KafkaMetaDataSource(TOPIC).schema()

@@ -85,6 +85,7 @@ class ClientState:
             sleep=sleep,
             rng=self.rng,
         )
+        self._similar_names: dict[str, str] = {}  # by unknown topic
         self._cleanup_policies: dict[str, tuple[str | None, float]] = {}  # by topic, with the time of the request
         self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
 

@@ -16,11 +16,13 @@ from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, PartitionOffset
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions, shortened
+from pyspark_kafka_meta.options.unknown_options import closest
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroups
     from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
 
+NAMES_TIMEOUT_S = 2.0
 COMPACT = "compact"
 """In the cleanup.policy of a topic."""
 POLICY_AGE_S = 60.0
@@ -78,7 +80,7 @@ class KafkaClient(ClientState):
         if unknown := self._unknown_topics(topics):
             raise UnknownTopicError(
                 f"topic {name_first(unknown)} does not exist in the cluster at {self._servers()}: "
-                "check the name, or create the topic first"
+                f"check the name{self._similar_name(unknown[0])}, or create the topic first"
             )
         return [partition for topic in sorted(topics) for partition in self.cache.snapshot.partitions(topic)]
 
@@ -197,6 +199,13 @@ class KafkaClient(ClientState):
         """The members of `partitions` that the cached metadata does not have."""
         topics = {partition.topic for partition in partitions}
         return sorted(set(partitions).difference(*map(self.cache.snapshot.partitions, topics)))
+
+    def _similar_name(self, topic: str) -> str:
+        """A part of a message: the existing topic whose name is most similar, if any. The cluster is asked once."""
+        if topic not in self._similar_names:
+            names = self.cache.topic_names(self.clock() + NAMES_TIMEOUT_S)
+            self._similar_names[topic] = "".join(f" (there is {near})" for near in closest(topic, names, count=1))
+        return self._similar_names[topic]
 
     def _pause(self, generation: int, until: float, deadline: float) -> None:
         """Wait, with refreshes as they are due; metadata newer than `generation` ends the wait."""

@@ -40,6 +40,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
@@ -209,6 +210,19 @@ class MetadataCache:
             self._sleep(pause_s)
             self.refresh_if_due(deadline)
         return self.snapshot
+
+    def topic_names(self, deadline: float) -> list[str]:
+        """The topics that this user may list, from one broker, for messages: no refresh, and the snapshot stays. Empty
+        if the broker does not respond, or another request is in flight."""
+        broker = next(iter(self.snapshot.brokers.values()), None)
+        if broker is None or self.has_request_in_flight:
+            return []
+        self._network.send_metadata(broker.address, None, deadline)
+        with suppress(KafkaMetaError):
+            response = self._network.receive_metadata(deadline)
+            if response is not None:
+                return [topic.name for topic in response.topics if not topic.is_internal]
+        return []
 
     def take_hint(
         self,

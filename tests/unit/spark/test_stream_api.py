@@ -253,8 +253,9 @@ for options in (topic, events, events_topic):
     source.reader(source.schema())
     stream = source.streamReader(source.schema())
     print(type(stream).__name__, type(stream._reader).__name__)
-sink = DefaultSource({"kafka.bootstrap.servers": "localhost:1", "topic": "t"})
-writer = sink.streamWriter(StructType([StructField("value", StringType())]), overwrite=False)
+sink = DefaultSource({"kafka.bootstrap.servers": "localhost:1"})
+rows = StructType([StructField("topic", StringType()), StructField("value", StringType())])
+writer = sink.streamWriter(rows, overwrite=False)
 print(isinstance(writer, datasource.DataSourceStreamWriter), isinstance(writer, datasource.DataSourceArrowWriter))
 """
 

@@ -116,6 +116,7 @@ def new_stream_writer() -> KafkaMetaStreamWriter:
 
 
 @pytest.mark.parametrize("begin", [lambda: pickle.loads(READER), new_stream_writer], ids=["task", "plan or commit"])
+@pytest.mark.usefixtures("topics_exist")
 def test_collections_pass_over_what_there_was_at_the_first_two_tasks_and_over_nothing_later(
     monkeypatch: pytest.MonkeyPatch, begin: Callable[[], object]
 ) -> None:

@@ -59,7 +59,7 @@ class Published:
 
 
 @pytest.fixture(autouse=True)
-def published(monkeypatch: pytest.MonkeyPatch) -> Published:
+def published(monkeypatch: pytest.MonkeyPatch, topics_exist: None) -> Published:
     """In place of the clients of this process."""
     published = Published()
 

@@ -70,29 +70,60 @@ def test_columns_are_found_by_name(given: StructType, topic: str | None, columns
 
 NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
 NO_VALUE = "Required attribute 'value' not found."
+SELECT = (
+    " The columns are {}: select CAST({} AS STRING) AS value or to_json(struct(*)) AS value; or set option "
+    "valueFormat, and select struct(*) AS value."
+)
 UNSUPPORTED_HEADERS = (
     "headers attribute unsupported type array<struct<{},value:binary>>. headers must be a(n) "
-    "array<struct<key:string,value:binary>>"
+    "array<struct<key:string,value:binary>>: select array(struct('name' AS key, CAST('text' "
+    "AS BINARY) AS value)) AS headers"
 )
 BAD = {
     "no topic": (schema(value=STRING), None, [NO_TOPIC]),
-    "no value": (schema(topic=STRING), None, [NO_VALUE]),
-    "nothing": (schema(id=LONG), None, [NO_TOPIC, NO_VALUE]),
-    "value": (schema(value=INT), "t", ["value attribute unsupported type int. value must be a(n) string or binary"]),
+    "no value": (schema(topic=STRING), None, [NO_VALUE + SELECT.format("topic", "topic")]),
+    "nothing": (schema(id=LONG, at=LONG), None, [NO_TOPIC, NO_VALUE + SELECT.format("id, at", "id")]),
+    "no columns": (
+        schema(),
+        "t",
+        [NO_VALUE + SELECT.format("none", "").replace("CAST( AS STRING) AS value or ", "")],
+    ),
+    "value": (
+        schema(value=INT),
+        "t",
+        [
+            "value attribute unsupported type int. value must be a(n) string or binary: select CAST(value AS STRING) "
+            "AS value, or set option valueFormat"
+        ],
+    ),
+    "nested value": (
+        schema(value=StructType([StructField("id", INT)])),
+        "t",
+        [
+            "value attribute unsupported type struct<id:int>. value must be a(n) string or binary: select "
+            "to_json(value) AS value, or set option valueFormat"
+        ],
+    ),
     "key": (
         schema(value=STRING, key=DecimalType(10, 2)),
         "t",
-        ["key attribute unsupported type decimal(10,2). key must be a(n) string or binary"],
+        [
+            "key attribute unsupported type decimal(10,2). key must be a(n) string or binary: select "
+            "CAST(key AS STRING) AS key, or set option keyFormat"
+        ],
     ),
     "topic": (
         schema(value=STRING, topic=BINARY),
         None,
-        ["topic attribute unsupported type binary. topic must be a(n) string"],
+        ["topic attribute unsupported type binary. topic must be a(n) string: select CAST(topic AS STRING) AS topic"],
     ),
     "partition": (
         schema(value=STRING, partition=LONG),
         "t",
-        ["partition attribute unsupported type bigint. partition must be a(n) int"],
+        [
+            "partition attribute unsupported type bigint. partition must be a(n) int: select CAST(partition AS INT) "
+            "AS partition"
+        ],
     ),
     "headers": (schema(value=STRING, headers=headers(key=BINARY)), "t", [UNSUPPORTED_HEADERS.format("key:binary")]),
     "headers with other fields": (
@@ -103,7 +134,10 @@ BAD = {
     "timestamp": (
         schema(value=STRING, timestamp=TimestampNTZType()),
         "t",
-        ["timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp"],
+        [
+            "timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp: select "
+            "CAST(timestamp AS TIMESTAMP) AS timestamp"
+        ],
     ),
     "another case": (
         schema(Value=STRING, TOPIC=STRING),
@@ -114,9 +148,10 @@ BAD = {
         schema(key=INT, topic=INT),
         None,
         [
-            NO_VALUE,
-            "key attribute unsupported type int. key must be a(n) string or binary",
-            "topic attribute unsupported type int. topic must be a(n) string",
+            NO_VALUE + SELECT.format("key, topic", "key"),
+            "key attribute unsupported type int. key must be a(n) string or binary: select CAST(key AS STRING) AS key, "
+            "or set option keyFormat",
+            "topic attribute unsupported type int. topic must be a(n) string: select CAST(topic AS STRING) AS topic",
         ],
     ),
 }

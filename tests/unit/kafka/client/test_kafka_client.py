@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     PartitionOffset,
 )
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.model import NO_LEADER, Broker, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, RefreshReason, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_network import about_s
 from tests.unit.scene import Fault, Scene
@@ -146,6 +146,35 @@ def test_unknown_topic_is_named_with_the_cluster_that_was_asked(
         scene.client().partitions(["t", "nope"], began + patience_s)
 
     assert scene.clock() - began == about_s(expected_s)
+
+
+def test_similar_name_is_suggested_and_asked_for_once(scene: Scene) -> None:
+    scene.cluster.create_topic("clicks")
+    client, requested = scene.client(), list[object]()
+    send = scene.network.send_metadata
+    scene.monkeypatch.setattr(
+        scene.network, "send_metadata", lambda at, topics, due: (requested.append(topics), send(at, topics, due))
+    )
+    for _ in range(2):
+        with pytest.raises(UnknownTopicError, match=r"check the name \(there is clicks\), or create the topic first$"):
+            client.partitions(["clcks"], scene.clock() + DEADLINE_S)
+
+    assert requested.count(None) == 1
+    assert client.partitions(["t"], scene.clock() + DEADLINE_S) == [T0, T1, T2]
+
+
+def test_unknown_topic_is_told_although_no_broker_lists_topics(scene: Scene) -> None:
+    client = scene.warm_client()
+    send = scene.network.send_metadata
+
+    def refuse_list(address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        if topics is None:
+            scene.network.failures[1] = deque([ConnectError("closed")])
+        send(address, topics, deadline)
+
+    scene.monkeypatch.setattr(scene.network, "send_metadata", refuse_list)
+    with pytest.raises(UnknownTopicError, match="check the name, or create"):
+        client.partitions(["tt"], scene.clock() + DEADLINE_S)
 
 
 def test_topic_that_may_not_be_seen_fails_at_once(scene: Scene) -> None:
