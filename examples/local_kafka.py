@@ -44,6 +44,11 @@ def main() -> None:
             for number in range(10):
                 kafka.create_topic(f"topic-{number}", partitions=2)
             print(f"brokers {', '.join(map(str, kafka.broker_ids))} at {kafka.bootstrap_servers}")
+            if options.any_ports:
+                print("instead of localhost:19092, give examples and commands")
+                print(f"    --bootstrap-servers {kafka.bootstrap_servers}")
+                print("and Python")
+                print(f'    kafka = {{"kafka.bootstrap.servers": "{kafka.bootstrap_servers}"}}')
             print("ten topics, topic-0 to topic-9; type: kill 3, restore, end", flush=True)
             for line in sys.stdin:
                 if line.strip() == "end":

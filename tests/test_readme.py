@@ -27,7 +27,6 @@ def test_python_runs(
         '"topic-1"': f'"{copies}"',
         '"words"': f'"{copies}"',
         "/tmp/checkpoints": str(tmp_path),
-        "awaitTermination(30)": "processAllAvailable(); query.stop()",
     }
     names: dict[str, Any] = {}
     for block in BLOCKS:
@@ -37,7 +36,8 @@ def test_python_runs(
             block = block.split("with LocalKafka()")[0]  # tests/kafka/test_local_kafka.py starts and kills brokers
         exec(block, names)
 
-    committed = {"subscribe": copies, "kafka.isolation.level": "read_committed"}
-    written = names["spark"].read.format("kafkameta").options(**names["kafka"] | committed).load()
-    assert sorted(row.value for row in written.collect()) == [b"A", b"A", b"B"]
-    assert "|partition|count|" in capfd.readouterr().out
+    assert not names["query"].isActive
+    assert sorted(row.value for row in names["copies"].collect()) == [b"A", b"A", b"B"]
+    shown = capfd.readouterr().out
+    assert "|partition|count|" in shown
+    assert "|3       |B   |" in shown

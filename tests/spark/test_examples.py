@@ -96,6 +96,12 @@ def test_the_local_kafka_has_topics_and_brokers_to_kill(user: User) -> None:
         cluster.kill()
     assert cluster.returncode == 0, errors
     assert_keeps_its_promise("local_kafka.py", out)
+    servers = re.findall(r"at (127\S+)\n", out)
+    assert (
+        re.findall(r"--bootstrap-servers (\S+)", out)
+        == re.findall(r'"kafka.bootstrap.servers": "(\S+)"', out)
+        == servers
+    )
     assert out.count("all brokers are alive") == 1, "the second command comes after `end`"
 
 
