@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import typer.main
+from pyspark.sql.datasource import DataSource
 
 from docs.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Details, EventKind, Origin, Outcome, RefreshEvent, Role
@@ -88,9 +89,15 @@ def event_fields() -> str:
 
 def attribute_docs(described: type) -> Iterator[tuple[str, str]]:
     """Names and texts of the docstring's section Attributes, in the terms of JSON."""
-    section = (described.__doc__ or "").partition("Attributes:\n")[2]
-    for name, text in re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
-        yield name, " ".join(text.split()).replace("None", "null")
+    for name, text in section_docs(described, "Attributes"):
+        yield name, text.replace("None", "null")
+
+
+def section_docs(described: Any, title: str) -> Iterator[tuple[str, str]]:
+    """Names and texts of a section of the docstring."""
+    section = (inspect.getdoc(described) or "").partition(f"{title}:\n")[2].partition("\n\n")[0]
+    for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
+        yield name, " ".join(text.split())
 
 
 def side_tables() -> str:
@@ -106,9 +113,25 @@ def side_tables() -> str:
 
 
 def public_names(module_name: str) -> str:
-    """The public names of a module, each with the first sentence of its docstring."""
-    members = public_members(module_name)
-    return "".join(f"- `{name}`: {first_sentence(member.__doc__ or '')}\n" for name, member in members.items())
+    """The public names of a module, each with its parameters and the first sentence of its docstring."""
+    lines = []
+    for name, member in public_members(module_name).items():
+        lines.append(f"- `{name}{parameters(member)}`: {first_sentence(member.__doc__ or '')}\n")
+        docs = [*section_docs(member, "Args"), *section_docs(getattr(member, "__init__", None), "Args")]
+        lines += [f"    - `{parameter}`: {text}\n" for parameter, text in docs]
+    return "".join(lines)
+
+
+def parameters(member: Any) -> str:
+    """In parentheses, with defaults; empty if users do not call the member: pytest, Spark or this package does."""
+    is_called = inspect.isfunction(member) or (
+        inspect.isclass(member) and not issubclass(member, Exception | DataSource)
+    )
+    if not is_called:
+        return ""
+    signature = inspect.signature(member)
+    given = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return str(signature.replace(parameters=given, return_annotation=signature.empty))
 
 
 def names(module_name: str) -> str:

@@ -51,7 +51,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def signatures(found: re.Match[str]) -> str:
     """The directives of mkdocstrings for a list of names. Spark calls the methods of classes in the package itself."""
-    module, names = found[1], re.findall(r"^(?:- )?`(\w+)`", found[2], re.MULTILINE)
+    module, names = found[1], re.findall(r"^(?:- )?`(\w+)[`(]", found[2], re.MULTILINE)
     options = "    options:\n      members: false\n" if module == "pyspark_kafka_meta" else ""
     names = [name for name in names if name != "DefaultSource"]  # another name of KafkaMetaDataSource
     return "\n".join(f"::: {module}.{name}\n{options}" for name in names)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs import generate
+from pyspark_kafka_meta import KafkaMetaDataSource, lag, testing
 from pyspark_kafka_meta.options import OPTIONS
 
 
@@ -74,3 +75,11 @@ def test_docstrings_of_members_and_attributes_are_found() -> None:
         ("name", "of a thing, null without one."),
         ("size_bytes", "of the same."),
     ]
+
+
+def test_parameters_are_shown_of_what_users_call() -> None:
+    assert generate.parameters(testing.MockCluster) == "(brokers=3)"
+    assert generate.parameters(lag) == "(spark, progress, **options)"
+    assert generate.parameters(testing.ClusterError) == ""
+    assert generate.parameters(KafkaMetaDataSource) == ""
+    assert "    - `users`: passwords by user." in generate.public_names("pyspark_kafka_meta.testing")

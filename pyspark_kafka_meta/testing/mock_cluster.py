@@ -35,9 +35,9 @@ class MockCluster:
 
     Use plain confluent-kafka at `bootstrap_servers` to write and read. Only `move_leader` moves a leader.
 
-    It shows how a client handles a response, not that real brokers send it. It has no TLS, SASL, control records,
-    aborted records or offsets by time. An ex-leader refuses a fetch that a real broker may serve. A response contains
-    one produced batch at most, and a partition keeps 5 MiB of records. Use `LocalKafka` for all that.
+    It shows how a client handles a response, not that real brokers send it. It has no TLS, SASL, transactions, and so
+    no exactly-once writes, or offsets by time. An ex-leader refuses a fetch that a real broker may serve. A response
+    contains one produced batch at most, and a partition keeps 5 MiB of records. Use `LocalKafka` for all that.
 
     Methods raise ClusterError if librdkafka refuses the call (for example for an unknown broker), if `create_topic` has
     not created the topic, or if the cluster is closed.

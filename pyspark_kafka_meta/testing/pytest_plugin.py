@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mock_kafka() -> Iterator[MockCluster]:
-    """Three mock brokers in this process, for one test."""
+    """Three mock brokers without transactions in this process, for one test."""
     from pyspark_kafka_meta.testing import MockCluster
 
     with MockCluster() as cluster:

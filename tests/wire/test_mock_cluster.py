@@ -11,10 +11,13 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql.types import StructType
 
+from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.model import Address, MetadataResponse
+from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
@@ -192,6 +195,14 @@ def test_a_closed_cluster_refuses_calls_and_closes_once() -> None:
     cluster.close()
     with pytest.raises(ClusterError, match="closed"):
         cluster.requests()
+
+
+def test_exactly_once_write_names_the_clusters_that_have_transactions(cluster: MockCluster) -> None:
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": "t", "kafka.transactional.id": "x"}
+    with pytest.raises(
+        UnsupportedBrokerError, match=r"offers no CreateTopics: use .* nor transactions: .* local_kafka"
+    ):
+        KafkaMetaDataSource(options).writer(StructType().add("value", "string"), False)
 
 
 def test_two_clusters_are_strangers() -> None:

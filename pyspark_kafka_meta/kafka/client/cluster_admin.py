@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError
+from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
@@ -37,10 +37,17 @@ class ClusterAdmin(BrokerRequests):
         Raises:
             BrokerError: the cluster refuses it.
             ConnectError: it is not created in `TIMEOUT_S`.
+            UnsupportedBrokerError: the brokers cannot create topics, as mock brokers.
             TlsError, AuthenticationError: this client cannot connect.
         """
         request = CreateTopicRequest(name, partitions, replicas, config, self._client.options.request_timeout_ms)
-        response = self._ask_any(request, self._client.clock() + TIMEOUT_S, f"created topic {name}")
+        try:
+            response = self._ask_any(request, self._client.clock() + TIMEOUT_S, f"created topic {name}")
+        except UnsupportedBrokerError as error:
+            raise UnsupportedBrokerError(
+                f"topic {name} could not be created: {error}. Mock brokers have neither CreateTopics nor transactions: "
+                "test exactly-once writes with LocalKafka, in pytest with the fixture local_kafka or kafka_topic"
+            ) from None
         if response.error_code not in (0, TOPIC_ALREADY_EXISTS):
             reason = f"{describe(response.error_code)}: {redacted(response.error_text, self._client.options.security)}"
             raise BrokerError(f"topic {name} could not be created: {reason}", response.error_code)

@@ -178,9 +178,11 @@ class Connection:
         oldest, newest = self._versions.get(api.key, (0, -1))
         version = min(ours, newest)
         if version < max(api.min_version, oldest):
+            offer, needed = f"{api.title} v{oldest} to v{newest}", f", needed is v{api.min_version} to v{ours}"
+            if api.key not in self._versions:
+                offer, needed = f"no {api.title}", ""
             raise UnsupportedBrokerError(
-                f"{self.address} offers {api.title} v{oldest} to v{newest}, needed is v{api.min_version} to v{ours}: "
-                f"use brokers of Apache Kafka {api.since} or later"
+                f"{self.address} offers {offer}{needed}: use brokers of Apache Kafka {api.since} or later"
             )
         return version
 
