@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from os.path import normpath, relpath
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -23,7 +25,7 @@ PAGES = {
     ROOT / "SECURITY.md": "security.md",
     EXAMPLES / "README.md": "examples/index.md",
     EXAMPLES / "monitoring" / "README.md": "examples/monitoring/index.md",
-    **{program: f"examples/{program.stem}.md" for program in EXAMPLES.glob("*.py")},
+    **{program: f"examples/{program.relative_to(EXAMPLES).with_suffix('.md')}" for program in EXAMPLES.rglob("*.py")},
     **{notebook: f"examples/{notebook.name}" for notebook in EXAMPLES.glob("*.ipynb")},
 }
 PUBLIC_NAMES = re.compile(r"<!-- generated: (?:public-)?names (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -31,6 +33,8 @@ LINK = re.compile(r"(?<=\]\()[^)#\s]+")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
+    from mkdocs.structure.files import File  # the tests of the pages know `PAGES` without mkdocs
+
     for path, uri in PAGES.items():
         files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files

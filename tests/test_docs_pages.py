@@ -16,6 +16,7 @@ from textwrap import indent
 import pytest
 import typer.main
 
+from docs import site_hooks
 from pyspark_kafka_meta import __all__ as exported
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import RefreshReason
@@ -26,6 +27,8 @@ from pyspark_kafka_meta.tools.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/README.md")]
+SITE_PAGES = {*ROOT.glob("docs/*.md"), *(path for path in site_hooks.PAGES if path.suffix == ".md")}
+CODE_WIDTH = 80
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^ {4}(?:\$ )?(?:\w+=\S+ )*((?:kafkameta|make|python|spark-submit) .+)$", re.MULTILINE)
@@ -50,6 +53,24 @@ def test_linked_files_and_anchors_exist(page: Path) -> None:
             target = (page.parent / path).resolve() if path else page
             assert target.exists(), link
             assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", SITE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_of_the_site(page: Path) -> None:
+    """`make site` refuses others."""
+    paths = {link.partition("#")[0] for link in LINK.findall(page.read_text()) if not re.match(r"https?:|#", link)}
+    targets = {path: (page.parent / path).resolve() for path in paths}
+    in_docs = {path for path, target in targets.items() if ROOT / "docs" in target.parents and target.suffix != ".py"}
+    assert {path for path in targets.keys() - in_docs if targets[path] not in site_hooks.PAGES} == set()
+
+
+@pytest.mark.parametrize("page", SITE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_fit_the_site(page: Path) -> None:
+    """A longer line of a code block is cut at the right."""
+    lines = re.findall(
+        r"^ {4}(?:\$ )?((?:\w+=\S+ )*(?:docker|kafkameta|make|pip|python|spark-submit) .+)$", page.read_text(), re.M
+    )
+    assert [line for line in lines if " # " in line and len(line) > CODE_WIDTH] == []
 
 
 @for_each_page
