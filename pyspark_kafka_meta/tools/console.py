@@ -31,7 +31,11 @@ from pyspark_kafka_meta.tools.formatting import escaped, plain
 T = TypeVar("T")
 ENDS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 128 + signal.SIGINT
-GIVEN_AS = {"metricsPath": "--path", "metricsTopic": "--topic", "kafka.bootstrap.servers": "--bootstrap-servers"}
+GIVEN_AS = {
+    "metricsPath": "--path",
+    "metricsTopic": "--metrics-topic",
+    "kafka.bootstrap.servers": "--bootstrap-servers",
+}
 """Options of the source, and what the command line calls them."""
 _NAMED = re.compile(rf"(?:Option )?('?)\b({'|'.join(map(re.escape, GIVEN_AS))})\b\1")
 

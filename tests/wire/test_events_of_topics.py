@@ -36,7 +36,7 @@ class Metrics:
         assert producer.flush(30) == 0
 
     def run(self, command: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
-        place = ["--topic", "events", "--bootstrap-servers", self.cluster.bootstrap_servers]
+        place = ["--metrics-topic", "events", "--bootstrap-servers", self.cluster.bootstrap_servers]
         return CliRunner().invoke(app, [command, *place, *arguments], env=env)
 
 
@@ -87,7 +87,7 @@ def test_a_topic_without_events_is_said_to_have_none(metrics: Metrics) -> None:
 def test_a_topic_that_is_not_there_is_one_line_and_exit_code_1(mock_cluster: MockCluster) -> None:
     mock_cluster.create_topic("events")
     mock_cluster.set_topic_error("events", 29)
-    place = ["--topic", "events", "--bootstrap-servers", mock_cluster.bootstrap_servers]
+    place = ["--metrics-topic", "events", "--bootstrap-servers", mock_cluster.bootstrap_servers]
     result = CliRunner().invoke(app, ["events", *place])
 
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)

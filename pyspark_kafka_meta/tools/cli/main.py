@@ -118,13 +118,15 @@ def events(
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
     reason: Annotated[
-        list[RefreshReason] | None, typer.Option(help="Only this reason; may be given several times.")
+        list[RefreshReason] | None, typer.Option(metavar="REASON", help="Only this reason; may be given several times.")
     ] = None,
-    role: Annotated[Role | None, typer.Option(help="Only this role.")] = None,
+    role: Annotated[Role | None, typer.Option(metavar="ROLE", help="Only this role.")] = None,
     application: Application = None,
     all_applications: AllApplications = False,
     since: Annotated[str | None, typer.Option(metavar="10m", help="Only events newer than this.")] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only the newest N events; 1000 by default.")] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the newest N events; 1000 by default.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until Ctrl-C.")] = False,
     as_json: JsonOrPipe = False,
     option: Options = None,
@@ -132,8 +134,8 @@ def events(
 ) -> None:
     """Show the refresh events of the metadata caches, newest last.
 
-    Events are read from --path, or from --topic at --bootstrap-servers, by default from the default folders of this
-    machine, for the latest application.
+    Events are read from --path, or from --metrics-topic at --bootstrap-servers, by default from the default folders of
+    this machine, for the latest application.
     """
     from pyspark_kafka_meta.tools.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
     from pyspark_kafka_meta.tools.sources import open_events
@@ -168,9 +170,9 @@ def caches(
 ) -> None:
     """Show the leader and epoch of each partition in each metadata cache.
 
-    The caches are computed from events: from --path, or from --topic at --bootstrap-servers, by default from the
-    default folders of this machine, for the latest application. Closed caches are omitted. A cache that was killed on
-    another machine is shown for the time of --since.
+    The caches are computed from events: from --path, or from --metrics-topic at --bootstrap-servers, by default from
+    the default folders of this machine, for the latest application. Closed caches are omitted. A cache that was killed
+    on another machine is shown for the time of --since.
     """
     from pyspark_kafka_meta.options import ClientOptions
     from pyspark_kafka_meta.tools.cli.events import known_caches, show_caches, show_stale
@@ -297,9 +299,9 @@ def exporter(
 ) -> None:
     """Serve metrics for Prometheus: refreshes, caches, lag and transactions.
 
-    Events are read from --path, or from --topic at --bootstrap-servers, by default from the default folders of this
-    machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are stale,
-    open transactions, and the lag of each --checkpoint.
+    Events are read from --path, or from --metrics-topic at --bootstrap-servers, by default from the default folders of
+    this machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are
+    stale, open transactions, and the lag of each --checkpoint.
     """
     from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
     from pyspark_kafka_meta.tools.sources import open_events
@@ -414,8 +416,8 @@ def page(
 ) -> None:
     """Show the demo in a browser, with buttons; or your own events, without buttons.
 
-    Your events are read from --path, or from --topic at --bootstrap-servers. The cluster at --bootstrap-servers shows
-    which caches are stale, open transactions, and the lag of each --checkpoint.
+    Your events are read from --path, or from --metrics-topic at --bootstrap-servers. The cluster at --bootstrap-servers
+    shows which caches are stale, open transactions, and the lag of each --checkpoint.
     """
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
@@ -427,11 +429,11 @@ def page(
         at = PageAddress(host, port, open_browser)
         if path is None and topic is None:
             if yours:
-                raise OptionError("--bootstrap-servers, --option and --config need --path or --topic")
+                raise OptionError("--bootstrap-servers, --option and --config need --path or --metrics-topic")
             check_pyspark()
             serve_demo(cluster, at)
         elif cluster is not None:
-            raise OptionError("--cluster excludes --path and --topic")
+            raise OptionError("--cluster excludes --path and --metrics-topic")
         else:
             given = events_options(path, topic, yours, uses_brokers=True)
             decisions = DECISIONS_TOPIC if decisions_topic is None else decisions_topic

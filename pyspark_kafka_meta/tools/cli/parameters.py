@@ -57,11 +57,14 @@ AllApplications = Annotated[
     bool,
     typer.Option("--all-applications", help="All applications in the default folders, not only the latest."),
 ]
-EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
+EventsTopic = Annotated[str | None, typer.Option("--metrics-topic", help="The metricsTopic of the events.")]
 TimeoutMs = Annotated[
     int,
     typer.Option(
-        min=1, max=INT32_MAX, help="How long brokers may take to respond; overrides kafka.default.api.timeout.ms."
+        min=1,
+        max=INT32_MAX,
+        metavar="MS",
+        help="How long brokers may take to respond; overrides kafka.default.api.timeout.ms.",
     ),
 ]
 Checkpoints = Annotated[
@@ -74,7 +77,7 @@ Checkpoints = Annotated[
 WatchSeconds = Annotated[
     float | None, typer.Option("--watch", min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
 ]
-Count = Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")]
+Count = Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="Stop --watch after COUNT times.")]
 DecisionsTopic = Annotated[
     str | None, typer.Option(help="The decisionsTopic of the queries.", show_default=DECISIONS_TOPIC)
 ]
@@ -115,11 +118,11 @@ def events_options(
         OptionError: both places are given, or options of a cluster without a use.
     """
     if path is not None and topic is not None:
-        raise OptionError("--path and --topic exclude each other")
+        raise OptionError("--path and --metrics-topic exclude each other")
     if topic is not None:
         return {**cluster, "metricsTopic": topic}
     if cluster and not uses_brokers:
-        raise OptionError(f"--bootstrap-servers, --option and --config need --topic{others}")
+        raise OptionError(f"--bootstrap-servers, --option and --config need --metrics-topic{others}")
     return {} if path is None else {"metricsPath": path}
 
 

@@ -185,7 +185,7 @@ def test_staleness_without_brokers_to_ask_is_a_mistake_told_in_one_line(folder: 
 def test_brokers_that_nobody_asks_are_a_mistake_that_names_what_would_ask_them(folder: Path) -> None:
     result = run(folder, "--bootstrap-servers", "b:9")
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert "--option and --config need --topic or --stale" in result.stderr
+    assert "--option and --config need --metrics-topic or --stale" in result.stderr
 
 
 def test_caches_of_one_application_are_chosen(tmp_path: Path) -> None:

@@ -290,10 +290,10 @@ def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--topic", "t"], "--path and --topic exclude each other"),
+        (["--metrics-topic", "t"], "--path and --metrics-topic exclude each other"),
         (["--since", "soon"], "--since must be a time like 10m"),
         (["--option", "client.id"], "--option must be NAME=VALUE"),
-        (["--bootstrap-servers", "localhost:1"], "--option and --config need --topic"),
+        (["--bootstrap-servers", "localhost:1"], "--option and --config need --metrics-topic"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_1(folder: Path, arguments: list[str], text: str) -> None:
@@ -320,7 +320,7 @@ def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri(path: str, tex
 
 
 def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:
-    result = CliRunner().invoke(app, ["events", "--topic", "t"])
+    result = CliRunner().invoke(app, ["events", "--metrics-topic", "t"])
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert "give --bootstrap-servers, or a --config that names them" in result.stderr
 

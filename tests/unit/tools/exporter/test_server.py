@@ -376,7 +376,7 @@ def test_a_scrape_has_the_figures_of_the_tables(tmp_path: Path, wait_for: Callab
     ("arguments", "problem"),
     [
         (["--checkpoint", "/data"], "--checkpoint needs --bootstrap-servers"),
-        (["--path", "/data", "--topic", "t"], "--path and --topic exclude each other"),
+        (["--path", "/data", "--metrics-topic", "t"], "--path and --metrics-topic exclude each other"),
         (["--path", "/data", "--bootstrap-servers", "b:9", "--option", "kafka.misspelt=1"], "misspelt"),
     ],
 )

@@ -407,11 +407,11 @@ def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callab
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config need --path or --topic"),
-        (["--path", "p", "--topic", "t"], "--path and --topic"),
+        (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config need --path or --metrics-topic"),
+        (["--path", "p", "--metrics-topic", "t"], "--path and --metrics-topic"),
         (["--path", "p", "--cluster", "kafka"], "--cluster excludes --path"),
         (["--path", "p", "--checkpoint", "c"], "--checkpoint needs --bootstrap-servers"),
-        (["--topic", "t"], "give --bootstrap-servers, or a --config that names them"),
+        (["--metrics-topic", "t"], "give --bootstrap-servers, or a --config that names them"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(arguments: list[str], complaint: str) -> None:
