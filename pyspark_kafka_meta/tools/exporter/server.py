@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Self
@@ -48,6 +48,7 @@ from pyspark_kafka_meta.tools.sources import EventSource
 
 if TYPE_CHECKING:
     from threading import Thread
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from prometheus_client.metrics_core import Metric as Family
 
@@ -299,7 +300,20 @@ def serve(get_readings: Callable[[], Readings], host: str, port: int) -> Metrics
         raise OptionError(
             f"cannot listen on {host}, port {port}: {error.strerror}. Give a host of this machine and a free port, or 0"
         ) from None
+    server.set_app(with_head(server.get_app()))  # type: ignore[arg-type]  # start_http_server has set one
     return MetricsServer(server, thread)
+
+
+def with_head(app: WSGIApplication) -> WSGIApplication:
+    """Answers HEAD as GET without the body; prometheus_client refuses it, and health checks send it."""
+
+    def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "HEAD":
+            return app(environ, start_response)
+        app({**environ, "REQUEST_METHOD": "GET"}, start_response)
+        return ()
+
+    return respond
 
 
 def families(readings: Readings) -> Iterator[Family]:

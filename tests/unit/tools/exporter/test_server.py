@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -338,6 +338,15 @@ def values(samples: list[Sample], name: str, *labels: str) -> dict[tuple[str, ..
         for sample in samples
         if sample.name == f"kafkameta_{name}" and sample.value
     }
+
+
+def test_head_is_answered_without_a_body() -> None:
+    with closing(server.serve(metrics.Readings, "127.0.0.1", 0)) as served:
+        with urlopen(Request(served.url, method="HEAD"), timeout=30) as response:
+            head = (response.status, response.headers.get_content_type(), response.read())
+        with urlopen(served.url, timeout=30) as response:
+            assert b"process_cpu_seconds_total" in response.read()
+    assert head == (200, "text/plain", b"")
 
 
 def test_a_scrape_has_the_figures_of_the_tables(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
