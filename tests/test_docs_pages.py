@@ -6,6 +6,7 @@ tests/test_readme.py runs the README's Python, tests/spark/test_queries.py the S
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -130,6 +131,13 @@ def is_code(name: str) -> bool:
     except (ImportError, AttributeError):
         return False
     return True
+
+
+def test_the_notebook_shows_its_table_and_its_plot() -> None:
+    notebook = json.loads((ROOT / "examples" / "refreshes_during_a_rolling_restart.ipynb").read_text())
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    assert any("bootstrap" in "".join(output.get("text", "")) for output in outputs)
+    assert any("image/png" in output.get("data", ()) for output in outputs)
 
 
 def test_fields_in_tuning_exist() -> None:

@@ -305,7 +305,6 @@ def test_the_source_reads_what_every_choice_of_the_producer_wrote(
 def test_the_notebook_plots_the_refreshes_of_a_rolling_restart(user: User) -> None:
     notebook = json.loads((EXAMPLES / "refreshes_during_a_rolling_restart.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "stored without outputs"
     code = "\n".join("".join(cell["source"]) for cell in cells)
     assert STEP in code
     code = code.replace(STEP, STEP.replace("3", "1"))
