@@ -165,15 +165,15 @@ class TypedValuesOptions:
     key_format: ValueFormat = _format("key", "As valueFormat, for keys.")
     value_schema: str | None = _schema(
         "value",
-        "Schema that values are read as or written with, as text or the path of a file; of Protobuf a file of `protoc "
-        "--descriptor_set_out`, of JSON also what Spark's `schema.json()` returns, unless a write names it in frames. "
-        "Default: from the registry.",
+        "Schema that values are read as or written with: its text, or the path of a file on the driver. Of Protobuf a "
+        "file of `protoc --descriptor_set_out`. Of JSON also what Spark's `schema.json()` returns, but in a write only "
+        "with valueFraming none. Default: from the registry.",
     )
     key_schema: str | None = _schema("key", "As valueSchema, for keys.")
     value_version: int | str = _version(
         "value",
-        "Version of the subject that values are read as or written with: a number, or latest, of a read when it is "
-        "loaded, of a stream that writes before each micro-batch.",
+        "Version of the subject that values are read as or written with: a number, or latest. A read asks for the "
+        "latest when it is loaded, a stream that writes before each micro-batch.",
     )
     key_version: int | str = _version("key", "As valueSchemaVersion, for keys.")
     value_framing: Framing | None = _framing(
