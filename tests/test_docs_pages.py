@@ -28,7 +28,7 @@ from pyspark_kafka_meta.tools.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/README.md")]
-SITE_PAGES = {*ROOT.glob("docs/*.md"), *(path for path in site_hooks.PAGES if path.suffix == ".md")}
+SITE_PAGES = sorted({*ROOT.glob("docs/*.md"), *(path for path in site_hooks.PAGES if path.suffix == ".md")})
 CODE_WIDTH = 80
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
