@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import LossDetails
+from pyspark_kafka_meta.kafka.metadata.refresh_events import LossDetails, RefreshEvent
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, parse_events
 from tests.unit.histories.reading_history import ReadingHistory
@@ -27,6 +27,7 @@ def violations(history: ReadingHistory) -> list[str]:
         *_unordered(history),
         *_wrong(history, read),
         *_repeated(history, read),
+        *_mixed(history),
         *_missing(history, read),
         *_false_alarms(history),
         *_requests(history),
@@ -67,6 +68,22 @@ def _repeated(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
         yield f"repeated {_first(repeated)}"
 
 
+def _mixed(history: ReadingHistory) -> Iterator[str]:
+    gone = [lost[1:] for lost in history.of_logs.lost if lost.kind in ("compact", "retain")]
+    for task, told in zip(history.tasks, history.told, strict=True):
+        for partition in {record.partition for record in task}:
+            read = [record for record in task if record.partition == partition]
+            if not history.stored.has_log(read):
+                spans = [*gone, *_losses(history.events[:told])]
+                left = [record for record in read if not _is_in(record, spans)]
+                if not history.stored.has_log(left):
+                    yield f"a task mixed logs: {_first(left)}"
+
+
+def _is_in(record: Record, spans: Iterable[tuple[TopicPartition, int, float]]) -> bool:
+    return any(record.partition == partition and first <= record.offset < until for partition, first, until in spans)
+
+
 def _truncated(history: ReadingHistory) -> set[TopicPartition]:
     """Their offsets are read again, with other records."""
     return {lost.partition for lost in history.of_logs.lost if lost.kind == "truncate"}
@@ -79,21 +96,15 @@ def _missing(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
     due = set(history.stored.current())
     if True in history.isolation_levels:
         due -= _aborted(history)
-    events = list(_losses(history))
-
-    def is_reported(record: Record) -> bool:
-        return any(
-            record.partition == partition and first <= record.offset < until for partition, first, until in events
-        )
-
-    missing = [record for record in due - set(read) if not is_reported(record)]
+    reported = list(_losses(history.events))
+    missing = [record for record in due - set(read) if not _is_in(record, reported)]
     if missing:
         yield f"missing without a report {_first(missing)}"
 
 
-def _losses(history: ReadingHistory) -> Iterator[tuple[TopicPartition, int, float]]:
+def _losses(events: Iterable[RefreshEvent]) -> Iterator[tuple[TopicPartition, int, float]]:
     """The partition, first and end offset in each event."""
-    for event in history.events:
+    for event in events:
         if isinstance(lost := event.details, LossDetails):
             until = math.inf if lost.lost_until_offset is None else lost.lost_until_offset
             yield TopicPartition(str(event.cause_topic), event.cause_partition or 0), lost.lost_from_offset, until
@@ -101,9 +112,11 @@ def _losses(history: ReadingHistory) -> Iterator[tuple[TopicPartition, int, floa
 
 def _false_alarms(history: ReadingHistory) -> Iterator[str]:
     lost = history.of_logs.lost
-    for partition, first, until in _losses(history):
+    for partition, first, until in _losses(history.events):
         if not any(
-            each.partition == partition and each.from_offset < until and first < each.until_offset for each in lost
+            (each.partition == partition and each.from_offset < until and first < each.until_offset)
+            or (each.kind == "recreate" and each.partition == partition and until == math.inf)
+            for each in lost
         ):
             yield f"offsets {first} to {until} of {partition} were not lost, but there is an event"
     for error in history.failures:

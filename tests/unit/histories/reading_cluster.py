@@ -28,11 +28,13 @@ class ReadingCluster(FakeCluster):
 
     Attributes:
         high_watermarks: of logs with records that their leader may not give out.
+        replica_errors: of `FakeNetwork`, without those of a replica that is elected: it is whole again.
     """
 
     def __init__(self, brokers: int) -> None:
         super().__init__(brokers)
         self.high_watermarks: dict[TopicPartition, int] = {}
+        self.replica_errors: dict[tuple[int, TopicPartition], int] = {}
         self._starts: dict[TopicPartition, int] = {}  # of empty logs
 
     def create_topic(self, topic: str, partitions: int = 1) -> object:  # type: ignore[override]
@@ -43,6 +45,10 @@ class ReadingCluster(FakeCluster):
         own = super().fence(node_id)
         own.high_watermarks, own._starts = {}, dict(self._starts)
         return own
+
+    def move_leader(self, partition: TopicPartition, leader_id: int) -> None:
+        super().move_leader(partition, leader_id)
+        self.replica_errors.pop((leader_id, partition), None)
 
     def bounds(self, partition: TopicPartition) -> tuple[int, int]:
         start = self._starts.get(partition, 0)

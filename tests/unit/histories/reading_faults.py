@@ -4,6 +4,7 @@
 |---|---|
 | follower_lags | a replica that does not lead has only a part of the log for a while |
 | prefer | a leader prefers another replica for the reader's rack for a while (KIP-392) |
+| break_follower | a leader prefers a replica that fails each Fetch, in some histories for good |
 | reassign | a broker is no replica of a partition any more |
 | add_partition | a topic gets one more partition |
 | compact | compaction removes a batch within an epoch: brokers remember where epochs begin and end, and logs do not |
@@ -21,11 +22,12 @@ Losses, in histories with losses:
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.histories.faults import LONG_S, SHORT_S, Faults
@@ -34,6 +36,12 @@ from tests.unit.histories.reading_cluster import ReadingCluster, is_transactiona
 from tests.unit.histories.stored_records import StoredRecords, epoch_of
 
 MAX_PARTITIONS = 4
+FOLLOWER_CODES = (
+    ErrorCode.kafka_storage_error,
+    ErrorCode.offset_out_of_range,
+    ErrorCode.replica_not_available,
+    ErrorCode.unknown_leader_epoch,
+)
 
 
 class Loss(NamedTuple):
@@ -78,9 +86,12 @@ class ReadingFaults:
         self.recreated_at: dict[str, float] = {}
         self._faults, self._cluster, self._network, self._rng = faults, cluster, network, rng
         self._append, self._stored = append, stored
+        self._breaks_for_good = rng.random() < 0.5
+        network.replica_errors = cluster.replica_errors
         faults.kinds |= {
             "follower_lags": self._follower_lags,
             "prefer": self._prefer,
+            "break_follower": self._break_follower,
             "reassign": self._reassign,
             "add_partition": self._add_partition,
             "compact": self._compact,
@@ -99,6 +110,20 @@ class ReadingFaults:
         preferred[partition] = self._rng.choice(self._cluster.partition(partition).replicas)
         self._network.clock.at(self._rng.choice(LONG_S), lambda: preferred.pop(partition, None))
         return f"{preferred[partition]} for {partition}"
+
+    def _break_follower(self) -> str:
+        partition, network = self._faults.partition(), self._network
+        known, node_id = self._cluster.partition(partition), self._faults.node()
+        if node_id == known.leader_id or node_id not in known.replicas or node_id in network.fenced:
+            return "nowhere"
+        network.preferred_replicas[partition] = node_id
+        code = network.replica_errors[node_id, partition] = self._rng.choice(FOLLOWER_CODES)
+
+        def end() -> None:
+            network.replica_errors.pop((node_id, partition), None)
+
+        until = "for good" if self._breaks_for_good else self._faults.for_a_while(LONG_S, end)
+        return f"{node_id}, {partition}, {ErrorCode(code).name} {until}"
 
     def _reassign(self) -> str:
         partition, node_id = self._faults.partition(), self._faults.node()
@@ -198,8 +223,9 @@ class ReadingFaults:
         network = self._network
         self.recreated_at[topic] = network.clock.now
         for partition in [partition for partition in self._faults.partitions() if partition.topic == topic]:
-            self.lost.append(Loss("recreate", partition, 0, math.inf))
+            self.lost.append(Loss("recreate", partition, 0, self._cluster.bounds(partition)[1]))
             network.error_codes.pop(partition, None)
             network.preferred_replicas.pop(partition, None)
             for node_id in self._cluster.brokers:
                 network.replica_ends.pop((node_id, partition), None)
+                network.replica_errors.pop((node_id, partition), None)

@@ -18,6 +18,7 @@ good, and the query catches up.
 | exactly once | micro-batches hold each record of the final logs once, in order, if nothing was lost |
 | true | a row is a committed record that the planned topic had at this offset; none is of an aborted transaction |
 | reported | a record of the final logs without a row lies in a `data_loss` event, or a DataLossError ended the query |
+| one log | a task gives rows of one log, but for what it has reported: no later plan may notice it |
 | no false alarm | no data_loss event or DataLossError for records that exist, no request_timeout for a healthy broker |
 | alive | a plan or task ends within seconds on healthy brokers, and raises no error if it began on healthy brokers |
 | awake | a plan sees new records within seconds, though a broker may be cut off for good |
@@ -92,6 +93,7 @@ class ReadingHistory:
     Attributes:
         isolation_levels: of the query, before and after restarts: whether it is read_committed.
         tasks: records of each task of the finished micro-batches, in order.
+        told: how many events there were when each of these tasks ended.
         clients: of planners and workers.
         events: of all clients.
         doubtful: records that may be of another topic of this name.
@@ -118,6 +120,7 @@ class ReadingHistory:
         self.clients: list[KafkaClient] = []
         self.events: list[RefreshEvent] = []
         self.tasks: list[list[Record]] = []
+        self.told: list[int] = []
         self.doubtful: set[Record] = set()
         self.failures: list[KafkaMetaError] = []
         self.violations = self.faults.violations
@@ -127,7 +130,7 @@ class ReadingHistory:
         self._next: SourceOffset | None = None  # of the micro-batch that is not finished
         self._consumed_s = 0.0  # that Spark took for rows of a task, once all brokers are healthy
         self.isolation_levels = {self.options.fetch.read_committed}
-        self.restart_share = self.rng.choice([0.0, 0.1])
+        self.restart_share = self.rng.choice([0.0, 0.1, 0.3])
         self.transactional_share = self.rng.choice([0.0, 0.0, 0.2, 0.6])
         self._start(losses)
 
@@ -260,8 +263,10 @@ class ReadingHistory:
 
     def _restart(self) -> OffsetPlanner:
         """The planner of the restarted query, which may have another isolation level."""
-        if self.rng.random() < 0.4:
-            self.given["kafka.isolation.level"] = self.rng.choice(["read_committed", "read_uncommitted"])
+        if self.rng.random() < 0.5:
+            self.given["kafka.isolation.level"] = (
+                "read_uncommitted" if self.options.fetch.read_committed else "read_committed"
+            )
             self.options = SourceOptions.parse(self.given)
             self.isolation_levels.add(self.options.fetch.read_committed)
         self.faults.note(f"the query restarts, read_committed: {self.options.fetch.read_committed}")
@@ -306,13 +311,16 @@ class ReadingHistory:
         with self._step("ranges"):
             ranges = planner.ranges(self._end, self._next)
         finished: list[list[Record]] = []
+        told = []
         for task in planner.tasks(ranges):
             while (records := self._attempt(worker, task, self._next)) is None:
                 worker = self._worker()
             finished.append(records)
+            told.append(len(self.events))
             if self.rng.random() < 0.2:
                 worker = self._worker()
         self.tasks += finished
+        self.told += told
         self._end, self._next = self._next, None
         return worker
 

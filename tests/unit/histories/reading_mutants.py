@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
-from uuid import UUID
 
 import pytest
 
-from pyspark_kafka_meta.kafka.client.leader_requests import LeaderRequests, SentRequest
-from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas, ReadSource, RetryPause
-from pyspark_kafka_meta.kafka.metadata import cache_state
+from pyspark_kafka_meta.kafka.client.leader_requests import LeaderRequests
+from pyspark_kafka_meta.kafka.client.next_request import RetryPause
 from pyspark_kafka_meta.kafka.metadata.cache_state import CacheState
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice
-from pyspark_kafka_meta.kafka.metadata.snapshot import EpochRewind, MetadataSnapshot
+from pyspark_kafka_meta.kafka.metadata.snapshot import EpochRewind
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition
-from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Position, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Position, TopicPartition
 from pyspark_kafka_meta.read.fetching import lost_records
 from pyspark_kafka_meta.read.fetching.partition_cursor import Instruction, PartitionCursor
 from pyspark_kafka_meta.read.planning import checkpoint_offsets, offset_planner
@@ -26,7 +23,6 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
-from pyspark_kafka_meta.read.planning.subscription import Subscription
 
 Mutant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
@@ -38,13 +34,6 @@ def _wrap(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, change: Calla
 
 
 # --- epochs in requests and plans -------------------------------------------------------------------------------------
-
-
-def fetch_without_leader_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(source: ReadSource) -> ReadSource:
-        return replace(source, leader_epoch=NO_EPOCH)
-
-    _wrap(monkeypatch, ReadReplicas, "source", without)
 
 
 def fetch_without_last_fetched_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,23 +77,11 @@ def task_without_epoch_of_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     _wrap(monkeypatch, OffsetPlanner, "ranges", without)
 
 
-def task_with_epoch_of_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Position, "known_epoch", property(lambda position: position.leader_epoch))
-
-
-def plan_without_epochs_of_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SourceOffset, "topic_epochs", lambda _: {})
-
-
 def forget_epochs_of_unknown_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     def raise_epochs(state: CacheState, epochs: Any) -> None:
         state.snapshot = state.snapshot.with_epochs(epochs)
 
     monkeypatch.setattr(CacheState, "raise_epochs", raise_epochs)
-
-
-def trust_one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MetadataSnapshot, "is_leader_confirmed", lambda *_: True)
 
 
 def refresh_from_last_responder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +90,6 @@ def refresh_from_last_responder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def verify_with_last_responder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerChoice, "avoid_last", lambda _: None)
-
-
-def doubt_no_broker_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    reasons = cache_state.SUSPECT_REASONS - {RefreshReason.ON_DEMAND}
-    monkeypatch.setattr(cache_state, "SUSPECT_REASONS", reasons)
 
 
 def accept_lower_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,14 +116,6 @@ def show_aborted_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionCursor, "on_fetched", on_fetched)
 
 
-def mix_topics_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def same_topics(subscription: Subscription, partitions: Any) -> Iterator[Mapping[str, UUID | None]]:
-        yield subscription._topic_ids(partitions)
-
-    monkeypatch.setattr(Subscription, "same_topics", same_topics)
-
-
 # --- waits ------------------------------------------------------------------------------------------------------------
 
 
@@ -163,13 +127,6 @@ def look_at_the_clock_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(requests, [each for each in waiting if each.not_before > later], now)
 
     monkeypatch.setattr(LeaderRequests, "wake_up_at", wake_up_at)
-
-
-def wait_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refresh_after_failure(requests: Any, waiting: RetryPause, sent: SentRequest[Any], error: Exception) -> None:
-        waiting.wait_for_metadata_after(sent.generation)
-
-    monkeypatch.setattr(LeaderRequests, "refresh_after_failure", refresh_after_failure)
 
 
 def wait_for_two_generations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,18 +153,34 @@ def hint_without_event(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: dict[Mutant, str] = {
+    fetch_without_last_fetched_epoch: "mixed logs",
     compare_no_epochs: "missing without a report",
+    compare_by_offsets_alone: "missing without a report",
     plan_without_epochs: "missing without a report",
     take_replayed_begins_from_the_checkpoint: "missing without a report",
     task_without_epoch_of_plan: "not lost|nothing was lost",
     forget_epochs_of_unknown_topics: "not lost|nothing was lost",
     lose_without_grace: "not lost|nothing was lost",
     accept_lower_epochs: "not lost|nothing was lost",
+    take_held_back_for_truncated: "not lost|nothing was lost",
+    refresh_from_last_responder: "sees no new records",
     verify_with_last_responder: "sees no new records",
     show_aborted_records: "aborted",
+    look_at_the_clock_twice: "no progress|took",
     wait_for_two_generations: "no progress|took",
+    stay_with_a_failed_follower: "no progress|took",
     hint_without_event: "its events",
 }
 """What a history finds: a pattern."""
-RARE = {compare_no_epochs, verify_with_last_responder, take_replayed_begins_from_the_checkpoint}
+RARE = {
+    fetch_without_last_fetched_epoch,
+    compare_no_epochs,
+    compare_by_offsets_alone,
+    take_replayed_begins_from_the_checkpoint,
+    take_held_back_for_truncated,
+    refresh_from_last_responder,
+    verify_with_last_responder,
+    look_at_the_clock_twice,
+    stay_with_a_failed_follower,
+}
 """Found after more than a few seconds."""

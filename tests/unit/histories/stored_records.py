@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -29,26 +29,36 @@ def epoch_of(batch: StoredBatch) -> int:
 
 
 class StoredRecords:
-    """Remembers each appended batch, and its records."""
+    """Remembers each appended batch, its records, and the log before it."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
         self._batches: dict[StoredBatch, list[Record]] = {}
+        self._batch_of: dict[Record, StoredBatch] = {}
+        self._before: dict[StoredBatch, list[StoredBatch]] = {}
         self._logs: dict[tuple[UUID | None, TopicPartition], list[StoredBatch]] = defaultdict(list)
 
     def add(self, served: FakeCluster, partition: TopicPartition, values: Mapping[int, str]) -> None:
         """The last batch of a log, as a broker serves it, has these values, by offset in the batch: none if readers
         see none."""
-        batch, topic_id = served.logs[partition][-1], served.topics[partition.topic].topic_id
+        *before, batch = served.logs[partition]
+        topic_id = served.topics[partition.topic].topic_id
         self._logs[topic_id, partition].append(batch)
         self._batches[batch] = [
             Record(topic_id, partition, batch.base_offset + offset, value) for offset, value in values.items()
         ]
+        self._before[batch] = before
+        self._batch_of |= dict.fromkeys(self._batches[batch], batch)
 
     def epochs(self, served: FakeCluster, partition: TopicPartition, from_offset: int) -> set[int]:
         """The leader epochs of all batches that any log of this partition ever had, from this offset on."""
         topic_id = served.topics[partition.topic].topic_id
         return {epoch_of(batch) for batch in self._logs[topic_id, partition] if batch.until_offset > from_offset}
+
+    def has_log(self, records: Sequence[Record]) -> bool:
+        """Whether these records of one partition, but for those of no log, are in the log of the last of them."""
+        batches = [self._batch_of[record] for record in records if record in self._batch_of]
+        return not batches or {*batches[:-1]} <= {*self._before[batches[-1]], batches[-1]}
 
     def all(self) -> Iterator[Record]:
         """Each record that a log has ever had."""

@@ -174,7 +174,7 @@ def test_hint_of_another_leader_in_the_same_epoch_is_no_news(scene: ReaderScene)
 def test_fetch_after_a_fence_is_built_anew(scene: ReaderScene, monkeypatch: pytest.MonkeyPatch, hints: bool) -> None:
     """librdkafka #4620, KAFKA-9535: the request in the buffer was sent again with the epoch that had been fenced."""
     if not hints:
-        monkeypatch.setattr(scene.network.fetch, "_hint", lambda partition: None)
+        monkeypatch.setattr(scene.cluster, "leader_hint", lambda partition: None)
     scene.set_leader(T0, 1, epoch=6)
 
     assert scene.read(T0) == FIVE

@@ -32,6 +32,20 @@ def test_batch_reads_all_that_is_there_now(scene: Scene) -> None:
     assert {planned.topic_id for planned in found} == {scene.cluster.topics["t"].topic_id}
 
 
+def test_batch_of_a_topic_that_is_recreated_while_its_offsets_are_listed_reads_the_new_one(scene: Scene) -> None:
+    def happens(scene: Scene) -> None:
+        scene.cluster.create_topic("t", 3)
+        scene.cluster.move_leader(T0, 2)  # an error of the old leader tells the planner
+        scene.write(T0, "new")
+
+    planner = batch_planner(scene)
+    before_offsets_are_asked(scene, 1, happens)
+
+    found = planner.batch_ranges()
+    assert spans(found) == {T0: (0, 1), T1: (0, 0), T2: (0, 0)}
+    assert {planned.topic_id for planned in found} == {scene.cluster.topics["t"].topic_id}
+
+
 def test_batch_between_offsets_by_partition(scene: Scene) -> None:
     options = {"startingOffsets": offsets_json(p0=3, p1=0, p2=12), "endingOffsets": offsets_json(p0=7, p1=-1, p2=12)}
     planner = batch_planner(scene, **options)
