@@ -69,9 +69,11 @@ def _repeated(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
 
 
 def _mixed(history: ReadingHistory) -> Iterator[str]:
-    gone = [lost[1:] for lost in history.of_logs.lost if lost.kind in ("compact", "retain")]
+    gone = [lost[1:] for lost in history.of_logs.lost if lost.kind == "compact"]
+    # As Kafka's consumer, a reader that skips what retention deleted knows no epoch there, and may miss a truncation.
+    retained = {lost.partition for lost in history.of_logs.lost if lost.kind == "retain"}
     for task, told in zip(history.tasks, history.told, strict=True):
-        for partition in {record.partition for record in task}:
+        for partition in {record.partition for record in task} - retained:
             read = [record for record in task if record.partition == partition]
             if not history.stored.has_log(read):
                 spans = [*gone, *_losses(history.events[:told])]

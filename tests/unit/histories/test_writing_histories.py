@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.kafka.client.leader_requests import LeaderRequests, SentRequest
+from pyspark_kafka_meta.kafka.client.next_request import RetryPause
 from tests.unit.histories.blocks import SLOW, blocks
 from tests.unit.histories.writing_checks import violations
 from tests.unit.histories.writing_history import WritingHistory
@@ -18,3 +21,13 @@ def test_each_row_is_written_through_faults(seeds: Iterable[int]) -> None:
         history = WritingHistory(seed).run()
         found = violations(history)
         assert not found, f"WritingHistory({seed}): {found}\n{history}"
+
+
+def test_histories_find_a_wait_for_metadata_that_nobody_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader has another request for each failed Fetch: histories of readers do not find it."""
+
+    def wait(_: object, waiting: RetryPause, sent: SentRequest[object], __: KafkaMetaError) -> None:
+        waiting.wait_for_metadata_after(sent.generation)
+
+    monkeypatch.setattr(LeaderRequests, "refresh_after_failure", wait)
+    assert any(violations(WritingHistory(seed).run()) for seed in range(20))
