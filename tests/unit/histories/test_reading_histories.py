@@ -15,13 +15,13 @@ from tests.unit.histories.reading_mutants import MUTANTS, RARE, Mutant
 MUTANT_SEEDS = 600
 
 
-@pytest.mark.parametrize("seeds", [*blocks(0, 100), *blocks(1_000, 3_000, SLOW)])
+@pytest.mark.parametrize("seeds", [*blocks(0, 60), *blocks(1_000, 3_000, SLOW)])
 def test_each_record_is_read_once_through_faults(seeds: Iterable[int]) -> None:
     for seed in seeds:
         check(seed, losses=False)
 
 
-@pytest.mark.parametrize("seeds", [*blocks(0, 80), *blocks(1_000, 2_000, SLOW)])
+@pytest.mark.parametrize("seeds", [*blocks(0, 60), *blocks(1_000, 2_000, SLOW)])
 def test_each_lost_record_is_reported(seeds: Iterable[int]) -> None:
     for seed in seeds:
         check(seed, losses=True)
