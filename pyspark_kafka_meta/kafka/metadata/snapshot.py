@@ -206,13 +206,15 @@ class MetadataSnapshot:
         )
 
     def is_leader_confirmed(self, partition: TopicPartition) -> bool:
-        """Whether the last response came from another broker than the leader, and names this leader too. In a cluster
-        of one broker, there is no other."""
+        """Whether the last response came from another broker than the leader, and names this leader too; or all other
+        brokers name leaders of lower epochs: they are cut off, or there are none."""
         leader = self.leader(partition)
         if leader is None or partition.topic in self.topic_errors:
             return False
-        is_other = self.reported_by not in (None, leader.broker.node_id) or len(self.brokers) == 1
-        return is_other and partition.partition not in self.topics[partition.topic].rewinds
+        rewind = self.topics[partition.topic].rewinds.get(partition.partition, EpochRewind(NO_EPOCH))
+        if self.brokers.keys() - {leader.broker.node_id} <= rewind.broker_ids:
+            return True
+        return self.reported_by not in (None, leader.broker.node_id) and rewind.responses == 0
 
     def is_agreed(self, reporters: Collection[int | None]) -> bool:
         """Whether these brokers suffice for what nobody can check, such as that a topic is gone: two, or the only one.

@@ -48,8 +48,8 @@ Races, and their guards:
   diverging epoch, or sends nothing, although the leader has the records. Guard: if `asked_follower`, `on_fetched`,
   `on_error` and `_on_empty` return `ReadFrom(LEADER)`; its empty responses are not added to the leader's.
 - A choice that expires. 1. The leader names a follower that lags behind. 2. kafka.metadata.max.age.ms is short: the
-  choice expires before the third empty response. 3. The leader gets the rack, and names the follower again, for ever.
-  Guard: `_empty_at_follower` counts on over the leader's response.
+  choice of the follower, or then of the leader, expires before the third empty response. 3. The leader gets the rack,
+  and names the follower again, for ever. Guard: each counts on over the responses of the other.
 - A leader that was just elected. 1. It has all records, but does not know yet that its followers have them, so that its
   high watermark is too low (KIP-207). 2. It sends nothing, like a log that ends at the position. Guard: `_on_empty`
   counts such responses, and `LostRecords` gives the log time.
@@ -185,7 +185,7 @@ class PartitionCursor(RetryPause):
 
     def request(self, topic_id: UUID | None, leader_epoch: int, of_follower: bool = False) -> FetchPartition:
         """The partition of a Fetch: about as many bytes as the rest of the range is likely to take."""
-        self._turn_to(of_follower)
+        self.asked_follower = of_follower
         self.leader_epoch = leader_epoch
         estimated_bytes = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
         return FetchPartition(
@@ -215,14 +215,9 @@ class PartitionCursor(RetryPause):
             return self._on_empty(fetched, response_is_empty)
         return self._on_records(fetched)
 
-    def _turn_to(self, follower: bool) -> None:
-        if follower != self.asked_follower:  # empty responses of one replica prove nothing about another
-            self._empty_responses = self._short_logs = 0
-        self.asked_follower = follower
-
     def on_no_leader(self, code: int) -> Instruction:
         """Take an error code of the metadata, which no other replica can correct."""
-        self._turn_to(False)
+        self.asked_follower = False
         return self.on_error(code)
 
     def on_request_failed(self) -> Instruction:

@@ -501,6 +501,7 @@ CONFIRMATIONS = {
     "an unknown broker": (None, 5, (1, 2, 3), False),
     "another broker that lags behind": (2, 4, (1, 2, 3), False),
     "the only broker": (1, 5, (1,), True),
+    "the only other broker, which lags behind": (2, 4, (1, 2), True),
 }
 
 

@@ -540,6 +540,20 @@ def test_empty_responses_of_a_follower_count_although_the_leader_names_it_again(
     assert reader.on_fetched(empty, response_is_empty=True) == ReadFrom(LEADER)
 
 
+def test_empty_responses_of_the_leader_count_although_it_names_a_follower_between_them() -> None:
+    """A choice of the leader expires soon if kafka.metadata.max.age.ms is short."""
+    reader, short = cursor(), response(high_watermark=0)
+    for _ in range(MAX_EMPTY_RESPONSES - 1):
+        reader.request(TOPIC_ID, EPOCH)
+        assert reader.on_fetched(short, response_is_empty=True) is None
+        reader.on_fetched(replace(short, preferred_read_replica=3), response_is_empty=True)
+        reader.request(TOPIC_ID, EPOCH, of_follower=True)
+        reader.on_fetched(short, response_is_empty=True)
+    reader.request(TOPIC_ID, EPOCH)
+
+    assert reader.on_fetched(short, response_is_empty=True) == EmptyResponses(log_is_short=True)
+
+
 def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
     reader = cursor()
     short = response(high_watermark=0)
