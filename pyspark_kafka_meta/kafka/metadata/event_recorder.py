@@ -43,7 +43,6 @@ class Attempt:
         before: snapshot when the attempt began.
         topics: requested topics.
         began: seconds of the cache's clock.
-        deadline: of the caller who sent it, seconds of the same clock; infinite in a task, which has its own.
     """
 
     cause: RefreshCause
@@ -53,7 +52,6 @@ class Attempt:
     topics: frozenset[str]
     address: Address
     began: float
-    deadline: float
 
 
 class EventRecorder:

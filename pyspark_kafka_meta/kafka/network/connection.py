@@ -265,7 +265,7 @@ class Connection:
         """The error of a response whose size is out of bounds."""
         size = int.from_bytes(prefix, "big", signed=True)
         if prefix.startswith(tls.ALERT_RECORD):
-            return self._needs_tls()
+            return TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
         if prefix == HTTP:
             return ProtocolError(
                 f"{self.address} speaks HTTP, not the Kafka protocol: check the host and port of the broker"
@@ -307,18 +307,6 @@ class Connection:
         except KafkaMetaError:
             return False
         return True
-
-    def _needs_tls(self) -> TlsError:
-        return TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
-
-    def _responds_with_tls(self) -> bool:
-        """Whether the port expects TLS. Kafka answers other bytes with an alert, other servers close the connection."""
-        deadline = time.monotonic() + PROBE_S
-        try:
-            probe, _ = connect(self.address, deadline, self._settings.failed_addresses)
-        except KafkaMetaError:
-            return False
-        return tls.is_expected(probe, self.address, deadline)
 
     def _requires_login(self, deadline: float) -> bool:
         """Whether the port expects a login. Such a broker closes the connection, as a broker does that shuts down."""
@@ -425,9 +413,5 @@ class Connection:
         if self._is_new and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
             return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
-        if not self._versions and not self._settings.security.uses_tls and self._responds_with_tls():
-            return self._needs_tls()
-        advice = (
-            "" if self._versions else f": is kafka.security.protocol that of this port? If so, {TOO_MANY_CONNECTIONS}"
-        )
+        advice = "" if self._versions else f": {TOO_MANY_CONNECTIONS}"
         return ConnectError(f"{self.address} {reason} while {what}{advice}")

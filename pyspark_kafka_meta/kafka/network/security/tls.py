@@ -143,19 +143,6 @@ def handshake(connection: socket.socket, address: Address, context: ssl.SSLConte
     return encrypted
 
 
-def is_expected(connection: socket.socket, address: Address, deadline: float) -> bool:
-    """Whether the peer takes part in a TLS handshake, with whatever certificate. Closes the connection."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection.settimeout(remaining_s(deadline))
-    with connection:
-        try:
-            context.wrap_socket(connection, server_hostname=address.host).close()
-        except (OSError, ValueError) as error:
-            return isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "")
-    return True
-
-
 def failure(address: Address, error: Exception) -> KafkaMetaError:
     """The typed error of a TLS error, of the handshake or later."""
     if isinstance(error, ssl.SSLCertVerificationError):
