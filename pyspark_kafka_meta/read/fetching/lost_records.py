@@ -105,11 +105,10 @@ class LostRecords:
         cache = self._client.cache
         leader = cache.snapshot.leader(partition)
         others = [node_id for node_id in cache.snapshot.brokers if leader is None or node_id != leader.broker.node_id]
-        if not others:
-            return True
-        deadline = min(self._client.api_deadline(), now + CONFIRM_TIMEOUT_S)
-        with suppress(ConnectError):
-            cache.refresh(RefreshReason.ON_DEMAND, deadline, self._client.rng.choice(others))
+        if others:
+            deadline = min(self._client.api_deadline(), now + CONFIRM_TIMEOUT_S)
+            with suppress(ConnectError):
+                cache.refresh(RefreshReason.ON_DEMAND, deadline, self._client.rng.choice(others))
         return cache.snapshot.is_leader_confirmed(partition)
 
     def _suspected_s(self, cursor: PartitionCursor, log_is_short: bool, now: float) -> float:
