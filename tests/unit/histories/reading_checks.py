@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import filterfalse, pairwise
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import LossDetails, RefreshEvent
@@ -17,7 +17,7 @@ from tests.unit.histories.stored_records import Record
 
 WINDOW_S = 5.0
 METADATA_REQUESTS, EMPTY_FETCHES, FAILED_FETCHES = 150, 60, 150
-"""Of one client within the window."""
+"""Of one client within the window; empty Fetches for each partition."""
 
 
 def violations(history: ReadingHistory) -> list[str]:
@@ -39,7 +39,7 @@ def _unordered(history: ReadingHistory) -> Iterator[str]:
     truncated = _truncated(history)
     for task in history.tasks:
         by_partition: dict[TopicPartition, list[int]] = {}
-        for record in task:
+        for record in filterfalse(history.doubtful.__contains__, task):
             by_partition.setdefault(record.partition, []).append(record.offset)
         for partition, offsets in by_partition.items():
             if partition not in truncated and any(last >= offset for last, offset in pairwise(offsets)):
@@ -116,7 +116,7 @@ def _false_alarms(history: ReadingHistory) -> Iterator[str]:
     lost = history.of_logs.lost
     for partition, first, until in _losses(history.events):
         if not any(
-            (each.partition == partition and each.from_offset < until and first < each.until_offset)
+            (each.partition == partition and each.from_offset < until <= each.until_offset)
             or (each.kind == "recreate" and each.partition == partition and until == math.inf)
             for each in lost
         ):
@@ -130,10 +130,11 @@ def _false_alarms(history: ReadingHistory) -> Iterator[str]:
 
 
 def _requests(history: ReadingHistory) -> Iterator[str]:
+    partitions = max(len(history.faults.partitions()), 1)
     for client in history.network.clients:
         for name, times, bound in (
             ("Metadata requests", client.metadata_sent, METADATA_REQUESTS),
-            ("Fetches without records", client.empty_fetches, EMPTY_FETCHES),
+            ("Fetches without records", client.empty_fetches, EMPTY_FETCHES * partitions),
             ("Fetches with errors", client.failed_fetches, FAILED_FETCHES),
         ):
             most = most_within(WINDOW_S, times)

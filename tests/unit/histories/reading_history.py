@@ -21,7 +21,7 @@ good, and the query catches up.
 | one log | a task gives rows of one log, but for what it has reported: no later plan may notice it |
 | no false alarm | no data_loss event or DataLossError for records that exist, no request_timeout for a healthy broker |
 | alive | a plan or task ends within seconds on healthy brokers, and raises no error if it began on healthy brokers |
-| awake | a plan sees new records within seconds, though a broker may be cut off for good |
+| awake | a planner sees new records within seconds, though a broker may be cut off for good |
 | modest | few Metadata requests and few Fetches without records from one client |
 | told | the events of a cache tell the leaders that it knows |
 """
@@ -66,7 +66,7 @@ END_S = 300.0
 DOUBTFUL_S = MAX_REPORT_AGE_S + 1.0
 """A report of a broker may be as old, and its response takes time."""
 SEES_S = 30.0
-"""A plan sees all records so long after all brokers were healthy: metadata of a planner lives for 5 s."""
+"""A planner sees all records so long after all brokers were healthy: its metadata lives for 5 s."""
 COLUMNS = ("topic", "partition", "offset", "value")
 MAX_OPEN = 2
 """Transactions in one partition, each of a producer of its own."""
@@ -101,7 +101,12 @@ class ReadingHistory:
         violations: of "alive" and "no false alarm"; `reading_checks` has the others.
     """
 
-    def __init__(self, seed: int, losses: bool = False) -> None:
+    def __init__(self, seed: int, losses: bool = False, kinds: Sequence[str] = ()) -> None:
+        """
+        Args:
+            losses: whether records are lost.
+            kinds: of faults, instead of random ones.
+        """
         self.rng = random.Random(seed)
         self.clock = TickingClock(self._rng())
         self.cluster = ReadingCluster(self.rng.choice([1, 2, 3, 3, 3, 5]))
@@ -135,7 +140,7 @@ class ReadingHistory:
         self.isolation_levels = {self.options.fetch.read_committed}
         self.restart_share = self.rng.choice([0.0, 0.1, 0.3])
         self.transactional_share = self.rng.choice([0.0, 0.0, 0.2, 0.6])
-        self._start(losses)
+        self._start(losses, kinds)
 
     def _rng(self) -> random.Random:
         return random.Random(self.rng.random())
@@ -158,7 +163,7 @@ class ReadingHistory:
             **maybe(0.2, "kafka.fetch.max.wait.ms", 0, 90, 100, 2000),
         }
 
-    def _start(self, losses: bool) -> None:
+    def _start(self, losses: bool, given: Sequence[str]) -> None:
         """Begin with faults and appends, which end together."""
         kinds = self.rng.sample(list(self.faults.kinds), self.rng.randint(1, 8))
         if losses:
@@ -167,7 +172,7 @@ class ReadingHistory:
         if self.rng.random() < REPLACED_SHARE:
             of_leaders = ["fence", "fence_uncleanly"] if losses else ["fence"]
             kinds = (kinds if self.rng.random() < 0.5 else ["elect"]) + of_leaders
-        self.faults.start(kinds, self.rng.choice([0.02, 0.1, 0.5, 2.0]), self.rng.choice(FAULTS_S))
+        self.faults.start(given or kinds, self.rng.choice([0.02, 0.1, 0.5, 2.0]), self.rng.choice(FAULTS_S))
         mean_gap_s = self.rng.choice([0.1, 0.3, 1.0])
 
         def append() -> None:
@@ -238,7 +243,9 @@ class ReadingHistory:
         return self._client(self.options.client)
 
     def _planner(self) -> OffsetPlanner:
-        return OffsetPlanner(self._client(stream_planner_options(self.options.client)), self.options.for_stream())
+        self._planning = self._client(stream_planner_options(self.options.client))
+        self._sees_by = max(self.clock.now, self.faults.healed_at) + SEES_S
+        return OffsetPlanner(self._planning, self.options.for_stream())
 
     def run(self) -> ReadingHistory:
         """Run the query until it has read all, fails because of lost records, or time is up."""
@@ -249,8 +256,8 @@ class ReadingHistory:
                     worker = self._read(planner, worker)
                 elif self._is_complete():
                     return self
-                elif self.clock.now > self.faults.healed_at + SEES_S:
-                    self.violations.append(f"a plan sees no new records {SEES_S} s after all brokers were healthy")
+                elif self.clock.now > self._sees_by:
+                    self.violations.append(f"a planner sees no new records {SEES_S} s after all brokers were healthy")
                     return self
             except DataLossError as error:
                 self.failures.append(error)
@@ -276,10 +283,17 @@ class ReadingHistory:
         return self._planner()
 
     def _is_complete(self) -> bool:
+        """Whether all is read, and the planner knows the last leaders: a log as long as before may differ."""
         if self.clock.now < self.faults.healed_at:
             return False
-        ends = {partition: position.offset for partition, position in self._end.positions.items()}
-        return ends == {partition: self.cluster.bounds(partition)[1] for partition in self.faults.partitions()}
+        known = self._planning.cache.snapshot
+        return all(
+            (position := self._end.positions.get(partition)) is not None
+            and position.offset == self.cluster.bounds(partition)[1]
+            and (leader := known.leader(partition)) is not None
+            and leader.leader_epoch == self.cluster.partition(partition).leader_epoch
+            for partition in self.faults.partitions()
+        )
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:

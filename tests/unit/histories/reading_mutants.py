@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
+from pyspark_kafka_meta.read.planning.subscription import Subscription
 
 Mutant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
@@ -52,6 +54,14 @@ def plan_without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
         return {partition: Position(end.offset) for partition, end in ends.items()}
 
     _wrap(monkeypatch, OffsetResolver, "latest", without)
+
+
+def plan_offsets_of_a_recreated_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def same_topics(subscription: Subscription, partitions: Collection[TopicPartition]) -> Iterator[Any]:
+        yield subscription._topic_ids(partitions)
+
+    monkeypatch.setattr(Subscription, "same_topics", same_topics)
 
 
 def compare_by_offsets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +166,7 @@ MUTANTS: dict[Mutant, str] = {
     fetch_without_last_fetched_epoch: "mixed logs",
     compare_no_epochs: "missing without a report",
     compare_by_offsets_alone: "missing without a report",
+    plan_offsets_of_a_recreated_topic: "not lost",
     plan_without_epochs: "missing without a report",
     take_replayed_begins_from_the_checkpoint: "missing without a report",
     task_without_epoch_of_plan: "not lost|nothing was lost",
@@ -176,6 +187,7 @@ RARE = {
     fetch_without_last_fetched_epoch,
     compare_no_epochs,
     compare_by_offsets_alone,
+    plan_offsets_of_a_recreated_topic,
     take_replayed_begins_from_the_checkpoint,
     take_held_back_for_truncated,
     refresh_from_last_responder,
@@ -184,3 +196,5 @@ RARE = {
     stay_with_a_failed_follower,
 }
 """Found after more than a few seconds."""
+KINDS = {plan_offsets_of_a_recreated_topic: ("recreate", "hang")}
+"""Of faults, where random ones hardly ever find a mutant."""
