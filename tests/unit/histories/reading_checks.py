@@ -116,7 +116,7 @@ def _false_alarms(history: ReadingHistory) -> Iterator[str]:
     lost = history.of_logs.lost
     for partition, first, until in _losses(history.events):
         if not any(
-            (each.partition == partition and each.from_offset < until <= each.until_offset)
+            (each.partition == partition and each.from_offset < until and first < each.until_offset)
             or (each.kind == "recreate" and each.partition == partition and until == math.inf)
             for each in lost
         ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -196,5 +196,5 @@ RARE = {
     stay_with_a_failed_follower,
 }
 """Found after more than a few seconds."""
-KINDS = {plan_offsets_of_a_recreated_topic: ("recreate", "hang")}
+KINDS: dict[Mutant, Sequence[str]] = {plan_offsets_of_a_recreated_topic: ("recreate", "hang")}
 """Of faults, where random ones hardly ever find a mutant."""
