@@ -12,7 +12,7 @@ from tests.unit.histories.reading_checks import violations
 from tests.unit.histories.reading_history import ReadingHistory
 from tests.unit.histories.reading_mutants import KINDS, MUTANTS, RARE, Mutant
 
-MUTANT_SEEDS = 600
+MUTANT_SEEDS = 800
 
 
 @pytest.mark.parametrize("seeds", [*blocks(0, 60), *blocks(1_000, 3_000, SLOW)])
