@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+DEMO_INSTALLED := .venv/.demo-installed
 BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
 SITE := .venv-site/bin
@@ -28,7 +29,7 @@ PARALLEL_TESTS := $(BIN)/python -m pytest $(RERUNS) --dist loadfile --no-loadsco
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
-demo: java $(INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
+demo: java $(DEMO_INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
 test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in a quarter of an hour on two cores: all tests except the slow ones
@@ -129,14 +130,17 @@ $(ARCHIVE): setup.cfg $(shell find pyspark_kafka_meta -name '*.py')
 # Measured is what a user has, without the tests' packages: the protocol library imports one of them, hypothesis, wherever
 # it finds it, which costs each new process 0.1 s.
 $(INSTALLED): EXTRAS := test,lint,dist
+# What the README installs, into the same environment.
+$(DEMO_INSTALLED): EXTRAS := spark,cli,testing
 $(BENCH_INSTALLED): EXTRAS := bench
 $(SITE_INSTALLED): EXTRAS := site
 
 # The package must lie on sys.path as a folder: Spark looks for data sources with pkgutil, which sees no import hooks.
 # setup.cfg names package_dir for that.
-$(INSTALLED) $(BENCH_INSTALLED) $(SITE_INSTALLED): setup.cfg
+$(INSTALLED) $(DEMO_INSTALLED) $(BENCH_INSTALLED) $(SITE_INSTALLED): setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	echo "Python 3.11 or later is needed, and '$(PYTHON)' is not: name one, as in make PYTHON=python3.12 ..." >&2; exit 1; }
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	@echo "Packages of the extras $(EXTRAS) are installed into $(@D) where it lacks them"
 	$(@D)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $@

@@ -31,10 +31,9 @@ def main() -> None:
     with ExitStack() as opened:
         cluster = opened.enter_context(own_cluster(None, Console()))
         query = opened.enter_context(start_query(cluster, Console(), is_fed=True))
-        scene = next(scene for scene in scenes_of(cluster, query.events) if scene.number == 8)
+        scene = next(each for each in scenes_of(cluster, query.events, is_whole=True) if "of its own" in each.title)
         state = wait_until_one_is_stale(query.state_reader, scene)
-        assert query.feed is not None
-        draw(runner.frame(state, runner.heading(scene), query.feed.produced))
+        draw(runner.frame(state, runner.heading(scene), query.activity()))
 
 
 def wait_until_one_is_stale(state_reader: StateReader, scene: Scene) -> ClusterState:

@@ -44,12 +44,12 @@ def left_in(folder: Path) -> list[Path]:
 
 
 def test_all_scenes_are_played_and_seen_on_embedded_brokers_in_a_pipe(tmp_path: Path) -> None:
-    done = played(tmp_path)
+    done = played(tmp_path, "--all")
     scenes = SUMMARY.findall(done.stdout)
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "\x1b" not in done.stdout, "no escape codes in a pipe"
-    assert [int(number) for number, _, _ in scenes] == [*range(1, 12), 15]
+    assert [int(number) for number, _, _ in scenes] == [*range(1, 13)]
     assert "NO" not in {seen for _, _, seen in scenes}
     assert re.search(r"executor \d knew first; executor \d was stale for", done.stdout)
     assert left_in(tmp_path) == []
@@ -63,11 +63,11 @@ def processes_of(folder: Path) -> list[str]:
 
 @pytest.mark.kafka
 def test_all_scenes_are_played_and_seen_on_real_brokers(tmp_path: Path) -> None:
-    done = played(tmp_path, "--cluster", "kafka")
+    done = played(tmp_path, "--cluster", "kafka", "--all")
     scenes = SUMMARY.findall(done.stdout)
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert [int(number) for number, _, _ in scenes] == [*range(1, 13), 15]
+    assert [int(number) for number, _, _ in scenes] == [*range(1, 14)]
     assert left_in(tmp_path) == []
 
 

@@ -373,6 +373,7 @@ def demo(
     bootstrap_servers: Servers = None,
     topic: Annotated[str | None, typer.Option(help="Topic to read at --bootstrap-servers.")] = None,
     feed: Annotated[bool, typer.Option("--feed", help="Also write records to --topic.")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Play all scenes, not only the first look.")] = False,
     interactive: Annotated[bool, typer.Option("--interactive", help="Wait for Enter before each scene.")] = False,
     option: Options = None,
     config: Config = None,
@@ -393,9 +394,9 @@ def demo(
         yours = cluster_options(bootstrap_servers, option, config)
         check_demo(cluster, topic, feed, yours)
         if topic is not None:
-            seen = run_demo(UserCluster(yours, topic), console, feed, interactive)
+            seen = run_demo(UserCluster(yours, topic), console, feed, interactive, whole)
         else:
-            seen = run_demo(opened.enter_context(own_cluster(cluster, console)), console, True, interactive)
+            seen = run_demo(opened.enter_context(own_cluster(cluster, console)), console, True, interactive, whole)
         if not seen:
             raise typer.Exit(1)
 

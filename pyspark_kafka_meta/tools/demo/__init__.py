@@ -1,6 +1,8 @@
-"""`kafkameta demo`: plays the scenes of tests/scenes.toml on a live stream with two executors."""
+"""`kafkameta demo`: plays scenes of tests/scenes.toml on a live stream with two executors."""
 
 from enum import StrEnum
+
+TOO_BUSY = "this machine is too busy: stop other programs, and start the demo again"
 
 
 class DemoCluster(StrEnum):

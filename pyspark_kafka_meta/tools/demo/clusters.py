@@ -11,6 +11,7 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
+from pyspark_kafka_meta.tools.demo import TOO_BUSY
 
 TOPIC, COPY = "clicks", "copies"
 """The topic that the query reads, and the topic that it writes."""
@@ -232,12 +233,12 @@ def _finish(request: Future[Any]) -> None:
     try:
         request.result(ADMIN_TIMEOUT_S)
     except (KafkaException, TimeoutError) as error:
-        raise ClusterError(f"A request of the demo to the brokers failed ({error}): try again.") from error
+        raise ClusterError(f"A request of the demo to the brokers failed ({error}); perhaps {TOO_BUSY}.") from error
 
 
 def _wait_until(is_done: Callable[[], bool], trouble: str) -> None:
     deadline = time.monotonic() + ADMIN_TIMEOUT_S
     while not is_done():
         if time.monotonic() > deadline:
-            raise ClusterError(f"After {ADMIN_TIMEOUT_S:.0f} s {trouble}: the machine may be too busy, try again.")
+            raise ClusterError(f"After {ADMIN_TIMEOUT_S:.0f} s {trouble}; perhaps {TOO_BUSY}.")
         time.sleep(POLL_S)

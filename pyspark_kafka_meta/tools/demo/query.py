@@ -27,6 +27,7 @@ from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.options import ClientOptions, ProducerOptions, default_options
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tools.console import defer_signals, note
+from pyspark_kafka_meta.tools.demo import TOO_BUSY
 from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, Cluster
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 MASTER = "local-cluster[2,1,1024]"
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For an application of a few minutes: three JVMs start with less CPU time."""
 MAX_AGE_MS = 15_000
 """Much longer than a micro-batch on a busy machine: a cache that refreshes by age in each batch meets no error."""
 OFFSETS_PER_TRIGGER = 20_000
@@ -46,6 +49,9 @@ RECORDS_PER_S = 480
 """To the first topic."""
 ROUNDS_PER_S = 10
 STOP_TIMEOUT_S = 10
+SLOW_WORKER = "Python worker failed to connect back"
+"""In Spark's error when a Python process needs more than 10 s to start, a limit that no setting changes."""
+RESTARTS = 5
 FEED_TIMEOUT_MS = 2_000
 """A partition without a leader holds the others up for no longer."""
 RECORD_COLUMNS = ["topic", "key", "value"]
@@ -57,6 +63,8 @@ class QueryFailedError(KafkaMetaError):
 
 def root_cause(text: str) -> str:
     """The text of the last KafkaMetaError in a StreamingQueryException, else the first line."""
+    if SLOW_WORKER in text:
+        return f"Spark's Python processes did not start within 10 s, {RESTARTS + 1} times; {TOO_BUSY}"
     lines = text.strip().splitlines()
     errors = [error for line in lines if (error := line.partition("pyspark_kafka_meta.errors.")[2])]
     return errors[-1].partition(": ")[2] if errors else lines[0]
@@ -76,6 +84,8 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
@@ -106,7 +116,8 @@ def _end(spark: SparkSession) -> None:
 
 
 class DemoQuery:
-    """A query that reads the cluster's topics from their beginning, and writes their copies, until `close`."""
+    """A query that reads the cluster's topics from their beginning, and writes their copies, until `close`. It is
+    started again if Spark's Python processes started too slowly."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, events: Path, checkpoint: Path) -> None:
         client = {**cluster.options, "kafka.metadata.max.age.ms": str(MAX_AGE_MS)}
@@ -120,8 +131,11 @@ class DemoQuery:
         )
         sink_options = {**client, **cluster.sink_options}
         sink = _copies(source.load(), sink_options) if cluster.copies else source.load().writeStream.format("noop")
-        sink = sink.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second")
-        self._query: StreamingQuery = sink.start()
+        self._sink = sink.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second")
+        self._query: StreamingQuery = self._sink.start()
+        self._restarts = 0
+        self._status = spark.sparkContext.statusTracker()
+        self._executors = spark.sparkContext._jsc.sc().statusTracker()
         self._begins: Positions = {}
         self._records_per_s = 0.0
 
@@ -133,7 +147,11 @@ class DemoQuery:
         """
         with defer_signals():
             error, last = self._query.exception(), self._query.lastProgress
-        if error is not None:
+        if error is not None and SLOW_WORKER in str(error) and self._restarts < RESTARTS:
+            self._restarts += 1
+            with defer_signals():
+                self._query = self._sink.start()
+        elif error is not None:
             raise QueryFailedError(f"the demo's query failed: {root_cause(str(error))}")
         offset = None if last is None else _end_offset(last)
         if last is None or offset is None:
@@ -145,6 +163,16 @@ class DemoQuery:
         if last.numInputRows:
             self._records_per_s = last.processedRowsPerSecond
         return self._begins, offset.positions, self._records_per_s
+
+    def activity(self) -> str:
+        """What Spark is doing, which changes while it makes progress."""
+        with defer_signals():
+            message = self._query.status["message"]
+            stages = [self._status.getStageInfo(number) for number in self._status.getActiveStageIds()]
+            executors = len(self._executors.getExecutorInfos()) - 1  # the driver is one of them
+        tasks = "".join(f", {stage.numCompletedTasks} of {stage.numTasks} tasks done" for stage in stages if stage)
+        again = f", started again {self._restarts} times" if self._restarts else ""
+        return f"{executors} of 2 executors run; {message}{tasks}{again}"
 
     def close(self) -> None:
         self._query.stop()
@@ -170,14 +198,10 @@ def records_per_round(topics: Sequence[str]) -> dict[str, int]:
 
 
 class RecordFeed:
-    """Produces to each topic of the cluster inside `with`; keys spread the records over partitions.
-
-    Attributes:
-        produced: records of rounds that were acknowledged. A round without a leader for each partition is given up.
-    """
+    """Produces to each topic of the cluster inside `with`; keys spread the records over partitions. A round without a
+    leader for each partition is given up."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.produced = 0
         self._sent = 0
         self._failed = False
         self._cluster = cluster
@@ -208,7 +232,6 @@ class RecordFeed:
                 rows = self._next_round()
                 try:
                     TaskWriter(client, self._producer_options, columns, None).write([rows])
-                    self.produced += len(rows)
                 except DeliveryTimeoutError:
                     pass  # the demo stops brokers
                 except KafkaMetaError as error:

@@ -5,6 +5,7 @@ A terminal shows a frame that stays up to date, a pipe gets plain lines.
 
 from __future__ import annotations
 
+import math
 import select
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Self
 
@@ -30,7 +32,7 @@ from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_process, is_stale
 from pyspark_kafka_meta.tools.console import check_topics, timeout_options
-from pyspark_kafka_meta.tools.demo import DemoCluster
+from pyspark_kafka_meta.tools.demo import TOO_BUSY, DemoCluster
 from pyspark_kafka_meta.tools.demo.clusters import (
     ChangeableCluster,
     Cluster,
@@ -53,8 +55,11 @@ from pyspark_kafka_meta.tools.formatting import (
 from pyspark_kafka_meta.tools.sources import FolderEvents, StateReader
 
 CLUSTER_TIMEOUT_MS = 10_000
-START_TIMEOUT_S = 180.0
+SILENCE_S = 120.0
+"""Whatever is waited for, the wait ends once nothing has changed for this long."""
 SCENE_TIMEOUT_S = 60.0
+SCENE_BATCHES = 20
+"""A scene is over after this time, and as many micro-batches: on a busy machine they take longer."""
 REPEAT_AFTER_S = 8.0
 KAFKA_CONFIG = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "1000"}
 """The controller notices a dead broker sooner than by default, after 9 s."""
@@ -83,15 +88,15 @@ class RunningQuery:
     """The demo's query, while it runs.
 
     Attributes:
+        activity: returns what Spark is doing.
         events: the folder of its refresh events.
         checkpoint: its checkpointLocation.
-        feed: None if nothing is produced.
     """
 
     state_reader: StateReader
+    activity: Callable[[], str]
     events: Path
     checkpoint: Path
-    feed: RecordFeed | None
 
 
 @contextmanager
@@ -111,47 +116,74 @@ def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Ru
         # An executor that ends late may still write there.
         temporary = tempfile.TemporaryDirectory(prefix="kafkameta-demo-", ignore_cleanup_errors=True)
         folder = Path(opened.enter_context(temporary))
-        console.print(f"Two executors start, to read from {cluster.name}", highlight=False, soft_wrap=True)
+        console.print(f"Spark starts, to read from {cluster.name}", highlight=False, soft_wrap=True)
         spark = opened.enter_context(spark_session(folder))
         if feed is not None:
             opened.enter_context(feed)
+        console.print("Spark has started, and starts the query", highlight=False)
         events, checkpoint = folder / "events", folder / "checkpoint"
         query = opened.enter_context(closing(DemoQuery(spark, cluster, events, checkpoint)))
         source = FolderEvents(str(events))
         state_reader = StateReader(
             source, cluster.options, lambda _: [*cluster.topics, *cluster.copies], query.progress
         )
-        yield RunningQuery(state_reader, events, checkpoint, feed)
+        yield RunningQuery(state_reader, query.activity, events, checkpoint)
 
 
-def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:
+def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool, is_whole: bool) -> bool:
     """Play the scenes of the cluster; returns whether each played scene was seen.
 
     Raises:
         KafkaMetaError: the query cannot start, or it ended.
     """
     with start_query(cluster, console, is_fed) as query:
-        feed = query.feed
-        with DemoScreen(console, query.state_reader.read, lambda: None if feed is None else feed.produced) as screen:
-            _wait_for_first_batch(screen)
-            results = list(_play(scenes_of(cluster, query.events), screen, interactive))
+        scenes, whole = (scenes_of(cluster, query.events, each) for each in (is_whole, True))
+        with DemoScreen(console, query.state_reader.read, query.activity) as screen:
+            results = list(_play(scenes, screen, is_fed, interactive))
     console.print(summary(results))
-    return all(result.observation is not None for result in results)
+    are_seen = all(result.observation is not None for result in results)
+    if not are_seen:
+        console.print(f"Not all was seen in time: perhaps {TOO_BUSY}.", soft_wrap=True)
+    if len(scenes) < len(whole):
+        console.print(f"Add --all to play all {len(whole)} scenes, in a few minutes.", highlight=False)
+    return are_seen
 
 
-def _wait_for_first_batch(screen: DemoScreen) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not screen.wait().positions:
-        if time.monotonic() > deadline:
-            raise QueryFailedError(
-                f"the demo's query read nothing in {START_TIMEOUT_S:.0f} s: try again when the machine is less busy, "
-                "and where the topic is empty use --feed"
-            )
+class Patience:
+    """How long to wait: at least `min_s` and `min_changes`, unless nothing changes for `SILENCE_S`."""
+
+    def __init__(self, now: float, min_s: float, min_changes: float) -> None:
+        self._min_until = now + min_s
+        self._changes_left = min_changes
+        self._seen: object = None
+        self._changed_at = now
+
+    def is_over(self, seen: object, now: float) -> bool:
+        """Args:
+        seen: changes while there is progress.
+        now: seconds of the same clock.
+        """
+        if seen != self._seen:
+            self._seen, self._changed_at = seen, now
+            self._changes_left -= 1
+        return now > self._changed_at + SILENCE_S or (now > self._min_until and self._changes_left < 0)
 
 
-def _play(scenes: Iterable[Scene], screen: DemoScreen, interactive: bool) -> Iterator[SceneResult]:
+def wait_for_query(screen: DemoScreen, is_ready: Callable[[ClusterState], object], is_fed: bool) -> None:
+    """Wait as long as Spark makes progress. Raises QueryFailedError: it makes none, or there is nothing to read."""
+    patience = Patience(time.monotonic(), 0, math.inf)
+    while not is_ready(state := screen.wait()):
+        if not is_fed and state.partitions and not any(row.end_offset for row in state.partitions):
+            raise QueryFailedError("the topic is empty: produce to it, or let the demo do so with --feed")
+        if patience.is_over((screen.activity, len(state.events)), time.monotonic()):
+            raise QueryFailedError(f"the demo's query made no progress in {SILENCE_S:.0f} s; {TOO_BUSY}")
+
+
+def _play(scenes: Iterable[Scene], screen: DemoScreen, is_fed: bool, interactive: bool) -> Iterator[SceneResult]:
+    """The first scene needs the planner's cache alone, which is there long before a record is read."""
     with ThreadPoolExecutor(1, "kafkameta-demo-act") as act_thread:
         for scene in scenes:
+            wait_for_query(screen, attrgetter("events" if scene.number == 1 else "positions"), is_fed)
             if interactive and not screen.confirm_next():
                 return
             screen.begin(scene)
@@ -163,19 +195,23 @@ def _play(scenes: Iterable[Scene], screen: DemoScreen, interactive: bool) -> Ite
 def play_scene(scene: Scene, screen: DemoScreen, act_thread: Executor) -> SceneResult:
     """Play a scene until it is seen or its time is over; `act_thread` runs its acts."""
     began = time.monotonic()
+    patience = Patience(began, SCENE_TIMEOUT_S, SCENE_BATCHES)
     observations: list[str] = []
     for act in scene.acts:
-        observation = _play_act(act, scene.is_repeatable, screen, act_thread, began + SCENE_TIMEOUT_S)
+        observation = _play_act(act, scene.is_repeatable, screen, act_thread, patience)
         if observation is None:
             return SceneResult(scene, None, time.monotonic() - began)
         observations.append(observation)
     return SceneResult(scene, "; ".join(observations), time.monotonic() - began)
 
 
-def _play_act(act: Act, is_repeatable: bool, screen: DemoScreen, act_thread: Executor, deadline: float) -> str | None:
+def _play_act(
+    act: Act, is_repeatable: bool, screen: DemoScreen, act_thread: Executor, patience: Patience
+) -> str | None:
     """What the act's check saw, or None if it saw nothing in time. The screen is updated while the act runs."""
-    running, acted_at = act_thread.submit(act, screen.update()), time.monotonic()
-    while (now := time.monotonic()) < deadline:
+    state = screen.update()
+    running, acted_at = act_thread.submit(act, state), time.monotonic()
+    while not patience.is_over(state.positions, now := time.monotonic()):
         state = screen.wait()
         if not running.done():
             acted_at = now
@@ -191,15 +227,19 @@ class DemoScreen:
 
     Args:
         get_state: returns the state now.
-        produced: returns the records produced so far; None if nothing is produced.
+        get_activity: returns what Spark is doing, for the time until the query has read something.
+
+    Attributes:
+        activity: what it was doing last.
     """
 
     def __init__(
-        self, console: Console, get_state: Callable[[], ClusterState], produced: Callable[[], int | None]
+        self, console: Console, get_state: Callable[[], ClusterState], get_activity: Callable[[], str]
     ) -> None:
+        self.activity = ""
         self._console = console
         self._get_state = get_state
-        self._produced = produced
+        self._get_activity = get_activity
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._heading = ""
         self._lines_left = LINES_PER_SCENE
@@ -221,8 +261,13 @@ class DemoScreen:
     def update(self) -> ClusterState:
         """Get the state, and show it. Raises QueryFailedError: the query ended."""
         state = self._get_state()
+        before = self.activity
+        if not state.positions:
+            self.activity = self._get_activity()
         if self._live is not None:
-            self._live.update(frame(state, self._heading, self._produced()), refresh=True)
+            self._live.update(frame(state, self._heading, self.activity), refresh=True)
+        elif self.activity != before:
+            self._print(f"   {self.activity}")
         else:
             self._print_events([e for e in state.events if (e["cache_id"], e["sequence"]) not in self._shown])
         return state
@@ -230,7 +275,7 @@ class DemoScreen:
     def end(self, result: SceneResult) -> None:
         """Show the result of a scene; a terminal holds it for a while."""
         self._print(result_line(result))
-        self._print(f"   {progress_line(self.update(), self._produced())}")
+        self._print(f"   {progress_line(self.update(), self.activity)}")
         if self._live is not None:
             hold_until = time.monotonic() + HOLD_S
             while time.monotonic() < hold_until:
@@ -275,14 +320,14 @@ def event_lines(events: Iterable[Event]) -> Iterator[str]:
         yield event_line(first) + (f", and {len(others)} more failed attempts" if others else "")
 
 
-def frame(state: ClusterState, heading: str, produced: int | None) -> RenderableType:
-    """The state as tables, below the heading of a scene; `produced` as in `progress_line`."""
+def frame(state: ClusterState, heading: str, activity: str) -> RenderableType:
+    """The state as tables, below the heading of a scene; `activity` as in `progress_line`."""
     cluster = Table.grid(padding=(0, 3))
     cluster.add_row(_caches_table(state), _brokers_table(state))
     parts: list[RenderableType] = [
         *(plain(line, "bold") for line in heading.splitlines()),
         cluster,
-        plain(progress_line(state, produced)),
+        plain(progress_line(state, activity)),
         EventsTable(state.events[-EVENTS_SHOWN:]),
     ]
     if state.trouble is not None:
@@ -294,14 +339,13 @@ def heading(scene: Scene) -> str:
     return f"{scene.number}. {scene.title}\n   {scene.explanation}"
 
 
-def progress_line(state: ClusterState, produced: int | None) -> str:
-    """Throughput and lag; `produced` is None if nothing is produced."""
-    fed = "" if produced is None else f"; {produced} produced"
+def progress_line(state: ClusterState, activity: str) -> str:
+    """Throughput and lag, or what Spark is doing until there is some."""
     if not state.positions:
-        return f"No records read yet: executors are starting, which may take a minute{fed}"
+        return f"No records read yet: {activity}"
     rate, lag = f"{state.records_per_s:.0f} a second", state.lag()
     behind = f"{lag.records} behind" + (f", {lag.unknown} partitions without an end" if lag.unknown else "")
-    return f"{state.records_read()} records read, {rate} in the last batch, {behind}{fed}"
+    return f"{state.records_read()} records read, {rate} in the last batch, {behind}"
 
 
 def result_line(result: SceneResult) -> str:

@@ -1,10 +1,10 @@
-"""The scenes of the demo, numbered as in tests/scenes.toml: what is done, and what must be visible then."""
+"""The scenes of the demo, some of those in tests/scenes.toml: what is done, and what must be visible then."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,8 @@ CHOICES: tuple[Mapping[str, str], ...] = (
     {"kafka.acks": "1"},
 )
 RECORDS_PER_CHOICE = 100
+FIRST_LOOK = (1, 6, 8, 9)
+"""Numbers in tests/scenes.toml of what is played without --all."""
 
 Act = Callable[[ClusterState], Check]
 """Does something, which may take a while, and returns what must be visible then."""
@@ -49,6 +51,7 @@ class Scene:
     """One scene of the demo.
 
     Attributes:
+        number: its place in the play.
         acts: each starts when the check of the act before has seen something.
         is_repeatable: whether to act again if the check sees nothing: a cache that refreshes by age at that moment, or
             sends no request, meets no error.
@@ -75,10 +78,11 @@ class SceneResult:
     took_s: float
 
 
-def scenes_of(cluster: Cluster, events: Path) -> list[Scene]:
-    """All scenes that a cluster of the demo's own can play, else the scenes that change nothing; in order.
+def scenes_of(cluster: Cluster, events: Path, is_whole: bool) -> list[Scene]:
+    """The scenes that a cluster of the demo's own can play, else those that change nothing; in order.
 
     Args:
+        is_whole: whether all of them, else those of a first look.
         events: the folder of the query's refresh events; the demo's own clients write theirs there too.
     """
     scenes = {scene.number: scene for scene in _harmless_scenes(cluster, events)}
@@ -89,7 +93,8 @@ def scenes_of(cluster: Cluster, events: Path) -> list[Scene]:
         scenes[3] = _blackout(cluster)
     if isinstance(cluster, LocalKafkaCluster):
         scenes[12] = _crashed_controller(cluster, events)
-    return [scenes[number] for number in sorted(scenes)]
+    chosen = [scenes[number] for number in sorted(scenes) if is_whole or number in FIRST_LOOK]
+    return [replace(scene, number=number) for number, scene in enumerate(chosen, 1)]
 
 
 def _harmless_scenes(cluster: Cluster, events: Path) -> list[Scene]:

@@ -13,7 +13,7 @@ import pytest
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tools.demo.clusters import UserCluster
-from pyspark_kafka_meta.tools.demo.query import DemoQuery, root_cause
+from pyspark_kafka_meta.tools.demo.query import RESTARTS, DemoQuery, QueryFailedError, root_cause
 
 OURS = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform it: Traceback
   File "/opt/pyspark_kafka_meta/errors.py", line 7, in offsets
@@ -32,8 +32,13 @@ pyspark_kafka_meta.errors.NoLeaderError: no offsets of t-0 in 60000 ms: b:9092 i
     [
         (OURS, "no offsets of t-0 in 60000 ms: b:9092 is down"),
         ("\nJob aborted due to stage failure\n\tat org.apache", "Job aborted due to stage failure"),
+        (
+            "Job aborted\nPython worker failed to connect back.",
+            "Spark's Python processes did not start within 10 s, 6 times; this machine is too busy: stop other "
+            "programs, and start the demo again",
+        ),
     ],
-    ids=["ours", "Spark's"],
+    ids=["ours", "Spark's", "a busy machine"],
 )
 def test_the_cause_is_told_rather_than_what_spark_was_doing(text: str, told: str) -> None:
     assert root_cause(text) == told
@@ -77,6 +82,24 @@ def test_the_sink_has_its_cluster_s_further_options(tmp_path: Path) -> None:
 
     assert written.call_args.kwargs.items() >= cluster.sink_options.items()
     assert not rows.call_args_list[0].kwargs.keys() & cluster.sink_options.keys()
+
+
+def test_a_query_whose_python_processes_start_too_slowly_is_started_again() -> None:
+    stream: Any = DemoQuery.__new__(DemoQuery)
+    stream._begins, stream._records_per_s, stream._restarts = {}, 0.0, 0
+    starts = []
+
+    def start() -> Any:
+        starts.append(1)
+        return SimpleNamespace(exception=lambda: "Python worker failed to connect back", lastProgress=None)
+
+    stream._query, stream._sink = start(), SimpleNamespace(start=start)
+    for _ in range(RESTARTS):
+        assert stream.progress() == ({}, {}, 0.0)
+
+    with pytest.raises(QueryFailedError, match="too busy"):
+        stream.progress()
+    assert len(starts) == 1 + RESTARTS
 
 
 def report(end_offset: str | None) -> Any:
