@@ -62,6 +62,7 @@ def test_lag_and_writers_are_shown_and_a_silent_cluster_makes_the_lag_unknown_wh
     with serve(*arguments) as url:
         page.goto(url)
         expect(figure(page, "Records behind")).to_have_text("3")
+        expect(section(page, "Lag over time")).to_contain_text("checkpoint: 3 records, ")
         row = section(page, "Lag by partition").get_by_role("row", name="t-0")
         expect(row.get_by_role("cell")).to_have_count(4)
         assert float(row.get_by_role("cell").last.inner_text()) >= 60
@@ -75,6 +76,7 @@ def test_lag_and_writers_are_shown_and_a_silent_cluster_makes_the_lag_unknown_wh
 
         expect(figure(page, "Records behind")).to_have_text("unknown")
         expect(section(page, "Lag by partition")).to_contain_text("Unknown: no broker responded")
+        expect(section(page, "Lag over time")).to_contain_text("unknown behind now, 3 records at most")
         write(tmp_path / "events", made(CACHE, 3, int(time.time() * 1000), **learning("later", 1), **WRITER))
         expect(section(page, "Events")).to_contain_text("new topics: later")
 

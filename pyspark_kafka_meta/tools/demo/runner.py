@@ -34,6 +34,7 @@ from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_proce
 from pyspark_kafka_meta.tools.console import check_topics, timeout_options
 from pyspark_kafka_meta.tools.demo import TOO_BUSY, DemoCluster
 from pyspark_kafka_meta.tools.demo.clusters import (
+    COPY,
     ChangeableCluster,
     Cluster,
     EmbeddedCluster,
@@ -121,7 +122,7 @@ def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Ru
         if feed is not None:
             opened.enter_context(feed)
         console.print("Spark has started, and starts the query", highlight=False)
-        events, checkpoint = folder / "events", folder / "checkpoint"
+        events, checkpoint = folder / "events", folder / COPY
         query = opened.enter_context(closing(DemoQuery(spark, cluster, events, checkpoint)))
         source = FolderEvents(str(events))
         state_reader = StateReader(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -14,7 +15,10 @@ from pyspark_kafka_meta.tools.formatting import UNKNOWN
 WINDOW_MS = 180_000
 POINTS = 400
 """A plot shows this many points, the newest."""
+LAG_WINDOW_MS = 1_800_000
+LAG_SAMPLE_MS = 5_000
 BLUE, GREY, RED = "#3b77e8", "#8591a3", "#d9534f"
+QUERY_COLORS = (BLUE, "#1b9e77", "#b5651d", "#8e5bd0", "#c2417c")
 LINES = {"lineStyle": {"color": "rgba(133, 145, 163, 0.3)"}}
 """Visible on light and on dark ground."""
 SERIES = {
@@ -23,21 +27,32 @@ SERIES = {
     Outcome.FAILED: ("failed", "triangle", RED),
 }
 """Each outcome has a shape, too."""
+WHEN_REFRESHED = "A cache is refreshed after an error, and at kafka.metadata.max.age.ms, five minutes by default."
+NO_LAG = (
+    "Unknown: start the page with --bootstrap-servers and, for each query, --checkpoint and its checkpointLocation."
+)
+
+
+class Behind(NamedTuple):
+    """How far a query is behind; None is unknown, a gap in the plot."""
+
+    records: int | None
+    seconds: float | None
 
 
 class Sample(NamedTuple):
-    """The query at one moment; `records_behind` is None if unknown, a gap in the plot."""
+    """The lag of each query at one moment."""
 
     time_ms: int
-    records_per_s: float
-    records_behind: int | None
+    lags: Sequence[Behind]
 
 
 class Plot(NamedTuple):
-    """ECharts options, and the same in words."""
+    """ECharts options, and the same in words. An empty plot is not drawn: its words say what would fill it."""
 
     options: dict[str, Any]
     summary: str
+    is_empty: bool
 
 
 def timeline(events: Sequence[Event], now_ms: int) -> Plot:
@@ -56,8 +71,10 @@ def timeline(events: Sequence[Event], now_ms: int) -> Plot:
     ]
     options = _frame(now_ms, {"type": "category", "data": lanes, "splitLine": {**LINES, "show": True}}, series)
     options["legend"] = {"right": 0, "top": 0, "itemWidth": 12, "itemHeight": 9}
+    if not recent:
+        return Plot(options, f"No event in three minutes. {WHEN_REFRESHED}", True)
     shown = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
-    return Plot(options, f"{_count(len(recent), 'event')} in three minutes{': ' if shown else ''}{shown}.")
+    return Plot(options, f"{_count(len(recent), 'event')} in three minutes: {shown}.", False)
 
 
 def latencies(events: Sequence[Event], now_ms: int) -> Plot:
@@ -67,41 +84,62 @@ def latencies(events: Sequence[Event], now_ms: int) -> Plot:
         for event in _recent(events, now_ms)
         if event["kind"] == EventKind.REFRESH and event["latency_ms"] and event["outcome"] != Outcome.FAILED
     ]
-    return _times(with_response, "latency_ms", now_ms, "answer")
+    return _times(with_response, "latency_ms", now_ms, "answer", WHEN_REFRESHED)
 
 
 def recoveries(events: Sequence[Event], now_ms: int) -> Plot:
     """The time from an error to the response that resolved it."""
     healed = [event for event in _recent(events, now_ms) if event["recovery_ms"] is not None]
-    return _times(healed, "recovery_ms", now_ms, "recovery")
+    return _times(healed, "recovery_ms", now_ms, "recovery", "One follows when a leader moves or a connection is lost.")
 
 
-def throughput(samples: Sequence[Sample], now_ms: int) -> Plot:
-    """Records a second, and records behind with an axis of their own: there may be far more of them."""
-    recent = [sample for sample in samples if sample.time_ms > now_ms - WINDOW_MS]
-    rates = _line(
-        "records/s (left)", BLUE, "solid", [[sample.time_ms, round(sample.records_per_s)] for sample in recent]
+def lag(names: Sequence[str], samples: Sequence[Sample], now_ms: int) -> Plot:
+    """Records that each query is behind, and the seconds of the one that is furthest behind, with an axis of their own.
+
+    Args:
+        names: of the queries, in the order of `Sample.lags`.
+    """
+    records = [
+        _line(name, color, "solid", [[sample.time_ms, sample.lags[number].records] for sample in samples])
+        for number, (name, color) in enumerate(zip(names, cycle(QUERY_COLORS), strict=False))
+    ]
+    seconds = [[sample.time_ms, _furthest(sample)] for sample in samples]
+    options = _frame(
+        now_ms, _values(), [*records, {**_line("seconds (right)", GREY, "dashed", seconds), "yAxisIndex": 1}]
     )
-    behind = _line("behind (right)", GREY, "dashed", [[sample.time_ms, sample.records_behind] for sample in recent])
-    options = _frame(now_ms, _values(), [rates, {**behind, "yAxisIndex": 1}])
-    options["yAxis"] = [options["yAxis"], {**_values(), "splitLine": {"show": False}}]
-    options["legend"] = {"right": 0, "top": 0, "itemWidth": 22, "itemHeight": 9}
-    if not recent:
-        return Plot(options, "Nothing was read yet.")
-    last, known = recent[-1], [sample.records_behind for sample in recent if sample.records_behind is not None]
-    now = UNKNOWN if last.records_behind is None else f"{last.records_behind:,}"
-    most = f", {max(known):,} at most in three minutes" if known else ""
-    return Plot(options, f"{last.records_per_s:,.0f} records a second now; {now} behind{most}.")
+    options["yAxis"] = [
+        {**options["yAxis"], "minInterval": 1},
+        {**_values(), "splitLine": {"show": False}},
+    ]
+    options["legend"] = {"top": 0, "itemWidth": 22, "itemHeight": 9}
+    if not any(behind.records is not None for sample in samples for behind in sample.lags):
+        return Plot(options, f"Not known yet: {', '.join(names)}." if names else NO_LAG, True)
+    options["xAxis"]["min"] = min(samples[0].time_ms, now_ms - WINDOW_MS)
+    texts = [_lag_text(name, [sample.lags[number] for sample in samples]) for number, name in enumerate(names)]
+    return Plot(options, " ".join(texts), False)
 
 
-def _times(events: Sequence[Event], field: str, now_ms: int, noun: str) -> Plot:
+def _furthest(sample: Sample) -> float | None:
+    known = [behind.seconds for behind in sample.lags if behind.seconds is not None]
+    return round(max(known), 1) if len(known) == len(sample.lags) else None
+
+
+def _lag_text(name: str, lags: Sequence[Behind]) -> str:
+    now, known = lags[-1], [behind.records for behind in lags]
+    records = UNKNOWN if now.records is None else f"{now.records:,} records"
+    seconds = "" if now.seconds is None else f", {now.seconds:,.1f} s"
+    most = max((number for number in known if number is not None), default=None)
+    return f"{name}: {records}{seconds} behind now{'' if most is None else f', {most:,} records at most'}."
+
+
+def _times(events: Sequence[Event], field: str, now_ms: int, noun: str, follows: str) -> Plot:
     values = [round(event[field], 2) for event in events]
     points = [[event["time_ms"], value] for event, value in zip(events, values, strict=True)]
     options = _frame(now_ms, {**_values(), "name": "ms"}, [_scatter(noun, "circle", BLUE, points)])
     if not values:
-        return Plot(options, f"No {noun} in three minutes.")
+        return Plot(options, f"No {noun} in three minutes. {follows}", True)
     typical = f"median {median(values):,.1f} ms, longest {max(values):,.1f} ms"
-    return Plot(options, f"{_count(len(values), noun)} in three minutes: {typical}.")
+    return Plot(options, f"{_count(len(values), noun)} in three minutes: {typical}.", False)
 
 
 def _recent(events: Sequence[Event], now_ms: int) -> list[Event]:

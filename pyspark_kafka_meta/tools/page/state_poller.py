@@ -21,14 +21,23 @@ from pyspark_kafka_meta.tables.rows import BrokerRow, TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from pyspark_kafka_meta.tools.console import error_text
-from pyspark_kafka_meta.tools.page.plots import WINDOW_MS, Plot, Sample, latencies, recoveries, throughput, timeline
+from pyspark_kafka_meta.tools.page.plots import (
+    LAG_SAMPLE_MS,
+    LAG_WINDOW_MS,
+    Plot,
+    Sample,
+    lag,
+    latencies,
+    recoveries,
+    timeline,
+)
 from pyspark_kafka_meta.tools.page.view_model import (
     Move,
     NamedLag,
     PageView,
     Polled,
+    behind,
     moves_since,
-    records_behind,
     view_of,
 )
 
@@ -138,20 +147,20 @@ class StatePoller:
         self._get_state = get_state
         self._by_process = by_process
         lags = polls.lags if polls else ()
-        self._lags = [(name, RepeatedPoll(lag, self._cluster_trouble)) for name, lag in lags]
+        self._lags = [(name, RepeatedPoll(poll, self._cluster_trouble)) for name, poll in lags]
         self._transactions = RepeatedPoll(polls.transactions, self._cluster_trouble) if polls else None
         self._opened = ExitStack()
         self._moves: dict[TopicPartition, Move] = {}
         self._known: dict[int, BrokerRow] = {}
-        self._samples: deque[Sample] = deque(maxlen=int(WINDOW_MS / 1000 / POLL_S))
+        self._samples: deque[Sample] = deque(maxlen=LAG_WINDOW_MS // LAG_SAMPLE_MS)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafkameta-page-poll", daemon=True)
         self._action_thread = ThreadPoolExecutor(1, "kafkameta-page-action")
 
     def __enter__(self) -> Self:
         self._thread.start()
-        for _, lag in self._lags:
-            self._opened.enter_context(lag)
+        for _, poll in self._lags:
+            self._opened.enter_context(poll)
         if self._transactions is not None:
             self._opened.enter_context(self._transactions)
         return self
@@ -165,7 +174,7 @@ class StatePoller:
     def polled(self) -> PolledCluster:
         """The last values."""
         transactions = None if self._transactions is None else self._transactions.last
-        return PolledCluster([(name, lag.last) for name, lag in self._lags], transactions)
+        return PolledCluster([(name, poll.last) for name, poll in self._lags], transactions)
 
     def submit(self, name: str, action: Callable[[ClusterState], str]) -> None:
         """Run the action, which returns its result, unless another one runs."""
@@ -201,13 +210,13 @@ class StatePoller:
     def _update(self, state: ClusterState) -> None:
         self._moves = moves_since(self._moves, self.state, state)
         self._known.update((row.node_id, row) for row in state.brokers)
-        if state.positions:
-            self._samples.append(Sample(state.now_ms, state.records_per_s, records_behind(self.polled().lags)))
+        if self._lags and (not self._samples or state.now_ms >= self._samples[-1].time_ms + LAG_SAMPLE_MS):
+            self._samples.append(Sample(state.now_ms, [behind(poll.last) for _, poll in self._lags]))
         plots = {
             "timeline": timeline(state.events, state.now_ms),
             "latencies": latencies(state.events, state.now_ms),
             "recoveries": recoveries(state.events, state.now_ms),
-            "throughput": throughput(self._samples, state.now_ms),
+            "lag": lag([name for name, _ in self._lags], self._samples, state.now_ms),
         }
         view = view_of(state, self._known, self.dead, self._moves, self._by_process)
         self.state, self.snapshot = state, Snapshot(view, plots)

@@ -121,6 +121,8 @@ class Page:
         with ui.element("section").props('aria-label="Figures"'):
             self._part("figures")
         with ui.element("div").classes("grid"):
+            with _section("lag-plot", "Lag over time"):
+                self._plot("lag", "", "plot")
             self._draw_cluster()
             self._draw_tables()
             self._draw_plots()
@@ -154,18 +156,21 @@ class Page:
                 card.button.set_text(f"{verb} broker {broker.node_id}")
                 card.button.classes(replace="act danger" if verb == "Kill" else "act")
         for name, (chart, caption) in self._plots.items():
-            chart.options.update(snapshot.plots[name].options)
+            plot = snapshot.plots[name]
+            chart.set_visibility(not plot.is_empty)
+            chart.options.update(plot.options)
             chart.update()
-            caption.set_text(snapshot.plots[name].summary)
+            caption.set_text(plot.summary)
 
     def _draw_cluster(self) -> None:
         with _section("cluster", "Cluster"):
             self._map = ui.element("ul").classes("brokers")
+            self._part("cluster")
             if self._actions is not None:
                 self._draw_controls(self._actions)
             with ui.element("div").classes("status"):
                 _tag("b", "Last event")
-                self._last_event = _tag("span").props('role="status" aria-live="polite" aria-label="Last event"')
+                self._last_event = _tag("span")
                 self._result = _tag("p").classes("said").props('role="status" aria-live="polite"')
 
     def _draw_controls(self, actions: ButtonActions) -> None:
@@ -197,9 +202,8 @@ class Page:
             self._part("events")
 
     def _draw_plots(self) -> None:
-        reading = {"throughput": "Throughput and lag"} if self._actions is not None else {}
-        for name, title in {**PLOTS, **reading}.items():
-            with _section(name, title, "card third" if reading else "card half"):
+        for name, title in PLOTS.items():
+            with _section(name, title, "card half"):
                 self._plot(name, "", "plot")
 
     def _add_broker(self, broker_id: int) -> _Card:

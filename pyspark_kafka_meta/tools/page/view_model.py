@@ -32,6 +32,7 @@ from pyspark_kafka_meta.tools.formatting import (
     joined,
     leader_text,
 )
+from pyspark_kafka_meta.tools.page.plots import Behind
 from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS
 
 T = TypeVar("T")
@@ -140,7 +141,7 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """What the page shows of a state; `events` are the newest notable events, newest first."""
+    """What the page shows of a state; `events` are the newest notable events, newest first, `last_event` is any."""
 
     state: ClusterState
     brokers: Sequence[BrokerCard]
@@ -224,7 +225,7 @@ def view_of(
         caches=_cache_table(caches, leaders),
         writers=_writers(caches[:CACHES_SHOWN], state.since(state.now_ms - KEEP_EVENTS_MS)),
         events=events,
-        last_event=event_line(events[0]) if events else "none yet",
+        last_event=event_line(state.events[-1]) if state.events else "none yet",
     )
 
 
@@ -242,11 +243,14 @@ def polled_view(named: Collection[NamedLag], transactions: Polled[list[Transacti
     )
 
 
-def records_behind(named: Collection[NamedLag]) -> int | None:
-    """Of all queries; None if it is unknown in a partition."""
-    summaries = [None if lag.value is None else LagSummary.of(lag.value.rows) for _, lag in named]
-    known = [summary.records for summary in summaries if summary is not None and not summary.unknown]
-    return sum(known) if len(known) == len(summaries) else None
+def behind(lag: Polled[CheckpointLag]) -> Behind:
+    """Of one query; unknown if it is so in a partition."""
+    rows = () if lag.value is None else lag.value.rows
+    summary = LagSummary.of(rows)
+    if lag.value is None or summary.unknown:
+        return Behind(None, None)
+    is_known = all(row.seconds_behind is not None for row in rows)
+    return Behind(summary.records, (summary.oldest_s or 0.0) if is_known else None)
 
 
 def moves_since(moves: Moves, before: ClusterState | None, now: ClusterState) -> dict[TopicPartition, Move]:
@@ -324,7 +328,7 @@ def _writers(caches: Iterable[Cache], events: Iterable[Event]) -> list[Writer]:
         by_cache.setdefault(event["cache_id"], []).append(event)
     return [
         Writer(
-            cache.name,
+            joined(Role.WRITER, own[-1]["executor_id"]),
             cache.process,
             dict(sorted(requests.items())),
             _known_sum(event["retries"] for event in own if event["role"] == Role.WRITER),

@@ -15,17 +15,34 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, UnsupportedBrokerError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import (
+    BrokerProduces,
+    EventKind,
+    Origin,
+    Outcome,
+    RefreshEvent,
+    Role,
+)
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress
 from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, TransactionPartition, TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cli import main
-from pyspark_kafka_meta.tools.cluster_state import ClusterState, known_brokers, newest_leaders
+from pyspark_kafka_meta.tools.cluster_state import SILENT_MS, ClusterState, known_brokers, newest_leaders
 from pyspark_kafka_meta.tools.formatting import reason_text
 from pyspark_kafka_meta.tools.page import server, state_poller
-from pyspark_kafka_meta.tools.page.plots import Sample, latencies, recoveries, throughput, timeline
+from pyspark_kafka_meta.tools.page.plots import (
+    LAG_WINDOW_MS,
+    WHEN_REFRESHED,
+    WINDOW_MS,
+    Behind,
+    Sample,
+    lag,
+    latencies,
+    recoveries,
+    timeline,
+)
 from pyspark_kafka_meta.tools.page.server import is_own_request
 from pyspark_kafka_meta.tools.page.state_poller import ClusterPolls, RepeatedPoll, StatePoller
 from pyspark_kafka_meta.tools.page.ui import render
@@ -35,9 +52,9 @@ from pyspark_kafka_meta.tools.page.view_model import (
     Move,
     NamedLag,
     Polled,
+    behind,
     moves_since,
     polled_view,
-    records_behind,
     view_of,
 )
 from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS, without_old_events
@@ -98,7 +115,7 @@ def test_events_that_bring_nothing_are_in_the_timeline_alone() -> None:
     view, plot = view_of(state(*STALE), KNOWN, (), {}, True), timeline(state(*STALE).events, NOW_MS)
 
     assert [reason_text(event).split(":")[0] for event in view.events] == ["not_leader", "bootstrap", "bootstrap"]
-    assert "t-1: 2 to 3" in view.last_event
+    assert "max_age -> unchanged" in view.last_event, "the last of all"
     assert plot.summary == "4 events in three minutes: bootstrap 2, not_leader 1, max_age 1."
     assert plot.options["yAxis"]["data"] == ["bootstrap", "max_age", "not_leader"]
 
@@ -119,7 +136,7 @@ def test_bad_records_and_requests_to_the_registry_that_matter_are_shown() -> Non
 
     assert [event["reason"] for event in view.events] == ["malformed", "registration", "new_versions", "data_loss"]
     assert "malformed: t-0 -> 1 malformed records (value), truncated" in view.last_event
-    assert latencies(state(*events).events, NOW_MS).summary == "No answer in three minutes."
+    assert latencies(state(*events).events, NOW_MS).summary.startswith("No answer in three minutes. A cache is")
 
 
 def test_plots_say_in_words_what_they_show() -> None:
@@ -127,16 +144,49 @@ def test_plots_say_in_words_what_they_show() -> None:
 
     assert latencies(events, NOW_MS).summary == "4 answers in three minutes: median 2.5 ms, longest 2.5 ms."
     assert recoveries(events, NOW_MS).summary == "1 recovery in three minutes: median 120.0 ms, longest 120.0 ms."
-    assert recoveries(events, NOW_MS + 200_000).summary == "No recovery in three minutes."
-    assert throughput([Sample(NOW_MS, 480.0, 12)], NOW_MS).summary.startswith("480 records a second now; 12 behind")
+    assert not recoveries(events, NOW_MS).is_empty
+    told = "No recovery in three minutes. One follows when a leader moves or a connection is lost."
+    assert recoveries(events, NOW_MS + 200_000)[1:] == (told, True)
+    assert timeline(events, NOW_MS + 200_000)[1:] == (f"No event in three minutes. {WHEN_REFRESHED}", True)
 
 
-def test_lag_has_an_axis_beside_that_of_the_throughput() -> None:
-    options = throughput([Sample(NOW_MS, 480.0, 90_000)], NOW_MS).options
+COPIES, ORDERS = Behind(12, 3.4), Behind(90_000, 75.06)
 
-    drawn = [(one["name"], one.get("yAxisIndex", 0)) for one in options["series"]]
-    assert drawn == [("records/s (left)", 0), ("behind (right)", 1)]
-    assert len(options["yAxis"]) == 2
+
+def test_of_each_query_the_lag_is_drawn_and_the_seconds_of_the_one_furthest_behind() -> None:
+    samples = [Sample(NOW_MS - 5_000, [Behind(40, 9.0), ORDERS]), Sample(NOW_MS, [COPIES, Behind(None, None)])]
+    plot = lag(["copies", "orders"], samples, NOW_MS)
+
+    assert [
+        (one["name"], one.get("yAxisIndex", 0), [value for _, value in one["data"]]) for one in plot.options["series"]
+    ] == [
+        ("copies", 0, [40, 12]),
+        ("orders", 0, [90_000, None]),
+        ("seconds (right)", 1, [75.1, None]),
+    ]
+    assert plot.summary == (
+        "copies: 12 records, 3.4 s behind now, 40 records at most. orders: unknown behind now, 90,000 records at most."
+    )
+
+
+@pytest.mark.parametrize(
+    ("ages_ms", "begins_ms"), [([0], WINDOW_MS), ([LAG_WINDOW_MS, 0], LAG_WINDOW_MS)], ids=["just opened", "old"]
+)
+def test_the_plot_of_the_lag_grows_from_three_minutes_on(ages_ms: list[int], begins_ms: int) -> None:
+    plot = lag(["copies"], [Sample(NOW_MS - age_ms, [COPIES]) for age_ms in ages_ms], NOW_MS)
+
+    assert plot.options["xAxis"]["min"] == NOW_MS - begins_ms
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [([], "start the page with --bootstrap-servers and, for each query, --checkpoint"), (["copies"], "yet: copies.")],
+)
+def test_a_page_without_lag_says_how_to_get_it(names: list[str], told: str) -> None:
+    plot = lag(names, [Sample(NOW_MS, [Behind(None, None)])] * len(names), NOW_MS)
+
+    assert plot.is_empty
+    assert told in plot.summary
 
 
 @pytest.mark.parametrize(("has_query", "is_told"), [(True, True), (False, False)])
@@ -205,24 +255,27 @@ def test_a_lag_that_is_unknown_is_never_shown_as_none(
 
 
 @pytest.mark.parametrize(
-    ("lags", "behind"),
-    [([lag_of((12, 3.4)), lag_of((1, 0.5))], 13), ([lag_of((12, 3.4), (None, None))], None), ([UNKNOWN_LAG], None)],
+    ("named", "expected"),
+    [
+        (lag_of((12, 3.4), (1, 5.0)), Behind(13, 5.0)),
+        (lag_of((0, 0.0)), Behind(0, 0.0)),
+        (lag_of((12, None)), Behind(12, None)),
+        (lag_of((12, 3.4), (None, None)), Behind(None, None)),
+        (UNKNOWN_LAG, Behind(None, None)),
+    ],
 )
-def test_an_unknown_lag_is_a_gap_in_the_plot(lags: list[NamedLag], behind: int | None) -> None:
-    plot = throughput([Sample(NOW_MS - 1_000, 480.0, 40), Sample(NOW_MS, 480.0, records_behind(lags))], NOW_MS)
-
-    assert plot.options["series"][1]["data"] == [[NOW_MS - 1_000, 40], [NOW_MS, behind]]
-    assert f"now; {'unknown' if behind is None else behind} behind, 40 at most" in plot.summary
+def test_a_lag_that_is_unknown_in_a_partition_is_a_gap_in_the_plot(named: NamedLag, expected: Behind) -> None:
+    assert behind(named[1]) == expected
 
 
 def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() -> None:
-    behind = [(number % 7, 1.0) for number in range(LAG_SHOWN)]
-    (lag,) = polled_view([lag_of((0, 0.0), *behind, (None, None))], None).lags
-    partitions = [row.partition for row in lag.rows]
+    lags = [(number % 7, 1.0) for number in range(LAG_SHOWN)]
+    (shown,) = polled_view([lag_of((0, 0.0), *lags, (None, None))], None).lags
+    partitions = [row.partition for row in shown.rows]
 
-    assert (len(partitions), lag.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
+    assert (len(partitions), shown.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
     assert partitions[-1] == LAG_SHOWN + 1, "the unknown one"
-    assert (lag.name, lag.progress) == ("copies", "query query-1, after micro-batch 7")
+    assert (shown.name, shown.progress) == ("copies", "query query-1, after micro-batch 7")
 
 
 def test_a_lag_without_a_response_says_why() -> None:
@@ -295,7 +348,7 @@ def test_writers_have_their_produce_requests_by_broker_their_retries_and_their_t
     ]
     (writer,) = view_of(state(*FIRST_IS_STALE[1:], *events), KNOWN, (), {}, False).writers
 
-    assert (writer.name, writer.requests) == ("reader 1", {1: 5, 3: 2})
+    assert (writer.name, writer.requests) == ("writer 1", {1: 5, 3: 2}), "also if its last task has read"
     assert (writer.retries, writer.throttle_ms) == (2, 30)
 
 
@@ -306,7 +359,32 @@ def test_what_events_of_another_version_do_not_count_is_unknown() -> None:
     view = view_of(replace(seen, events=events, caches=cache_rows(events, NOW_MS)), KNOWN, (), {}, False)
 
     assert render("writers", view=view).count(">unknown</td>") == 2
-    assert "No writer has reported" in render("writers", view=view_of(seen, KNOWN, (), {}, False))
+    assert "No task of a kafkameta sink has reported" in render("writers", view=view_of(seen, KNOWN, (), {}, False))
+
+
+@pytest.mark.parametrize(
+    ("events", "has_query", "told"),
+    [
+        ((), False, "set the option metricsPath of a query"),
+        ((), True, "Executors are starting"),
+        (STALE, False, "in the last ten minutes: its query may have ended"),
+    ],
+)
+def test_a_page_without_caches_says_why_and_what_to_do(
+    events: tuple[RefreshEvent, ...], has_query: bool, told: str
+) -> None:
+    seen = state(*events, now_ms=NOW_MS + SILENT_MS)
+    html = render("caches", view=view_of(seen, KNOWN, (), {}, False), has_query=has_query)
+
+    assert told in html
+
+
+def test_a_transaction_is_the_last_event_though_the_table_leaves_it_out() -> None:
+    ended = made(FIRST, 4, NOW_MS, kind=EventKind.TRANSACTIONS_COMMITTED, reason=RefreshReason.TRANSACTION)
+    view = view_of(state(*STALE, ended), KNOWN, (), {}, False)
+
+    assert "transactions committed: 1 of orders" in view.last_event
+    assert RefreshReason.TRANSACTION not in {event["reason"] for event in view.events}
 
 
 @pytest.mark.parametrize("term", ["2@4", "raises the epoch", "planner", "executors"])
