@@ -262,6 +262,18 @@ TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], s
         "does not speak TLS: set kafka.security.protocol to PLAINTEXT or SASL_PLAINTEXT",
     ),
     "HTTP port": (lambda peer: peer.sendall(b"HTTP/1.1 400\r\n\r\n"), TRUSTING, TlsError, "does not speak TLS as exp"),
+    "TLS port of another server": (
+        over_tls(EXPIRED, serve),
+        {},
+        ConnectError,
+        "expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else the broker may refuse connections",
+    ),
+    "TLS port of another server, which wants certificates, for a login": (
+        over_tls(EXPIRED, serve, AUTHORITY.certificate),
+        PLAIN,
+        ConnectError,
+        "expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else the broker may refuse connections",
+    ),
     "TLS port": (
         lambda peer: peer.sendall(b"\x15\x03\x03\x00\x02\x02\x50"),
         {},

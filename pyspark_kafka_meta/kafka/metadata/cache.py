@@ -247,7 +247,7 @@ class MetadataCache:
         return self._state.take_hint(cause, partition, hint, generation, self._clock())
 
     def _send(self, deadline: float) -> Attempt:
-        attempt = self._state.begin(self._clock())
+        attempt = self._state.begin(self._clock(), deadline)
         timeout_ms = attempt_timeout_ms(attempt.slow_before, self._request_timeout_ms)
         self._network.send_metadata(attempt.address, attempt.topics, min(deadline, attempt.began + timeout_ms / 1000))
         return attempt

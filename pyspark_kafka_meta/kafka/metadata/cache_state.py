@@ -48,6 +48,7 @@ Races, and their guards:
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -152,7 +153,7 @@ class CacheState:
     def time_to_next_update_ms(self, now: float) -> float:
         return self._policy.time_to_next_update_ms(now)
 
-    def begin(self, now: float) -> Attempt:
+    def begin(self, now: float, deadline: float) -> Attempt:
         """Starts a refresh; `handle_response` or `handle_failure` must follow."""
         brokers = self._addresses()
         # Otherwise a query over daily topics would request every topic that ever existed.
@@ -169,7 +170,7 @@ class CacheState:
         address = self._choice.next(brokers, slow_before)
         if brokers and (self._choice.is_rebootstrapping or address not in brokers):
             cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
-        return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now)
+        return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now, deadline)
 
     def handle_failure(self, attempt: Attempt, error: KafkaMetaError, now: float) -> None:
         """Take the error of an attempt. Sets `fatal_error` if it ends the refresh, else None."""
@@ -186,11 +187,9 @@ class CacheState:
             self.pass_over(attempt.address, error)
         if all_failed and not is_fatal and not self._warned:
             # The query may fail only a minute later.
-            logger.warning(
-                "no broker answers a Metadata request (%s); retrying for up to kafka.default.api.timeout.ms, in a "
-                "reading task for up to kafkaConsumer.pollTimeoutMs",
-                self._failure_texts(),
-            )
+            left_s = attempt.deadline - now
+            how_long = f" for {left_s:.0f} s" if left_s < math.inf else ""
+            logger.warning("no broker answers a Metadata request (%s); retrying%s", self._failure_texts(), how_long)
             self._warned = True
         self._events.record_failure(attempt, now, error)
 

@@ -43,6 +43,7 @@ class Attempt:
         before: snapshot when the attempt began.
         topics: requested topics.
         began: seconds of the cache's clock.
+        deadline: of the caller who sent it, seconds of the same clock; infinite in a task, which has its own.
     """
 
     cause: RefreshCause
@@ -52,6 +53,7 @@ class Attempt:
     topics: frozenset[str]
     address: Address
     began: float
+    deadline: float
 
 
 class EventRecorder:

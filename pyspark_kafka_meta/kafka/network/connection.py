@@ -56,6 +56,8 @@ HTTP = b"HTTP"
 """First bytes of an HTTP response. No frame has such a size."""
 PROBE_S = 1.0
 """Deadline of the request that finds the reason of a closed connection, for a better error."""
+REFUSAL_S = 0.5
+"""A broker that refuses a connection closes it by then, without waiting for a request."""
 SMALL_REQUEST_BYTES = 16 * 1024
 """No broker refuses a request of this size."""
 
@@ -308,6 +310,24 @@ class Connection:
             return False
         return True
 
+    def _refuses_requests(self) -> bool:
+        """Whether the peer keeps a silent connection, but closes it at the first request, as TLS servers do. A broker
+        with too many connections closes silent ones, too; one that restarts accepts none, or responds."""
+        deadline = time.monotonic() + PROBE_S
+        try:
+            probe, _ = connect(self.address, deadline, self._settings.failed_addresses)
+        except KafkaMetaError:
+            return False
+        with probe:
+            if is_readable(probe, REFUSAL_S):
+                return False
+            try:
+                probe.settimeout(remaining_s(deadline))
+                probe.sendall(b"".join(frame_codec.encode(_versions_request(), 0, self._settings.client_id)))
+                return not probe.recv(1)
+            except OSError as error:
+                return isinstance(error, ConnectionError)
+
     def _requires_login(self, deadline: float) -> bool:
         """Whether the port expects a login. Such a broker closes the connection, as a broker does that shuts down."""
         if not self._is_new or not self._versions or self._settings.security.uses_sasl:
@@ -368,9 +388,7 @@ class Connection:
             self._login_due = time.monotonic() + lifetime_ms / 1000 * random.uniform(*LOGIN_AGAIN_AT)
 
     def _request_versions(self, deadline: float) -> None:
-        # Every broker since 2.0 supports v2, which returns everything needed here.
-        request = frame_codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()
-        response = self.call(API_VERSIONS, request, deadline).message
+        response = self.call(API_VERSIONS, _versions_request(), deadline).message
         if response.error_code != 0:
             raise UnsupportedBrokerError(f"{self.address} refused ApiVersions with error {int(response.error_code)}")
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
@@ -414,4 +432,13 @@ class Connection:
             return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
         advice = "" if self._versions else f": {TOO_MANY_CONNECTIONS}"
+        if advice and not self._settings.security.uses_tls and self._refuses_requests():
+            advice = (
+                f", as servers do that expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else{advice[1:]}"
+            )
         return ConnectError(f"{self.address} {reason} while {what}{advice}")
+
+
+def _versions_request() -> Any:
+    """Every broker since 2.0 supports v2, which returns everything needed here."""
+    return frame_codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()

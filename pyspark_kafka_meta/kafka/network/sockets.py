@@ -92,11 +92,11 @@ def remaining_s(deadline: float) -> float:
     return max(deadline - time.monotonic(), 0.001)
 
 
-def is_readable(connection: socket.socket) -> bool:
-    """Whether bytes or the end of the connection have arrived."""
+def is_readable(connection: socket.socket, timeout_s: float = 0.0) -> bool:
+    """Whether bytes or the end of the connection arrive in this time."""
     with Selector() as selector:
         selector.register(connection, selectors.EVENT_READ)
-        return bool(selector.select(0))
+        return bool(selector.select(timeout_s))
 
 
 def connect(
