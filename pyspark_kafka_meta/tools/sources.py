@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,8 @@ from pyspark_kafka_meta.tools.console import note, timeout_options
 FILES_AT_ONCE = 200
 NAMED = 3
 """This many of the other applications are named."""
+SPARK_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+"""The main class of a driver's JVM."""
 TOPIC_DEFAULTS = {**timeout_options(10_000), "kafkaConsumer.pollTimeoutMs": "10000"}
 CLUSTER_TIMEOUT_MS = 2_000
 KEEP_EVENTS_MS = 3_600_000
@@ -73,21 +76,30 @@ def open_events(
         except OSError as error:
             raise OptionError(f"{path} cannot be read ({error.strerror}): correct --path") from None
     is_default = parsed.path is None
-    hidden = _other_applications(Path(path)) if is_default and not all_applications else ()
+    hidden = _other_applications() if is_default and not all_applications else ()
     return FolderEvents(path, hidden, skips_unreadable)
 
 
-def _other_applications(root: Path) -> list[str]:
+def _default_folders() -> list[Path]:
+    """Of applications on this machine, the one that was written last first."""
+    with_events = [path.parent for path in default_root().glob("*/events-*.jsonl")]
+    return sorted(set(with_events), key=_written_at, reverse=True)
+
+
+def application_folder(application: str) -> Path | None:
+    """The default folder of the latest application with this name or id; None if there is none."""
+    return next((one for one in _default_folders() if application in (_name_of(one), _id_of(one))), None)
+
+
+def _other_applications() -> list[str]:
     """The names of the default folders, except the folder that was written last. A note names their applications."""
-    with_events = [path.parent for path in root.glob("*/events-*.jsonl")]
-    newest_first = sorted(set(with_events), key=_written_at, reverse=True)
-    latest, others = newest_first[:1], newest_first[1:]
+    latest, others = (folders := _default_folders())[:1], folders[1:]
     if others:
-        names = ", ".join(map(_application, others[:NAMED]))
+        names = ", ".join(map(_described, others[:NAMED]))
         more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
         note(
-            f"the latest application is {_application(*latest)}; others, newest first: {names}{more}; "
-            "--all-applications shows them"
+            f"the latest application is {_described(*latest)}; others, newest first: {names}{more}; "
+            "--application NAME shows one, --all-applications all"
         )
     return [folder.name for folder in others]
 
@@ -99,10 +111,34 @@ def _written_at(folder: Path) -> float:
         return 0
 
 
-def _application(folder: Path) -> str:
+def _described(folder: Path) -> str:
+    name = _name_of(folder)
+    return _id_of(folder) if name is None else f"{name} ({_id_of(folder)})"
+
+
+def _id_of(folder: Path) -> str:
     """The id of the application that wrote there; the folder's name while only its planner has written."""
     ids = (event["application_id"] for event in FolderEvents(str(folder)).read())
     return next((found for found in ids if found is not None), folder.name)
+
+
+def _name_of(folder: Path) -> str | None:
+    """The name of the application that wrote there, or of its program; None once its driver has ended."""
+    pid = folder.name.rpartition("-")[2]
+    try:
+        return application_name(Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
+    except (OSError, ValueError):
+        return None
+
+
+def application_name(command: Sequence[str]) -> str | None:
+    """The name of a Spark application, or of its program, by the command line of its driver; else None."""
+    if SPARK_SUBMIT not in command:
+        return None
+    named = [word.partition("=")[2] for word in command if word.startswith("spark.app.name=")]
+    named += [value for option, value in pairwise(command) if option == "--name"]
+    named += [Path(word).name for word in command if word.endswith(".py")]
+    return next(iter(named), None)
 
 
 def _events(lines: Iterable[bytes | None]) -> Iterator[Event]:

@@ -9,10 +9,11 @@ from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.cli.main import app
 
 NOBODY = "127.0.0.1:1"
+TABLES = {"FORCE_COLOR": "1", "TERM": "dumb"}
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["metadata", *arguments], env={"COLUMNS": "120"})
+    result = CliRunner().invoke(app, ["metadata", *arguments], env={"COLUMNS": "120", **TABLES})
     return result.exit_code, result.output
 
 
@@ -43,7 +44,7 @@ def test_an_unknown_topic_is_named_with_its_error_and_is_a_failure(
 ) -> None:
     mock_cluster.create_topic("clicks")
     arguments += ["--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", "--topic", "no-such"]
-    result = CliRunner().invoke(app, ["metadata", *arguments], env={"COLUMNS": "120"})
+    result = CliRunner().invoke(app, ["metadata", *arguments], env={"COLUMNS": "120", **TABLES})
     assert result.exit_code == 1
     assert "clicks" in result.stdout
     assert "no-such" in result.stdout
@@ -65,7 +66,7 @@ def test_a_name_that_kafka_does_not_allow_is_shortened_in_the_error(mock_cluster
 def test_a_name_that_is_too_long_for_its_column_is_shown_whole(mock_cluster: MockCluster) -> None:
     topic = "a-topic-with-a-name-that-is-far-too-long-for-a-column-of-a-table-in-a-pipe"
     arguments = ["metadata", "--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", topic]
-    text = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
+    text = CliRunner().invoke(app, arguments, env={"COLUMNS": "80", **TABLES}).stdout
     cells = [line.split("│")[1:-1] for line in text.partition("Topics and leaders")[2].splitlines() if "│" in line]
     first, *_, last = ("".join(map(str.strip, column)) for column in zip(*cells, strict=True))
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import MetadataResponse, RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
@@ -43,11 +43,6 @@ class Look:
 
     description: ClusterDescription
     events: list[Event]
-
-    def state(self) -> object:
-        """Equal in two looks without a change. Excludes the controller: with KRaft, brokers report any broker."""
-        response = self.description.response
-        return sorted(response.brokers), _topic_rows(response)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -79,26 +74,8 @@ def show_metadata(seen: Look, console: Console | None) -> None:
 
 
 def watch_metadata(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:
-    """Look as `console.watch`: JSON has a line for each look, a terminal the tables of the last look, and a pipe the
-    tables of each look with a change.
-    """
-    if console is None:
-        return watch(look, lambda seen: show_metadata(seen, None), _metadata_tables, None, every_s, times)
-    return watch(look, _Changes(console), _metadata_tables, console if console.is_terminal else None, every_s, times)
-
-
-class _Changes:
-    """Shows a look only if it differs from the last shown look, or if the command's cache has news."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._state: object = None
-
-    def __call__(self, seen: Look) -> None:
-        if seen.state() != self._state or any(event["outcome"] != Outcome.UNCHANGED for event in seen.events):
-            self._console.rule(f"{datetime.now():%H:%M:%S}")
-            show_metadata(seen, self._console)
-            self._state = seen.state()
+    """Look as `console.watch`."""
+    return watch(look, lambda seen: show_metadata(seen, None), _metadata_tables, console, every_s, times)
 
 
 def _metadata_tables(seen: Look) -> Group:
@@ -123,7 +100,7 @@ def _brokers_table(response: MetadataResponse) -> Table:
 
 
 def _topics_table(response: MetadataResponse) -> Table:
-    columns = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "")
+    columns = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "error")
     table = Table(*columns, title="Topics and leaders", title_justify="left")
     for row in _topic_rows(response):
         table.add_row(*map(plain, row))

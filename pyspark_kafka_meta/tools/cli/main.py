@@ -22,16 +22,17 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     OF_WRITES,
     AllApplications,
     Application,
-    AsJson,
     Checkpoints,
     Config,
     Count,
     DecisionsTopic,
     EventsPath,
     EventsTopic,
+    Host,
     JsonOrPipe,
     Options,
     Servers,
+    StartedCluster,
     TimeoutMs,
     WatchSeconds,
     check_checkpoints,
@@ -39,18 +40,23 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     check_watch,
     cluster_options,
     events_options,
+    flag,
+    member,
+    of_application,
     since_ms,
+    within,
 )
 from pyspark_kafka_meta.tools.console import WARNINGS, handle_signals, reporting, table_console, timeout_options
-from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.tools.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
+from pyspark_kafka_meta.validators import INT32_MAX
 
 app = typer.Typer(
     name="kafkameta",
     help="Inspect Kafka clusters and the metadata caches of the kafkameta source.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",  # joins the lines of a paragraph
     pretty_exceptions_enable=False,
 )
 
@@ -64,7 +70,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def every_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, metavar="", help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     logging.getLogger("pyspark_kafka_meta").addHandler(WARNINGS)  # a second time has no effect
@@ -73,31 +82,23 @@ def every_command(
 @app.command()
 def metadata(
     bootstrap_servers: Servers = None,
-    topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Also refresh a cache and show its events.")] = False,
-    watch: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            max=86_400,
-            metavar="SECONDS",
-            help="Repeat every SECONDS. In a pipe, tables are printed only at changes, JSON each time.",
-        ),
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic; may be given several times.")
     ] = None,
+    refresh: Annotated[bool, flag("--refresh", "Also refresh a cache and show its events.")] = False,
+    watch: WatchSeconds = None,
     count: Count = None,
     timeout_ms: TimeoutMs = 10_000,
-    as_json: AsJson = False,
+    as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,
 ) -> None:
     """Show brokers, topics and the leader of each partition, as reported by one broker."""
-    from rich.console import Console
-
     from pyspark_kafka_meta.options import ClientOptions
     from pyspark_kafka_meta.tools.cli.cluster import OwnCache, look_at, show_metadata, watch_metadata
     from pyspark_kafka_meta.tools.console import check_topics
 
-    console = None if as_json else Console()
+    console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
         check_watch(watch, count)
         cluster = cluster_options(bootstrap_servers, option, config)
@@ -118,16 +119,20 @@ def events(
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
     reason: Annotated[
-        list[RefreshReason] | None, typer.Option(metavar="REASON", help="Only this reason; may be given several times.")
+        list[RefreshReason] | None,
+        typer.Option(
+            parser=member(RefreshReason), metavar="REASON", help="Only this reason; may be given several times."
+        ),
     ] = None,
-    role: Annotated[Role | None, typer.Option(metavar="ROLE", help="Only this role.")] = None,
+    role: Annotated[Role | None, typer.Option(parser=member(Role), metavar="ROLE", help="Only this role.")] = None,
     application: Application = None,
     all_applications: AllApplications = False,
     since: Annotated[str | None, typer.Option(metavar="10m", help="Only events newer than this.")] = None,
     last: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only the newest N events; 1000 by default.")
+        int | None,
+        typer.Option(callback=within(1, INT32_MAX), metavar="N", help="Only the newest N events; 1000 by default."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until Ctrl-C.")] = False,
+    follow: Annotated[bool, flag("--follow", "Keep printing new events until Ctrl-C.")] = False,
     as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,
@@ -144,8 +149,9 @@ def events(
     show = print_events if console is None else EventTables(console)
     with reporting(until_ended=follow):
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
-        wanted = EventFilter(reason or (), role, earliest_ms, application)
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
+        given, application = of_application(given, application)
+        wanted = EventFilter(reason or (), role, earliest_ms, application)
         with closing(open_events(given, not follow, all_applications or application is not None)) as source:
             show_events(source, wanted, show, last)
             if follow:
@@ -158,8 +164,7 @@ def caches(
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
     stale: Annotated[
-        bool,
-        typer.Option("--stale", help="Only entries older than the state of the cluster at --bootstrap-servers."),
+        bool, flag("--stale", "Only entries older than the state of the cluster at --bootstrap-servers.")
     ] = False,
     application: Application = None,
     all_applications: AllApplications = False,
@@ -183,6 +188,7 @@ def caches(
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse(cluster) if stale else None
         given = events_options(path, topic, cluster, uses_brokers=stale, others=" or --stale")
+        given, application = of_application(given, application)
         with closing(open_events(given, True, all_applications or application is not None)) as source:
             known = known_caches(source, since_ms(since, now_ms), now_ms, application)
         if client is None:
@@ -201,7 +207,7 @@ def transactions(
             help="Commit what the query with this kafka.transactional.id has decided, abort its other transactions.",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --settle.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask before --settle.")] = False,
     watch: WatchSeconds = None,
     count: Count = None,
     decisions_topic: DecisionsTopic = None,
@@ -247,7 +253,9 @@ def transactions(
 
 @app.command()
 def lag(
-    checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of a query: a path, or a URI of pyarrow.")],
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="checkpointLocation of a query: a path, or a URI of pyarrow.")
+    ],
     bootstrap_servers: Servers = None,
     watch: WatchSeconds = None,
     count: Count = None,
@@ -280,20 +288,16 @@ def exporter(
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
     checkpoint: Checkpoints = None,
-    per_partition: Annotated[
-        bool, typer.Option("--per-partition", help="Also export the lag of each partition.")
-    ] = False,
+    per_partition: Annotated[bool, flag("--per-partition", "Also export the lag of each partition.")] = False,
     application: Application = None,
     all_applications: AllApplications = False,
     decisions_topic: DecisionsTopic = None,
     interval: Annotated[
         float,
-        typer.Option(
-            min=INTERVALS_S[0], max=INTERVALS_S[1], metavar="SECONDS", help="Poll events and cluster every SECONDS."
-        ),
+        typer.Option(callback=within(*INTERVALS_S), metavar="SECONDS", help="Poll events and cluster every SECONDS."),
     ] = INTERVAL_S,
-    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = HOST,
-    port: Annotated[int, typer.Option(min=PORTS[0], max=PORTS[1], help="Port; 0 for a free port.")] = PORT,
+    host: Host = HOST,
+    port: Annotated[int, typer.Option(callback=within(*PORTS), metavar="PORT", help="Port; 0 for a free port.")] = PORT,
     option: Options = None,
     config: Config = None,
 ) -> None:
@@ -309,7 +313,7 @@ def exporter(
     with reporting(until_ended=True):
         cluster = cluster_options(bootstrap_servers, option, config)
         check_checkpoints(checkpoint, cluster)
-        given = events_options(path, topic, cluster, uses_brokers=True)
+        given, application = of_application(events_options(path, topic, cluster, uses_brokers=True), application)
         every_application = all_applications or application is not None
         with closing(open_events(given, False, every_application, skips_unreadable=True)) as source:
             targets = PollTargets(
@@ -331,14 +335,16 @@ def exporter(
 def doctor(
     bootstrap_servers: Servers = None,
     topic: Annotated[
-        list[str] | None, typer.Option(help="A topic to read, or with --write to write; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="A topic to read, or with --write to write; may be given several times."),
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Also check that each --topic can be written. No record is written.")
+        bool, flag("--write", "Also check that each --topic can be written. No record is written.")
     ] = False,
-    executors: Annotated[bool, typer.Option("--executors", help="Start Spark and check its executors.")] = False,
+    executors: Annotated[bool, flag("--executors", "Start Spark and check its executors.")] = False,
     path: Annotated[
-        str | None, typer.Option("--path", help="With --executors: check that they share this metricsPath.")
+        str | None,
+        typer.Option("--path", metavar="FOLDER", help="With --executors: check that they share this metricsPath."),
     ] = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
@@ -369,12 +375,12 @@ def doctor(
 
 @app.command()
 def demo(
-    cluster: Annotated[DemoCluster | None, typer.Option(help="Cluster to start; embedded by default.")] = None,
+    cluster: StartedCluster = None,
     bootstrap_servers: Servers = None,
-    topic: Annotated[str | None, typer.Option(help="Topic to read at --bootstrap-servers.")] = None,
-    feed: Annotated[bool, typer.Option("--feed", help="Also write records to --topic.")] = False,
-    whole: Annotated[bool, typer.Option("--all", help="Play all scenes, not only the first look.")] = False,
-    interactive: Annotated[bool, typer.Option("--interactive", help="Wait for Enter before each scene.")] = False,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Topic to read at --bootstrap-servers.")] = None,
+    feed: Annotated[bool, flag("--feed", "Also write records to --topic.")] = False,
+    whole: Annotated[bool, flag("--all", "Play all scenes, not only the first look.")] = False,
+    interactive: Annotated[bool, flag("--interactive", "Wait for Enter before each scene.")] = False,
     option: Options = None,
     config: Config = None,
 ) -> None:
@@ -403,15 +409,17 @@ def demo(
 
 @app.command()
 def page(
-    cluster: Annotated[DemoCluster | None, typer.Option(help="Cluster to start; embedded by default.")] = None,
+    cluster: StartedCluster = None,
     path: EventsPath = None,
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
     checkpoint: Checkpoints = None,
     decisions_topic: DecisionsTopic = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free port.")] = 8_080,
-    open_browser: Annotated[bool, typer.Option("--open", help="Also open a browser.")] = False,
+    host: Host = HOST,
+    port: Annotated[
+        int, typer.Option(callback=within(*PORTS), metavar="PORT", help="Port; 0 for a free port.")
+    ] = 8_080,
+    open_browser: Annotated[bool, flag("--open", "Also open a browser.")] = False,
     option: Options = None,
     config: Config = None,
 ) -> None:
@@ -449,8 +457,12 @@ def check_pyspark() -> None:
 
 @app.command()
 def migrate_checkpoint(
-    checkpoint: Annotated[Path, typer.Argument(help="checkpointLocation of a stopped query, a local folder.")],
-    write: Annotated[Path | None, typer.Option(help="Write a checkpoint for kafkameta to this folder.")] = None,
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="checkpointLocation of a stopped query, a local folder.")
+    ],
+    write: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write a checkpoint for kafkameta to this folder.")
+    ] = None,
 ) -> None:
     """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source."""
     from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint

@@ -7,11 +7,13 @@ The file of `--config` is a properties file, as for `--command-config` of Kafka'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from typer.models import OptionInfo
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import (
@@ -29,8 +31,11 @@ from pyspark_kafka_meta.options.parsers import parse_duration_ms
 from pyspark_kafka_meta.options.unknown_options import NAME, CaseInsensitiveMap
 from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
+from pyspark_kafka_meta.tools.sources import application_folder
 from pyspark_kafka_meta.validators import INT32_MAX
 
+E = TypeVar("E", bound=StrEnum)
+N = TypeVar("N", int, float)
 READING = (ClientOptions, SecurityOptions, FetchOptions)
 OF_QUERIES = (*READING, TypedValuesOptions, RegistryOptions)
 OF_WRITES = (*OF_QUERIES, ProducerOptions)
@@ -39,30 +44,67 @@ _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
-Servers = Annotated[str | None, typer.Option(help="Brokers as host:port, separated by commas; --config may set them.")]
+
+def member(kind: type[E]) -> Callable[[str], E]:
+    """A parser of the values of `kind`."""
+
+    def parse(text: str) -> E:
+        try:
+            return kind(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text} is none of {', '.join(kind)}") from None
+
+    return parse
+
+
+def within(least: float, most: float) -> Callable[[N | None], N | None]:
+    """A check that a number is between these, both included."""
+
+    def check(number: N | None) -> N | None:
+        if number is not None and not least <= number <= most:
+            raise typer.BadParameter(f"{number} is not between {least:,} and {most:,}")
+        return number
+
+    return check
+
+
+def flag(name: str, text: str) -> OptionInfo:
+    """An option without a value."""
+    return typer.Option(name, metavar="", help=text)
+
+
+Servers = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT,...", help="Brokers, separated by commas; --config may set them."),
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="A kafka.* option of the source; may be given several times."),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(exists=True, dir_okay=False, help="File of such options, one per line; the place for secrets."),
+    typer.Option(
+        exists=True, dir_okay=False, metavar="FILE", help="File of such options, one per line; the place for secrets."
+    ),
 ]
-EventsPath = Annotated[str | None, typer.Option("--path", help="The metricsPath of the events.")]
+EventsPath = Annotated[str | None, typer.Option("--path", metavar="FOLDER", help="The metricsPath of the events.")]
 Application = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="Only readers and writers of this Spark application; planners have no id."),
+    typer.Option(
+        metavar="NAME",
+        help="Only this Spark application: its id, or in the default folders its name while it runs.",
+    ),
 ]
 AllApplications = Annotated[
-    bool,
-    typer.Option("--all-applications", help="All applications in the default folders, not only the latest."),
+    bool, flag("--all-applications", "All applications in the default folders, not only the latest.")
 ]
-EventsTopic = Annotated[str | None, typer.Option("--metrics-topic", help="The metricsTopic of the events.")]
+EventsTopic = Annotated[
+    str | None, typer.Option("--metrics-topic", metavar="TOPIC", help="The metricsTopic of the events.")
+]
 TimeoutMs = Annotated[
     int,
     typer.Option(
-        min=1,
-        max=INT32_MAX,
+        callback=within(1, INT32_MAX),
         metavar="MS",
         help="How long brokers may take to respond; overrides kafka.default.api.timeout.ms.",
     ),
@@ -71,18 +113,32 @@ Checkpoints = Annotated[
     list[str] | None,
     typer.Option(
         "--checkpoint",
+        metavar="FOLDER",
         help="checkpointLocation of a query, for its lag: a path or a URI; may be given several times.",
     ),
 ]
 WatchSeconds = Annotated[
-    float | None, typer.Option("--watch", min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
+    float | None,
+    typer.Option("--watch", callback=within(0.1, 86_400), metavar="SECONDS", help="Repeat every SECONDS."),
 ]
-Count = Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="Stop --watch after COUNT times.")]
+Count = Annotated[
+    int | None,
+    typer.Option(callback=within(1, INT32_MAX), metavar="COUNT", help="Stop --watch after COUNT times."),
+]
 DecisionsTopic = Annotated[
-    str | None, typer.Option(help="The decisionsTopic of the queries.", show_default=DECISIONS_TOPIC)
+    str | None,
+    typer.Option(metavar="TOPIC", help=f"The decisionsTopic of the queries; {DECISIONS_TOPIC} by default."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
-JsonOrPipe = Annotated[bool, typer.Option("--json", help="Print JSON lines, the default without a terminal.")]
+StartedCluster = Annotated[
+    DemoCluster | None,
+    typer.Option(
+        parser=member(DemoCluster), metavar="KIND", help="Cluster to start: embedded brokers, the default, or kafka."
+    ),
+]
+Host = Annotated[
+    str, typer.Option(metavar="HOST", help="Address to listen on; this machine alone by default.", show_default=False)
+]
+JsonOrPipe = Annotated[bool, flag("--json", "Print JSON lines, the default without a terminal.")]
 
 
 def cluster_options(
@@ -124,6 +180,13 @@ def events_options(
     if cluster and not uses_brokers:
         raise OptionError(f"--bootstrap-servers, --option and --config need --metrics-topic{others}")
     return {} if path is None else {"metricsPath": path}
+
+
+def of_application(options: dict[str, str], application: str | None) -> tuple[dict[str, str], str | None]:
+    """The options of the table `refresh_events`, and the id of the application to choose from its events: None if the
+    options name the folder of `application` alone."""
+    folder = None if options or application is None else application_folder(application)
+    return (options, application) if folder is None else ({"metricsPath": str(folder)}, None)
 
 
 def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours: Mapping[str, str]) -> None:

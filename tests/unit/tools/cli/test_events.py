@@ -18,6 +18,7 @@ from pyspark_kafka_meta.events.folder_sink import FolderSink
 from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tools import sources
 from pyspark_kafka_meta.tools.cli import events as events_module
 from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events
 from pyspark_kafka_meta.tools.cli.main import app
@@ -195,7 +196,12 @@ def applications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("arguments", "shown"),
-    [([], [3, 3]), (["--all-applications"], [1, 2, 2, 3, 3]), (["--application", "app-2"], [2])],
+    [
+        ([], [3, 3]),
+        (["--all-applications"], [1, 2, 2, 3, 3]),
+        (["--application", "app-2"], [2, 2]),
+        (["--application", "driver-1"], [1]),
+    ],
 )
 def test_without_a_place_the_latest_application_of_this_machine_is_shown(
     arguments: list[str], shown: list[int], applications: Path
@@ -206,10 +212,35 @@ def test_without_a_place_the_latest_application_of_this_machine_is_shown(
 @pytest.mark.parametrize("command", ["events", "caches"])
 def test_other_applications_of_this_machine_are_named_beside_the_output(command: str, applications: Path) -> None:
     note = CliRunner().invoke(app, [command]).stderr.splitlines()[0]
-    others = "others, newest first: app-2, driver-1; --all-applications shows them"
+    others = "others, newest first: app-2, driver-1; --application NAME shows one, --all-applications all"
     assert note == f"kafkameta: the latest application is app-3; {others}"
     assert "others" not in CliRunner().invoke(app, [command, "--all-applications"]).stderr
     assert "others" not in CliRunner().invoke(app, [command, "--path", str(applications / "driver-3")]).stderr
+
+
+def test_an_application_that_runs_is_named_and_chosen_by_its_name(
+    applications: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_name_of", lambda folder: "orders" if folder.name == "driver-2" else None)
+    shown = CliRunner().invoke(app, ["events", "--application", "orders"])
+    note = CliRunner().invoke(app, ["events"]).stderr
+
+    assert sequences(shown.stdout) == [2, 2]
+    assert "others, newest first: orders (app-2), driver-1;" in note
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--conf", "spark.app.name=daily orders", "pyspark-shell"], "daily orders"),
+        (["--name", "PySparkShell", "pyspark-shell"], "PySparkShell"),
+        (["/home/me/copy_orders.py", "--fast"], "copy_orders.py"),
+        (["pyspark-shell"], None),
+    ],
+)
+def test_a_driver_s_command_line_names_its_application(words: list[str], name: str | None) -> None:
+    assert sources.application_name(["java", sources.SPARK_SUBMIT, *words]) == name
+    assert sources.application_name(["java", "Other", *words]) is None, "its process id has been given to another"
 
 
 def test_following_shows_applications_that_begin_later(applications: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.errors import OptionError
@@ -116,3 +118,30 @@ def test_what_cannot_be_a_name_is_refused_in_a_file_too_and_not_repeated(tmp_pat
 def test_an_option_on_the_command_line_must_be_known_and_is_repeated_as_it_was_given(given: str, named: str) -> None:
     with pytest.raises(OptionError, match=f"Unknown option '{named}'"):
         ClientOptions.parse(cluster_options("b:9092", [f"{given}=g"], None))
+
+
+@pytest.mark.parametrize("command", sorted(typer.main.get_command(app).commands))  # type: ignore[attr-defined]
+def test_help_shows_what_to_give_and_no_types_of_python(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout
+    lines = [line for line in shown.splitlines() if not re.search("--help|CHECKPOINT", line)]
+
+    assert not [line for line in lines if re.search(r"<\w|range|x[<>]=|\bTEXT\b|INTEGER", line)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["events", "--reason", "bogus"], "bogus is none of bootstrap, new_topic"),
+        (["events", "--role", "bogus"], "bogus is none of reader, writer"),
+        (["events", "--last", "0"], "0 is not between 1 and 2,147,483,647"),
+        (["demo", "--cluster", "bogus"], "bogus is none of embedded, kafka"),
+        (["page", "--port", "65536"], "65536 is not between 0 and 65,535"),
+        (["lag", "c", "--watch", "0"], "0.0 is not between 0.1 and 86,400"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_those_that_can(arguments: list[str], told: str) -> None:
+    refused = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+
+    assert refused.exit_code == 2
+    assert told in refused.stderr
+    assert "Value error" not in refused.stderr
