@@ -8,7 +8,8 @@ from math import prod
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Metric, Process, Request, Result, Source
+from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES
+from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Metric, Request, Result, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ _VALUES: Mapping[str, Callable[[Size], int]] = {
     "result": lambda _: len(Result),
     "source": lambda _: len(Source),
     "broker": lambda size: size.brokers + 1,  # bootstrap
-    "executor": lambda size: size.executors + len(Process) - 1,
+    "executor": lambda size: size.executors + len(Role) - len(EXECUTOR_ROLES) + 1,
     "query_id": lambda size: size.queries,
     "topic": lambda size: size.topics,
     "column": lambda _: 3,  # key, value, unknown
@@ -49,7 +50,7 @@ _VALUES: Mapping[str, Callable[[Size], int]] = {
 """The largest number of values of each label."""
 _IMPLIED: Mapping[str, set[str]] = {
     "broker": {"cluster_id"},
-    "executor": {"process", "application_id"},
+    "executor": {"application_id"},
     "query_id": {"name"},
     "topic": {"query_id"},
     "partition": {"query_id", "topic"},

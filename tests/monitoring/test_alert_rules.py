@@ -11,7 +11,7 @@ import pytest
 
 from tests.monitoring.shipped_files import RULES, RULES_FILE
 
-EXECUTOR = '{process="executor", application_id="app-1", executor="1", job="kafkameta", instance="a"}'
+EXECUTOR = '{application_id="app-1", executor="1", job="kafkameta", instance="a"}'
 AT_EXPORTER = 'job="kafkameta", instance="a"'
 LAG = 'kafkameta_lag_seconds{query_id="q", topic="t"}'
 NO_END = 'kafkameta_lag_unknown_partitions{query_id="q", topic="t"}'

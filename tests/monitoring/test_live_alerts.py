@@ -51,7 +51,7 @@ STORM = {"kafka.metadata.max.age.ms": "10", "kafka.retry.backoff.ms": "10", "sta
 REFRESHES_AT_ONCE = 20
 
 LABELS = {
-    "KafkametaCacheStale": ("process", "executor"),
+    "KafkametaCacheStale": ("executor",),
     "KafkametaRefreshStorm": (),
     "KafkametaDataLoss": ("topic",),
     "KafkametaMalformedRecords": ("topic", "column"),
@@ -65,7 +65,7 @@ Labels = set[tuple[str, ...]]
 """The values of these, of each alert of a name that fired."""
 FAILING = "KafkametaExporterFailing"
 SCENES: dict[str, Labels] = {
-    "KafkametaCacheStale": {("executor", "standing"), ("planner", "standing")},
+    "KafkametaCacheStale": {("standing",), ("planner",)},
     "KafkametaRefreshStorm": {()},
     "KafkametaDataLoss": {("lost",)},
     "KafkametaMalformedRecords": {("lost", "value")},
@@ -116,7 +116,7 @@ class Played:
     Attributes:
         calm: names of alerts that fired in the calm run.
         up: by source of the exporter, at the end of the calm run.
-        stale: by process and executor, then.
+        stale: by executor, then.
         lag_s: by query and topic, then.
         fired: in the scenes, by alert.
     """
@@ -215,7 +215,7 @@ def played(cluster: LocalKafka, prometheus: str, tmp_path_factory: pytest.TempPa
             move_leader(cluster, "calm")
             watch(api, in_calm, lambda: calm.error, CALM_S)
             up = api.values("kafkameta_exporter_up", "source")
-            stale = api.values("kafkameta_stale_partitions", "process", "executor")
+            stale = api.values("kafkameta_stale_partitions", "executor")
             lag_s = api.values("kafkameta_lag_seconds", "query_id", "topic")
             producer = Producer({"bootstrap.servers": servers, "transactional.id": "other", "log_level": 0})
             producer.init_transactions(30)
@@ -252,7 +252,7 @@ def played(cluster: LocalKafka, prometheus: str, tmp_path_factory: pytest.TempPa
 def test_no_alert_fires_in_a_calm_run_with_a_leader_that_moves(played: Played) -> None:
     assert played.calm == set()
     assert played.up == {(source,): 1 for source in Source}
-    assert played.stale == {(process, name): 0 for process in ("executor", "planner") for name in ("calm", "standing")}
+    assert played.stale == {(name,): 0 for name in ("calm", "standing", "planner")}
     assert played.lag_s.keys() == {("calm", "calm"), *(("standing", topic) for topic in STANDING)}
 
 

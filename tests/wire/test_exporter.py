@@ -42,7 +42,7 @@ def sample(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((f"kafkameta_{name}", frozenset(labels.items())))
 
 
-EXECUTOR = {"process": "executor", "application_id": "", "executor": "1"}
+EXECUTOR = {"application_id": "", "executor": "1"}
 
 
 def test_stale_partitions_and_lag_are_those_of_the_cluster(

@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
-from typer.models import OptionInfo
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import (
@@ -68,7 +67,7 @@ def within(least: float, most: float) -> Callable[[N | None], N | None]:
     return check
 
 
-def flag(name: str, text: str) -> OptionInfo:
+def flag(name: str, text: str) -> Any:
     """An option without a value."""
     return typer.Option(name, metavar="", help=text)
 

@@ -43,15 +43,6 @@ class Source(StrEnum):
     LAG = "lag"
 
 
-class Process(StrEnum):
-    """Where a cache lives: values of the label `process`."""
-
-    EXECUTOR = "executor"
-    PLANNER = "planner"
-    COMMITTER = "committer"
-    CLI = "cli"
-
-
 class Request(StrEnum):
     """What a broker throttled: values of the label `request`."""
 
@@ -199,7 +190,8 @@ EVENTS_MISSING = Metric(
 
 # --- of caches --------------------------------------------------------------------------------------------------------
 
-_EXECUTOR = ("process", "application_id", "executor")
+_EXECUTOR = ("application_id", "executor")
+"""Beside the driver and in commands, and of the caches that write events, the role stands for the executor."""
 CACHES = Metric(
     "kafkameta_caches",
     Kind.GAUGE,

@@ -23,7 +23,6 @@ from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter.metric_table import (
     BOOTSTRAP,
     NO_VALUE,
-    Process,
     Readings,
     Request,
     Result,
@@ -241,8 +240,8 @@ class EventTotals:
 def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None:
     contents = cache.contents
     role = _known(_ROLES, contents.last["role"])
-    process = Process.EXECUTOR if role in EXECUTOR_ROLES else role
-    labels = (process, contents.last["application_id"] or NO_VALUE, contents.last["executor_id"] or NO_VALUE)
+    executor = contents.last["executor_id"] or NO_VALUE if role in EXECUTOR_ROLES else role
+    labels = (contents.last["application_id"] or NO_VALUE, executor)
     readings.add(metrics.CACHES, 1, *labels)
     readings.add(metrics.CACHED_PARTITIONS, len(contents.leaders), *labels)
     readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)

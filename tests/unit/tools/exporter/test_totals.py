@@ -116,7 +116,7 @@ def test_events_of_before_tell_what_caches_know_and_count_nothing() -> None:
     assert [numbers(before, metric) for metric in counters] == [{}] * len(counters)
     assert before.distributions == {}
     assert before.numbers[metrics.EVENTS_MISSING] == {(): 0}
-    assert before.numbers[metrics.STALE_PARTITIONS]["executor", "", "1"] == 1
+    assert before.numbers[metrics.STALE_PARTITIONS]["", "1"] == 1
     assert numbers(after, metrics.EVENTS) == {("reader", "refresh"): 1, ("planner", "born"): 1}
 
 
@@ -156,19 +156,19 @@ def test_caches_of_an_executor_have_the_figures_of_the_table() -> None:
     rows = [row for row in cache_rows(EVENTS, NOW_MS) if row.cache_id == FIRST]
     stale = list(stale_entries(rows, LIVE, EVENTS, NOW_MS))
     found = readings(*EVENTS, live=LIVE)
-    executor = ("executor", "", "1")
+    executor = ("", "1")
 
     assert found.numbers[metrics.CACHED_PARTITIONS][executor] == len(rows)
     assert found.numbers[metrics.CACHE_LAST_REFRESH][executor] == (NOW_MS - (rows[0].age_at_most_ms or 0)) / 1000
     assert found.numbers[metrics.CACHE_GENERATION][executor] == rows[0].generation_at_least == 2
     assert found.numbers[metrics.STALE_PARTITIONS][executor] == len(stale) == 1
-    assert found.numbers[metrics.CACHES] == {executor: 1, ("executor", "app", "2"): 1, ("planner", "", "driver"): 1}
+    assert found.numbers[metrics.CACHES] == {executor: 1, ("app", "2"): 1, ("", "planner"): 1}
 
 
 def test_the_last_refresh_of_an_executor_is_that_of_its_oldest_cache() -> None:
     found = readings(event(FIRST, 1, 9_000), event(SECOND, 1, 20_000), event(THIRD, 1, 3_000))
 
-    assert found.numbers[metrics.CACHE_LAST_REFRESH] == {("executor", "", "1"): (NOW_MS - 20_000) / 1000}
+    assert found.numbers[metrics.CACHE_LAST_REFRESH] == {("", "1"): (NOW_MS - 20_000) / 1000}
 
 
 def test_stale_partitions_are_counted_again_if_the_cache_or_the_cluster_changes() -> None:
@@ -177,7 +177,7 @@ def test_stale_partitions_are_counted_again_if_the_cache_or_the_cluster_changes(
     older = by_partition([PartitionRow(topic="t", partition=1, leader_id=3, leader_epoch=5)])
 
     def stale(live: Leaders | None) -> float | None:
-        return totals.readings(NOW_MS, live).numbers.get(metrics.STALE_PARTITIONS, {}).get(("executor", "", "1"))
+        return totals.readings(NOW_MS, live).numbers.get(metrics.STALE_PARTITIONS, {}).get(("", "1"))
 
     assert [stale(None), stale(older), stale(LIVE)] == [None, 0, 1]
     totals.add([event(FIRST, 3, **moving("t", 1, (3, 2), (5, 6)))])
@@ -199,7 +199,7 @@ def test_a_recreated_topic_is_stale_in_its_own_cluster(
         ]
     )
 
-    assert readings(learned, live=live).numbers[metrics.STALE_PARTITIONS]["executor", "", "1"] == stale
+    assert readings(learned, live=live).numbers[metrics.STALE_PARTITIONS]["", "1"] == stale
 
 
 def test_the_cache_of_a_writer_of_events_is_never_stale() -> None:
@@ -212,7 +212,7 @@ def test_the_cache_of_a_writer_of_events_is_never_stale() -> None:
 def test_ended_dead_and_silent_caches_have_no_gauges() -> None:
     closed = event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
     reported = event(THIRD, 2, died_cache_ids=(SECOND,), **PLANNER)
-    planner = {("planner", "", "driver"): 1}
+    planner = {("", "planner"): 1}
 
     assert numbers(readings(*EVENTS, closed, reported), metrics.CACHES) == planner
     assert numbers(readings(*EVENTS, dead=(FIRST, SECOND)), metrics.CACHES) == planner
