@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -27,10 +28,12 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Details, EventKind,
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OPTIONS, Table
-from pyspark_kafka_meta.options.option_table import Section
+from pyspark_kafka_meta.options.option_table import Option, Section
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
 from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
+from pyspark_kafka_meta.validators import INT32_MAX
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -43,19 +46,38 @@ BENCHMARK_HEADERS = {
     "kafkameta_is_faster_by": "kafkameta relative to it",
     "times_at_least_once": "time relative to at least once",
 }
+OPTIONS_HEADER = "| option | type | default | meaning |\n|---|---|---|---|\n"
+TYPES = {
+    **dict.fromkeys(("parse_times", "parse_offsets", "parse_assigned"), "JSON"),
+    **dict.fromkeys(("parse_topics", "parse_addresses", "_parse_urls", "_parse_record_names"), "list"),
+    **dict.fromkeys(("parse_secret", "parse_jaas", "_parse_user_info", "_parse_token"), "password"),
+    "parse_duration_ms": "duration",
+}
+"""By parser, of options that are neither choices, numbers nor strings."""
 NO_DECIMALS_FROM = 100
 
 
 def all_options() -> str:
-    """Every option by section."""
-    return "\n".join(f"## {section}\n\n{''.join(option_lines(section))}" for section in Section)
+    """Every option by section, as in Spark's guide."""
+    return "\n".join(f"## {section}\n\n{OPTIONS_HEADER}{''.join(option_rows(section))}" for section in Section)
 
 
-def option_lines(section: Section) -> Iterator[str]:
+def option_rows(section: Section) -> Iterator[str]:
     for option in OPTIONS.values():
         if option.section is section:
-            default = f" (default {option.default})" if option.default else ""
-            yield f"- `{option.name}`{default}: {option.doc}\n"
+            meaning = option.doc.replace("|", r"\|")
+            yield f"| `{option.name}` | {type_of(option)} | {option.default or ''} | {meaning} |\n"
+
+
+def type_of(option: Option) -> str:
+    """In the terms of Kafka's documentation; of a choice its values."""
+    parse = option.parse.func if isinstance(option.parse, partial) else option.parse
+    given = option.parse.keywords if isinstance(option.parse, partial) else {}
+    if parse is parse_choice:
+        return "boolean" if set(given["values"]) == {"true", "false"} else ", ".join(filter(None, given["values"]))
+    if parse is parse_number:
+        return "int" if given["high"] <= INT32_MAX else "long"
+    return TYPES.get(parse.__name__, "string")
 
 
 def enum_values(name: str) -> str:

@@ -44,12 +44,35 @@ def test_benchmark_shows_the_chosen_case_and_columns(monkeypatch: pytest.MonkeyP
     assert generate.benchmark("new") == "Not measured yet.\n"
 
 
-def test_option_is_in_its_section_with_its_default() -> None:
+def test_option_is_in_its_section_with_its_type_and_default() -> None:
     options = generate.all_options()
 
     security = options.partition("## Security\n")[2].partition("\n## ")[0]
-    assert "- `kafka.security.protocol` (default PLAINTEXT): PLAINTEXT, SSL, " in security
-    assert options.count("\n- `") == len(OPTIONS)
+    assert "| `kafka.security.protocol` | PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL | PLAINTEXT | " in security
+    assert options.count("\n| `") == len(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("failOnDataLoss", "boolean"),
+        ("startingTimestamp", "long"),
+        ("kafka.retry.backoff.ms", "int"),
+        ("assign", "JSON"),
+        ("subscribe", "list"),
+        ("maxTriggerDelay", "duration"),
+        ("kafka.sasl.password", "password"),
+        ("kafka.ssl.endpoint.identification.algorithm", "https"),
+        ("topic", "string"),
+    ],
+)
+def test_an_option_has_a_type_of_kafka_s_documentation(name: str, shown: str) -> None:
+    assert generate.type_of(OPTIONS[name]) == shown
+
+
+def test_each_type_has_a_parser_of_an_option() -> None:
+    parsers = {getattr(option.parse, "__name__", "") for option in OPTIONS.values()}
+    assert generate.TYPES.keys() <= parsers
 
 
 class Colour(StrEnum):
