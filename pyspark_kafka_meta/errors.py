@@ -27,6 +27,10 @@ class UnknownHostError(ConnectError):
     """This machine's resolver does not know the host name of a broker, at least at the moment."""
 
 
+class RefusedRequestError(ConnectError):
+    """The port keeps a silent connection, but closes it at the first request, as TLS ports of other servers do."""
+
+
 class TlsError(KafkaMetaError):
     """The TLS handshake with a broker failed: unknown authority, wrong host name, expired certificate, refused client
     certificate, or only one side uses TLS. The message says which and what to fix."""

@@ -31,7 +31,14 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from kio.static.primitive import i32
 from scramp import ScramMechanism
 
-from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError, TlsError
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    KafkaMetaError,
+    OptionError,
+    RefusedRequestError,
+    TlsError,
+)
 from pyspark_kafka_meta.kafka.network import connection
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
@@ -265,13 +272,13 @@ TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], s
     "TLS port of another server": (
         over_tls(EXPIRED, serve),
         {},
-        ConnectError,
+        RefusedRequestError,
         "expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else the broker may refuse connections",
     ),
     "TLS port of another server, which wants certificates, for a login": (
         over_tls(EXPIRED, serve, AUTHORITY.certificate),
         PLAIN,
-        ConnectError,
+        RefusedRequestError,
         "expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else the broker may refuse connections",
     ),
     "TLS port": (

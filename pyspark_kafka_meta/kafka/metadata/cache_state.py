@@ -59,6 +59,7 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     OtherClusterError,
     ProtocolError,
+    RefusedRequestError,
     RequestTimeoutError,
     UnknownHostError,
 )
@@ -83,8 +84,8 @@ RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
 """Another broker may respond, or the same broker later."""
 MAX_IDLE_S = 300.0
 """How long a missing topic that is no longer looked up stays in requests (Kafka's metadata.max.idle.ms)."""
-UNKNOWN_HOST_TIMEOUT_S = 3.0
-"""How long a new query retries if no bootstrap host name can be resolved."""
+MISTAKE_TIMEOUTS_S: Mapping[type, float] = {UnknownHostError: 3.0, RefusedRequestError: 10.0}
+"""How long a new query retries if all bootstrap addresses fail like this."""
 SUSPECT_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT, RefreshReason.ON_DEMAND})
 """The broker that the cause names is asked after others."""
 
@@ -243,12 +244,11 @@ class CacheState:
         return True
 
     def retry_deadline(self, reason: RefreshReason, began: float, deadline: float) -> float:
-        """When `refresh` stops retrying: early if a new query can resolve no bootstrap host name, which is probably a
-        mistake. A running task retries, because the resolver may recover."""
+        """When `refresh` stops retrying: early if a new query can resolve no bootstrap host name, or expects another
+        protocol at each port, which is probably a mistake. A running task retries, because that may recover."""
         failures = [self._failures.get(address) for address in self._bootstrap]
-        all_unknown = all(isinstance(failure, UnknownHostError) for failure in failures)
-        is_mistake = reason is RefreshReason.BOOTSTRAP and all_unknown
-        return min(began + UNKNOWN_HOST_TIMEOUT_S, deadline) if is_mistake else deadline
+        timeouts_s = [MISTAKE_TIMEOUTS_S.get(type(failure), math.inf) for failure in failures]
+        return min(began + max(timeouts_s), deadline) if reason is RefreshReason.BOOTSTRAP else deadline
 
     def unreachable_message(self) -> str:
         return (

@@ -22,6 +22,7 @@ from pyspark_kafka_meta.errors import (
     ConnectError,
     KafkaMetaError,
     ProtocolError,
+    RefusedRequestError,
     RequestTimeoutError,
     RequestTooLargeError,
     ResponseTooLargeError,
@@ -431,12 +432,15 @@ class Connection:
         if self._is_new and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
             return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
-        advice = "" if self._versions else f": {TOO_MANY_CONNECTIONS}"
-        if advice and not self._settings.security.uses_tls and self._refuses_requests():
-            advice = (
-                f", as servers do that expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else{advice[1:]}"
+        closed = f"{self.address} {reason} while {what}"
+        if self._versions:
+            return ConnectError(closed)
+        if not self._settings.security.uses_tls and self._refuses_requests():
+            return RefusedRequestError(
+                f"{closed}, as servers do that expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else "
+                f"{TOO_MANY_CONNECTIONS}"
             )
-        return ConnectError(f"{self.address} {reason} while {what}{advice}")
+        return ConnectError(f"{closed}: {TOO_MANY_CONNECTIONS}")
 
 
 def _versions_request() -> Any:

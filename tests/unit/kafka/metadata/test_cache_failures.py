@@ -11,6 +11,7 @@ from pyspark_kafka_meta.errors import (
     ConnectError,
     KafkaMetaError,
     ProtocolError,
+    RefusedRequestError,
     TlsError,
     UnknownHostError,
     UnsupportedBrokerError,
@@ -75,14 +76,23 @@ def test_error_without_a_response_names_every_address() -> None:
 NOT_KNOWN = UnknownHostError("cannot connect to broker-1:9092: Name or service not known")
 
 
-def test_unknown_host_names_fail_a_new_query_within_seconds() -> None:
+EXPECTS_TLS = RefusedRequestError("broker-1:9092 closed the connection, as servers do that expect TLS")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text", "within_s"),
+    [(NOT_KNOWN, "Name or service not known", 4), (EXPECTS_TLS, "expect TLS", 11)],
+)
+def test_what_is_probably_a_mistake_fails_a_new_query_within_seconds(
+    mistake: ConnectError, text: str, within_s: float
+) -> None:
     scene = Scene()
-    scene.network.failures[1] = deque([NOT_KNOWN] * 100)
+    scene.network.failures[1] = deque([mistake] * 100)
     began = scene.clock()
-    with pytest.raises(ConnectError, match=r"Name or service not known.*check kafka\.bootstrap\.servers"):
+    with pytest.raises(ConnectError, match=rf"{text}.*check kafka\.bootstrap\.servers"):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
 
-    assert scene.clock() - began < 4
+    assert scene.clock() - began < within_s
 
 
 def test_one_host_name_that_resolves_later_suffices() -> None:
