@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import RefreshReason
 from tests.unit.written_events import learning, made, moving, write
 
 WEBSOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
@@ -60,6 +61,19 @@ def test_watching_shows_who_is_stale_and_has_no_buttons(serve: Any, page: Page, 
         expect(page.get_by_role("region", name="Events", exact=True)).to_contain_text("<b>other</b>:9")
         expect(page.get_by_role("heading", name="Recovery after errors")).to_be_visible()
         assert page.get_by_role("button").count() == 0
+
+
+def test_a_reason_is_not_broken_in_its_column(serve: Any, page: Page, tmp_path: Path) -> None:
+    origin = Origin(role=Role.PLANNER, executor_id="driver", host="ip-10-0-0-123.eu-central-1.compute.internal", pid=9)
+    asked = {"broker_host": "broker-1.kafka.eu-central-1.internal", "reason": RefreshReason.ON_DEMAND}
+    write(tmp_path, made("a" * 32, 1, int(time.time() * 1000), origin=origin, **asked))
+    with serve("--path", str(tmp_path)) as url:
+        page.goto(url)
+        reason = page.get_by_role("cell", name="on_demand", exact=True)
+        expect(reason).to_be_visible()
+
+        lines = "cell => { const text = document.createRange(); text.selectNodeContents(cell); return text"
+        assert reason.evaluate(f"{lines}.getClientRects().length }}") == 1
 
 
 def test_other_names_and_other_sites_are_refused(serve: Any, events: Path) -> None:
