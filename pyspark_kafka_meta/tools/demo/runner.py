@@ -184,9 +184,9 @@ def _play(scenes: Iterable[Scene], screen: DemoScreen, is_fed: bool, interactive
     """The first scene needs the planner's cache alone, which is there long before a record is read."""
     with ThreadPoolExecutor(1, "kafkameta-demo-act") as act_thread:
         for scene in scenes:
-            wait_for_query(screen, attrgetter("events" if scene.number == 1 else "positions"), is_fed)
             if interactive and not screen.confirm_next():
                 return
+            wait_for_query(screen, attrgetter("events" if scene.number == 1 else "positions"), is_fed)
             screen.begin(scene)
             result = play_scene(scene, screen, act_thread)
             screen.end(result)
