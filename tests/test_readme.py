@@ -19,12 +19,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 def test_python_runs(
     spark: SparkSession, local_kafka: Any, make_topic: Any, produce: Any, tmp_path: Path, capfd: Any
 ) -> None:
-    topic, copies = make_topic(partitions=2), make_topic(partitions=2)
+    topic, copies, visits = make_topic(partitions=2), make_topic(partitions=2), make_topic(partitions=2)
     produce(topic, ["a", "b", "a"])
     replaced = {
         "localhost:19092": local_kafka.bootstrap_servers,
         '"topic-0"': f'"{topic}"',
         '"topic-1"': f'"{copies}"',
+        '"topic-2"': f'"{visits}"',
         '"words"': f'"{copies}"',
         "/tmp/checkpoints": str(tmp_path),
     }
@@ -40,4 +41,5 @@ def test_python_runs(
     assert sorted(row.value for row in names["copies"].collect()) == [b"A", b"A", b"B"]
     shown = capfd.readouterr().out
     assert "|partition|count|" in shown
+    assert "|   1|page-1|\n|   2|page-2|" in shown
     assert "|3       |B   |" in shown
