@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.requests import MAX_NODE_IDS, RequestFailure
 from pyspark_kafka_meta.model import Broker
 
 if TYPE_CHECKING:
@@ -25,11 +25,16 @@ class Sent(NamedTuple, Generic[RequestT]):
     deadline: float
 
 
+def node_id_of(connection: int) -> int:
+    """The broker of a `connection_id`."""
+    return connection % MAX_NODE_IDS
+
+
 class FakeRequests(ABC, Generic[RequestT, ResponseT]):
     """A `Requests`, or a `PipelinedRequests`.
 
     Attributes:
-        in_flight: by node id, oldest first.
+        in_flight: by connection, oldest first.
     """
 
     pipelines: ClassVar[bool] = False
@@ -58,12 +63,12 @@ class FakeRequests(ABC, Generic[RequestT, ResponseT]):
         if broker.node_id in self.not_sent:
             return  # this request shares the failure that was not received yet
         try:
-            node_id = self.network.reach(broker.address)
+            self.network.reach(broker.address)
         except KafkaMetaError as error:
             self.in_flight.pop(broker.node_id, None)
             self.not_sent[broker.node_id] = error
         else:
-            self.in_flight.setdefault(node_id, deque()).append(Sent(request, self.network.clock.now, deadline))
+            self.in_flight.setdefault(broker.node_id, deque()).append(Sent(request, self.network.clock.now, deadline))
 
     def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
         for node_id in self.not_sent.keys() & set(node_ids):
@@ -85,17 +90,18 @@ class FakeRequests(ABC, Generic[RequestT, ResponseT]):
 
     def _end(self, node_id: int) -> float:
         """When the response, or failure, of the oldest request in flight comes."""
-        if node_id in self.network.hung:
+        if node_id_of(node_id) in self.network.hung:
             return min(sent.deadline for sent in self.in_flight[node_id])
         return self._ends_at(node_id)
 
     def _outcome(self, node_id: int) -> ResponseT | RequestFailure:
         request, sent_at, _ = self.in_flight[node_id].popleft()
-        if not self.in_flight[node_id] or node_id in self.network.down | self.network.hung:
+        broker = node_id_of(node_id)
+        if not self.in_flight[node_id] or broker in self.network.down | self.network.hung:
             del self.in_flight[node_id]
-        if node_id in self.network.down:
-            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
-        if node_id in self.network.hung:
-            error = RequestTimeoutError(f"broker {node_id} did not answer {self._name(request)} in time")
+        if broker in self.network.down:
+            return RequestFailure(node_id, ConnectError(f"broker {broker} closed the connection"))
+        if broker in self.network.hung:
+            error = RequestTimeoutError(f"broker {broker} did not answer {self._name(request)} in time")
             return RequestFailure(node_id, error)
         return self._response(node_id, request, sent_at)

@@ -28,7 +28,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
 )
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch
 from tests.unit.fake_coordinators import ONGOING
-from tests.unit.fake_requests import FakeRequests
+from tests.unit.fake_requests import FakeRequests, node_id_of
 
 NAMES: dict[type[TransactionRequest], str] = {
     FindCoordinatorRequest: "FindCoordinator",
@@ -53,17 +53,17 @@ class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
     def _response(
         self, node_id: int, request: TransactionRequest, sent_at: float
     ) -> TransactionResponse | RequestFailure:
-        name = self._name(request)
-        self.network.transactions_sent.append((node_id, request))
+        name, broker = self._name(request), node_id_of(node_id)
+        self.network.transactions_sent.append((broker, request))
         scripted = self.network.transaction_errors.get(name)
         code = scripted.popleft() if scripted else 0
-        if code == 0 and self._coordinator(request) not in (None, node_id):
+        if code == 0 and self._coordinator(request) not in (None, broker):
             code = ErrorCode.not_coordinator
         response = self._handle(node_id, request, int(code))
         lost = self.network.lost_transactions.get(name, 0)
         if lost > 0:
             self.network.lost_transactions[name] = lost - 1
-            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
+            return RequestFailure(node_id, ConnectError(f"broker {broker} closed the connection"))
         return response
 
     def _coordinator(self, request: TransactionRequest) -> int | None:

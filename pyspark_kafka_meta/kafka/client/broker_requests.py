@@ -7,7 +7,8 @@ in `leader_requests`.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
@@ -20,12 +21,16 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     coordinator_may_recover,
     describe,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Requests
+from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Requests, connection_id
 from pyspark_kafka_meta.model import Broker, RefreshReason
 
 Outcome: TypeAlias = Any
 """What became of one request: its response, or its failure (`KafkaMetaError`), which is retriable unless `_exchange`
 returns all."""
+
+MAX_CONNECTIONS = 16
+"""To a broker with several requests: it handles those of one connection one after the other, and the end of a
+transaction waits for replicas."""
 
 
 class BrokerRequests:
@@ -111,8 +116,8 @@ class BrokerRequests:
     def _exchange(
         self, requests: Mapping[Broker, Sequence[Any]], deadline: float, *, raises: bool = True
     ) -> list[tuple[Broker, Any, Outcome]]:
-        """Send requests, one in flight to each broker, and return all with their responses. A failure is of all
-        requests that the broker has not handled.
+        """Send requests, over up to `MAX_CONNECTIONS` to each broker, and return all with their responses. A connection
+        fails with its request; the last one of a broker, with all requests that the broker has not handled.
 
         Args:
             raises: False to return failures that are not retriable too.
@@ -121,51 +126,61 @@ class BrokerRequests:
             KafkaMetaError: a failure that is not retriable.
         """
         generation = self._cache.snapshot.generation
-        waiting = {broker.node_id: (broker, deque(members)) for broker, members in requests.items()}
+        queues = {broker: deque(members) for broker, members in requests.items()}
+        in_flight: dict[int, tuple[Broker, Any]] = {}  # by connection
         outcomes: list[tuple[Broker, Any, Outcome]] = []
+
+        def send_next(broker: Broker, connection: int) -> None:
+            request = queues[broker].popleft()
+            in_flight[connection] = broker, request
+            self._send(broker, connection, request, deadline)
+
         try:
-            for broker, queue in waiting.values():
-                self._send(broker, queue[0], deadline)
-            while waiting:
-                received = self._receive(waiting, deadline)
-                broker, queue = waiting[received.node_id]
+            for broker, queue in queues.items():
+                for number in range(min(MAX_CONNECTIONS, len(queue))):
+                    send_next(broker, connection_id(broker.node_id, number))
+            while in_flight:
+                received = self._receive(in_flight, deadline)
+                broker, request = in_flight.pop(received.node_id)
                 if isinstance(received, RequestFailure):
-                    self._on_failure(received, generation, raises)
-                    outcomes += [(broker, request, received.error) for request in queue]
-                    queue.clear()
+                    is_last = all(other != broker for other, _ in in_flight.values())
+                    self._on_failure(broker.node_id, received.error, generation, raises, is_last)
+                    failed = [request, *(queues.pop(broker) if is_last else ())]
+                    outcomes += [(broker, each, received.error) for each in failed]
                 else:
-                    self._on_response(received)
-                    outcomes.append((broker, queue.popleft(), received))
-                if queue:
-                    self._send(broker, queue[0], deadline)
-                else:
-                    del waiting[broker.node_id]
+                    self._on_response(broker.node_id, received)
+                    outcomes.append((broker, request, received))
+                    if queues[broker]:
+                        send_next(broker, received.node_id)
         finally:
-            for node_id in waiting:
-                self._requests.drop(node_id)
+            for connection in in_flight:
+                self._requests.drop(connection)
         return outcomes
 
-    def _send(self, broker: Broker, request: Any, deadline: float) -> None:
+    def _send(self, broker: Broker, connection: int, request: Any, deadline: float) -> None:
         timeout_ms = attempt_timeout_ms(self._failures[broker.node_id], self._client.options.request_timeout_ms)
-        self._requests.send(broker, request, min(deadline, self._client.clock() + timeout_ms / 1000))
+        until = min(deadline, self._client.clock() + timeout_ms / 1000)
+        self._requests.send(replace(broker, node_id=connection), request, until)
 
-    def _receive(self, node_ids: Collection[int], deadline: float) -> Any:
-        while (received := self._requests.receive(node_ids, deadline)) is None:
+    def _receive(self, connections: Mapping[int, tuple[Broker, Any]], deadline: float) -> Any:
+        while (received := self._requests.receive(connections, deadline)) is None:
             self._cache.refresh_if_due(deadline, until=self._client.clock())  # a Metadata response interrupted the wait
             if self._client.clock() >= deadline:
-                node_id = next(iter(node_ids))
-                self._requests.drop(node_id)
-                return RequestFailure(node_id, ConnectError(f"broker {node_id} did not respond in time"))
+                connection, (broker, _) = next(iter(connections.items()))
+                self._requests.drop(connection)
+                return RequestFailure(connection, ConnectError(f"broker {broker.node_id} did not respond in time"))
         return received
 
-    def _on_failure(self, failure: RequestFailure, generation: int, raises: bool) -> None:
-        is_retriable = isinstance(failure.error, RETRIABLE_ERRORS)
+    def _on_failure(
+        self, node_id: int, error: KafkaMetaError, generation: int, raises: bool, of_last_connection: bool
+    ) -> None:
+        is_retriable = isinstance(error, RETRIABLE_ERRORS)
         if raises and not is_retriable:
-            raise failure.error
-        self._failures[failure.node_id] += 1
+            raise error
+        self._failures[node_id] += of_last_connection
         if is_retriable:
-            self._cache.report_failure(failure.error, generation, failure.node_id)
+            self._cache.report_failure(error, generation, node_id)
 
-    def _on_response(self, response: Any) -> None:
-        del self._failures[response.node_id]
-        self._client.take_throttle(response.node_id, response.throttle_ms)
+    def _on_response(self, node_id: int, response: Any) -> None:
+        del self._failures[node_id]
+        self._client.take_throttle(node_id, response.throttle_ms)

@@ -9,6 +9,7 @@ for long (`connection.SILENCE_S`).
 A broker handles the requests of one connection in order, and responds in order. So a connection needs no bookkeeping
 but a queue (`in_flight_queue`), and a connection that has failed is closed: nobody knows which response comes next.
 Each kind has at most one connection to a broker, with one request in flight, or several if it `pipelines` (Produce).
+For further connections a caller sends to the same address under other node ids (`requests.connection_id`).
 
 | state of a broker | where | ends with |
 |---|---|---|

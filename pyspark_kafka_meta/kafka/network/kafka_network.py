@@ -1,4 +1,5 @@
-"""`KafkaNetwork`: the `Network` seam over real connections: one per broker and kind of request in flight.
+"""`KafkaNetwork`: the `Network` seam over real connections: one per broker and kind of request in flight, or
+several for the requests of transactions.
 
 Metadata and offsets never wait for megabytes of records.
 """

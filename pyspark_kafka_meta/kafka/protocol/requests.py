@@ -35,8 +35,18 @@ class RequestFailure:
     error: KafkaMetaError
 
 
+MAX_NODE_IDS = 2**31
+
+
+def connection_id(node_id: int, number: int) -> int:
+    """The id of a connection to a broker: its node id for the first, with number 0, and an id that no broker has for
+    each further one. Kafka's consumer has such an id for its coordinator (`Integer.MAX_VALUE - node.id`)."""
+    return node_id + number * MAX_NODE_IDS
+
+
 class Requests(Protocol[RequestT, ResponseT]):
-    """Requests of one kind, at most one in flight to each broker."""
+    """Requests of one kind, at most one in flight to each broker, or to each `connection_id`, which is then the node id
+    of the response or failure too."""
 
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
         """Send a request. Returns at once: without a connection, a thread opens a connection and sends; `receive`

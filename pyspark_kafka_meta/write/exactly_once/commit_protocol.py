@@ -50,7 +50,8 @@ happens without a guard, and the guard. A and B are drivers of the same sink.
    some copies and the decision of what is left.
 5. A late EndTxn (`TransactionVersion.V1`). (1) A commits a decision; the EndTxn seems lost and is sent again. (2) A
    writes copies, or the next decision, in the same epoch. (3) The first EndTxn arrives, and commits half of them.
-   Guard: `Fence` raises the epoch before copies, and after earlier decisions were settled.
+   Guard: `Fence` raises the epoch before copies, and after earlier decisions were settled. A settled decision without
+   copies needs no guard: it is one record, which is true.
 6. A broker lags behind. (1) It does not know yet that it leads the decisions topic no more, and reports an end of the
    log before the last decision. (2) The driver decides that batch again, or aborts its transactions. Guard: a record
    that is acknowledged is at the true end. `WriteDecision` reads up to a record of its own before it commits, and so

@@ -49,6 +49,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError, KafkaMetaError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.client import broker_requests
 from pyspark_kafka_meta.model import NO_ROWS, OpenTransaction, RowDigest, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.exactly_once import commit_protocol
@@ -77,6 +78,8 @@ MAX_RESTORES = 3
 KNOWN_VERSIONS = 2
 """Before the last one, of each txnAppId: fewer than otherwise, so that some are too old."""
 NEW_ROW = 500
+MAX_CONNECTIONS = 2
+"""To a coordinator: fewer than otherwise, so that some requests wait for another."""
 """The first row of a batch that was planned anew."""
 MAX_DRIVERS, MAX_TASKS = 3, 6
 """At a time, with those of faults."""
@@ -224,7 +227,11 @@ class CommitHistory:
         return all(batch is not None and batch.is_stream for batch in self.batches)
 
     def run(self) -> CommitHistory:
-        with _unlocked(BatchCommitter), patch.object(commit_protocol, "MAX_EARLIER", KNOWN_VERSIONS):
+        with (
+            _unlocked(BatchCommitter),
+            patch.object(commit_protocol, "MAX_EARLIER", KNOWN_VERSIONS),
+            patch.object(broker_requests, "MAX_CONNECTIONS", MAX_CONNECTIONS),
+        ):
             try:
                 self._start_driver()
                 self.clock.run()

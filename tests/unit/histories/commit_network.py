@@ -8,7 +8,7 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import ConnectError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
     OffsetQuery,
@@ -25,7 +25,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
 from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_coordinators import ONGOING, FakeCoordinators, FakeTransaction
-from tests.unit.fake_requests import RequestT
+from tests.unit.fake_requests import RequestT, node_id_of
 from tests.unit.histories.late_network import (
     Late,
     LateNetwork,
@@ -76,29 +76,24 @@ class LostRequests(Late[RequestT, LateT]):
 
     network: CommitNetwork
 
-    def lose(self, node_id: int) -> None:
-        if node_id in self.in_flight:
-            self._leave(node_id)
-            self.not_sent[node_id] = ConnectError(f"broker {node_id} closed the connection")
-
     def drop(self, node_id: int) -> None:
         self._leave(node_id)
         self.not_sent.pop(node_id, None)
 
     def _outcome(self, node_id: int) -> LateT | RequestFailure:
-        if node_id in self.network.down | self.network.hung:
+        if node_id_of(node_id) in self.network.down | self.network.hung:
             self._handle_late(node_id)
         return super()._outcome(node_id)
 
-    def _leave(self, node_id: int) -> None:
-        self._handle_late(node_id)
-        self.in_flight.pop(node_id, None)
+    def _leave(self, connection: int) -> None:
+        self._handle_late(connection)
+        super()._leave(connection)
 
     def _handle_late(self, node_id: int) -> None:
         requests = list(self.in_flight.get(node_id, ()))[: self.network.draw_late()]
 
         def handle() -> None:
-            if node_id not in self.network.down:
+            if node_id_of(node_id) not in self.network.down:
                 for sent in requests:
                     self._response(node_id, sent.request, sent.sent_at)
 

@@ -25,7 +25,7 @@ from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_network import FakeClock, FakeFetch, FakeNetwork, FakeOffsets
 from tests.unit.fake_produce import FakeProduce
-from tests.unit.fake_requests import FakeRequests, RequestT
+from tests.unit.fake_requests import FakeRequests, RequestT, node_id_of
 from tests.unit.fake_transactions import FakeTransactions
 
 TICK_S = 20e-6
@@ -177,15 +177,20 @@ class Late(FakeRequests[RequestT, LateT]):
     network: LateNetwork
 
     def lose(self, node_id: int) -> None:
-        """Break the connection."""
-        if self.in_flight.pop(node_id, None) is not None:
-            self.not_sent[node_id] = ConnectError(f"broker {node_id} closed the connection")
+        """Break the connections to a broker."""
+        for connection in [each for each in self.in_flight if node_id_of(each) == node_id]:
+            self._leave(connection)
+            self.not_sent[connection] = ConnectError(f"broker {node_id} closed the connection")
+
+    def _leave(self, connection: int) -> None:
+        """Forget the requests in flight over a connection that is broken."""
+        self.in_flight.pop(connection, None)
 
     def receive(self, node_ids: Collection[int], deadline: float) -> LateT | RequestFailure | None:
         while True:
             received = super().receive(node_ids, min(deadline, self.network.clock.next_action()))
             if received is not None:
-                self.network.draw_latency(received.node_id)
+                self.network.draw_latency(node_id_of(received.node_id))
             has_ended = self.network.clock.now >= min(deadline, self.network.metadata_ends_at())
             if received is not None or has_ended or not (self.in_flight.keys() | self.not_sent) & set(node_ids):
                 return received
@@ -197,11 +202,12 @@ class Late(FakeRequests[RequestT, LateT]):
 
     def _end(self, node_id: int) -> float:
         ends_at = super()._end(node_id)
-        if node_id in self.network.down:
+        broker = node_id_of(node_id)
+        if broker in self.network.down:
             return self.network.clock.now
-        if node_id in self.network.hung:
+        if broker in self.network.hung:
             return ends_at
-        arrives_at = self.in_flight[node_id][0].sent_at + self.network.latency_s(node_id)
+        arrives_at = self.in_flight[node_id][0].sent_at + self.network.latency_s(broker)
         return max(ends_at if ends_at > self.network.clock.now else 0.0, arrives_at)
 
 

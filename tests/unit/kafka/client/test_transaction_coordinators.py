@@ -36,6 +36,7 @@ ID, OTHER, THIRD = "orders/1/0", "orders/2/0", "orders/3/0"
 NODES = {ID: 1, OTHER: 2, THIRD: 3}
 DEADLINE_S = 60
 TIMEOUT_MS = 60_000
+MANY = 60
 
 
 @pytest.fixture
@@ -69,6 +70,13 @@ def open_transactions(scene: Scene, client: KafkaClient, *ids: str) -> dict[str,
         assert write(client, T0, each, producer, V2).error_code == 0
     scene.network.requests.clear()
     return producers
+
+
+def many_open_transactions(scene: Scene, client: KafkaClient) -> dict[str, ProducerIdAndEpoch]:
+    """As many at each broker."""
+    ids = [f"orders/{number}/0" for number in range(MANY)]
+    scene.cluster.coordinators.nodes |= {each: number % 3 + 1 for number, each in enumerate(ids)}
+    return open_transactions(scene, client, *ids)
 
 
 def states(scene: Scene, *ids: str) -> list[str]:
@@ -382,15 +390,39 @@ def test_all_transactions_are_ended_though_some_are_not_open(scene: Scene, clien
     assert {each: ended[each].error_code for each in NODES} == {ID: 0, OTHER: 48, THIRD: 0}
 
 
-def test_broker_has_one_request_in_flight_and_all_brokers_work_at_a_time(scene: Scene, client: KafkaClient) -> None:
-    ids = [f"orders/{number}/0" for number in range(60)]
-    scene.cluster.coordinators.nodes |= {each: number % 3 + 1 for number, each in enumerate(ids)}
-    producers = open_transactions(scene, client, *ids)
+def test_all_brokers_end_several_transactions_at_a_time_over_as_many_connections(
+    scene: Scene, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producers = many_open_transactions(scene, client)
+    requests = scene.network.transactions
+    monkeypatch.setattr(requests, "_ends_at", lambda connection: requests.in_flight[connection][0].sent_at + 0.010)
+    began = scene.clock()
     client.coordinators.end_transactions(producers, True, V2, soon(scene))
 
-    assert Counter(scene.sent("EndTxn")) == {1: 20, 2: 20, 3: 20}
-    assert set(scene.sent("EndTxn")[:3]) == {1, 2, 3}
-    assert set(states(scene, *ids)) == {"CompleteCommit"}
+    assert scene.clock() - began == about_s(0.020)  # 20 transactions, 16 at a time
+    assert Counter(scene.sent("EndTxn")) == {1: MANY / 3, 2: MANY / 3, 3: MANY / 3}
+    assert set(states(scene, *producers)) == {"CompleteCommit"}
+
+
+@pytest.mark.parametrize("failing", [1, 15])
+def test_one_connection_to_a_broker_is_enough(scene: Scene, client: KafkaClient, failing: int) -> None:
+    producers, began = many_open_transactions(scene, client), scene.clock()
+    scene.fail(1, *[ConnectError("too many connections")] * failing)
+    client.coordinators.end_transactions(producers, True, V2, soon(scene))
+
+    assert scene.sent("EndTxn").count(1) == MANY / 3 + failing
+    assert set(states(scene, *producers)) == {"CompleteCommit"}
+    assert scene.clock() - began < 0.2  # a backoff
+
+
+def test_connections_to_a_broker_that_hangs_count_as_one_failure(scene: Scene, client: KafkaClient) -> None:
+    producers, began = many_open_transactions(scene, client), scene.clock()
+    scene.network.hung.add(1)
+    scene.clock.at(5, scene.network.hung.clear)
+    client.coordinators.end_transactions(producers, True, V2, soon(scene))
+
+    assert set(states(scene, *producers)) == {"CompleteCommit"}
+    assert scene.clock() - began < 10  # 3 s, and twice as long
 
 
 def test_missing_right_to_end_is_an_error(scene: Scene, client: KafkaClient) -> None:
