@@ -30,7 +30,8 @@ one driver recovers.
 | typed | a process ends with a `KafkaMetaError` or without an error; no error says that records are lost |
 
 After the decisions topic was deleted, rows may be visible twice and out of order, and an error says so. Those of
-committed batches are visible nevertheless, and the query goes on.
+committed batches are visible nevertheless, and the query goes on, unless a driver of the query before, which still
+runs, takes the sink over: then the error of the successor says so, and its other batches are in doubt.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError, KafkaMetaError, UnknownTopicError
-from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client import broker_requests
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import NO_ROWS, OpenTransaction, RowDigest, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.exactly_once import commit_protocol
@@ -77,9 +78,9 @@ MAX_ATTEMPTS = 4
 MAX_RESTORES = 3
 KNOWN_VERSIONS = 2
 """Before the last one, of each txnAppId: fewer than otherwise, so that some are too old."""
-NEW_ROW = 500
 MAX_CONNECTIONS = 2
 """To a coordinator: fewer than otherwise, so that some requests wait for another."""
+NEW_ROW = 500
 """The first row of a batch that was planned anew."""
 MAX_DRIVERS, MAX_TASKS = 3, 6
 """At a time, with those of faults."""
@@ -97,6 +98,7 @@ PAIRS = (
 FIRST_EPOCHS = ((0,), (0,), range(LAST_EPOCHS - 12, LAST_EPOCHS))
 """Of the producer ids of a history."""
 MARKERS_S = ((0.0,), (0.0, 0.0, 0.005), (0.005, 0.1, 2.0))
+TAKEN_OVER = "has written with the same kafka.transactional.id since"
 COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
 CODES = (ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower)
 
@@ -282,8 +284,8 @@ class CommitHistory:
                 self._note_error(f"{batch} failed", error)
                 if self._has_refused_checkpoint(number, rows, error):
                     continue
-                if isinstance(error, FencedError) and self._has_other_drivers:
-                    return  # as the error advises, one of the queries is stopped
+                if self._gives_up(error):
+                    return
                 self._wait_to_repeat()
                 if self.batches[number] is not None:
                     continue
@@ -296,6 +298,15 @@ class CommitHistory:
                 self.faults.note(f"{batch} is committed, and fails nevertheless")
                 continue
             self._log_commit(batch, number, rows, is_committed)
+
+    def _gives_up(self, error: Exception) -> bool:
+        """Whether this driver ends because of an error, which advises to stop one of the queries."""
+        if isinstance(error, FencedError) and self._has_other_drivers:
+            return True
+        is_taken_over = self.deletes_decisions and TAKEN_OVER in str(error)
+        if is_taken_over:
+            self.committed += [False] * (len(self.batches) - len(self.committed))
+        return is_taken_over
 
     def _wait_to_repeat(self) -> None:
         if self.rng.random() < 0.5:
@@ -430,7 +441,7 @@ class CommitHistory:
                     self._give_up(running[task])
                 elif is_idle and begun[task] == MAX_ATTEMPTS:
                     self._give_up([process for processes in running.values() for process in processes])
-                    raise TaskFailedError(f"task {task} has failed {MAX_ATTEMPTS} times")
+                    raise TaskFailedError(f"task {task} has failed {MAX_ATTEMPTS} times: {ended[-1].error}")
                 elif is_idle or (begun[task] < MAX_ATTEMPTS and self.rng.random() < self._speculates):
                     running[task].append(
                         self._start_attempt(Attempt(plan, batch, rows, number, task, tasks, begun[task]))
