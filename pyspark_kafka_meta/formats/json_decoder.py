@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import flag_array, joined, not_utf8, number_array, slices
-from pyspark_kafka_meta.formats.json_schema import JsonSchema
+from pyspark_kafka_meta.formats.json_schema import JsonSchema, column_type
 from pyspark_kafka_meta.formats.values import Decoded, Fault
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -47,19 +47,22 @@ Column: TypeAlias = tuple[pa.Array, Sequence[int]]
 
 
 def json_decoder(schema: JsonSchema) -> JsonDecoder:
-    return JsonDecoder(schema.type)
+    return JsonDecoder(schema.kinds)
 
 
 class JsonDecoder:
     """A `ValueDecoder`."""
 
-    def __init__(self, type_: pa.DataType) -> None:
-        self.type = type_
+    def __init__(self, kinds: pa.DataType) -> None:
+        """Args:
+        kinds: of a `JsonSchema`.
+        """
+        self.type, self._kinds = column_type(kinds), kinds
         try:
-            self._read: Converter = msgspec.json.Decoder(_kind(type_), float_hook=_number).decode
+            self._read: Converter = msgspec.json.Decoder(_kind(kinds), float_hook=_number).decode
         except ValueError:  # a name twice, or with a quote, backslash or control character
             self._read = _refused
-        self._convert = _converter(type_, "$")
+        self._convert = _converter(kinds, "$")
 
     def decode(self, values: pa.Array) -> Decoded:
         faults: list[Fault] = []
@@ -72,6 +75,8 @@ class JsonDecoder:
         faults: those of these values are added.
         """
         texts, records, refused, read = values.to_pylist(), [], _not_utf8(values), self._read
+        for index in refused:
+            texts[index] = None
         if pc.any(pc.starts_with(values, BYTE_ORDER_MARK)).as_py():
             texts = [text and text.removeprefix(BYTE_ORDER_MARK) for text in texts]
         for index, text in enumerate(texts):
@@ -80,14 +85,14 @@ class JsonDecoder:
             except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
                 records.append(None)
                 refused.append(index)
-        array, not_held = _column(self.type, records)
+        array, not_held = _column(self._kinds, records)
         again = sorted({*refused, *not_held})
         if not again:
             return array
         order, found = np.arange(len(texts)), []
         for index in again:
             try:
-                found.append(self._read_again(texts[index]))
+                found.append(self._read_again(values[index].as_py().removeprefix(BYTE_ORDER_MARK)))
             except ValueError as error:
                 found.append(None)
                 faults.append(Fault(row + index, str(error)))
@@ -102,7 +107,10 @@ class JsonDecoder:
             raise ValueError("the text is not UTF-8") from None
         except (ValueError, RecursionError, InvalidOperation):
             raise ValueError("the text is not valid JSON, is nested too deeply, or has a number too long") from None
-        return None if document is None else self._convert(document)
+        try:
+            return None if document is None else self._convert(document)
+        except RecursionError:
+            raise ValueError("the text is nested too deeply") from None
 
 
 def _refused(_: bytes) -> Any:
@@ -136,6 +144,8 @@ def _kind(type_: pa.DataType) -> Any:
         kind = bool
     elif pa.types.is_floating(type_):
         kind = float
+    elif pa.types.is_large_string(type_):
+        return msgspec.Raw  # also null; msgspec has no union with it
     elif not _is_number(type_):
         kind = str
     return kind | None
@@ -162,6 +172,8 @@ def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
         return _times(type_, pa.array(values, pa.string()))
     if pa.types.is_integer(type_):
         return _integers(type_, values)
+    if pa.types.is_large_string(type_):
+        return _texts(values), ()
     if pa.types.is_decimal(type_) or pa.types.is_binary(type_):
         return _one_by_one(type_, values, range(len(values)))
     array = pa.array(values, type_)
@@ -182,7 +194,7 @@ def _struct(type_: pa.DataType, values: Sequence[Any]) -> Column:
     structs = [null if value is None else value for value in values] if any(is_null) else values
     columns = [_column(field.type, list(map(attrgetter(name), structs))) for name, field in _attributes(type_).items()]
     arrays, not_held = zip(*columns, strict=True)
-    array = pa.StructArray.from_arrays(arrays, fields=list(type_), mask=pa.array(is_null, pa.bool_()))
+    array = pa.StructArray.from_arrays(arrays, fields=list(column_type(type_)), mask=pa.array(is_null, pa.bool_()))
     return array, list(chain(*not_held))
 
 
@@ -204,11 +216,25 @@ def _items(type_: pa.DataType, values: Sequence[Any]) -> Column:
     else:
         items, not_held = _column(type_.item_type, [item for value in filled if value for item in value.values()])
         keys = pa.array(chain(*filled), pa.string())
-        child = pa.StructArray.from_arrays([keys, items], fields=[type_.key_field, type_.item_field])
+        child = pa.StructArray.from_arrays([keys, items], fields=[type_.key_field, column_type(type_).item_field])
     offsets = pa.py_buffer(np.append(np.int32(0), lengths.cumsum(dtype=np.int32)))
     valid = flag_array(np.array([value is not None for value in values], np.bool_)).buffers()[1]
-    array = pa.Array.from_buffers(type_, len(values), [valid, offsets], children=[child])
+    array = pa.Array.from_buffers(column_type(type_), len(values), [valid, offsets], children=[child])
     return array, np.repeat(np.arange(len(values)), lengths)[list(not_held)].tolist()
+
+
+def _texts(values: Sequence[msgspec.Raw | None]) -> pa.StringArray:
+    """Strings, and the JSON texts of other values."""
+    texts = pa.array([None if value is None else bytes(value) for value in values], pa.binary())
+    is_other = pc.or_(pc.invert(pc.starts_with(texts, '"')), pc.match_substring(texts, "\\"))
+    strings, others = pc.binary_slice(texts, 1, -1).cast(pa.string()), texts.filter(is_other).to_pylist()
+    return pc.replace_with_mask(strings, is_other, pa.array(map(_text_of, others), pa.string())) if others else strings
+
+
+def _text_of(text: bytes) -> str | None:
+    if text.startswith(b'"'):
+        return msgspec.json.decode(text, type=str)
+    return None if text == b"null" else msgspec.json.format(text, indent=-1).decode()
 
 
 def _times(type_: pa.DataType, texts: pa.StringArray) -> Column:
@@ -266,6 +292,8 @@ def _converter(type_: pa.DataType, path: str) -> Converter:
         return lambda value: _checked(value, bool, path)
     if pa.types.is_string(type_):
         return lambda value: _text(_checked(value, str, path), path)
+    if pa.types.is_large_string(type_):
+        return lambda value: _text(value if type(value) is str else _json_text(value), path)
     convert_scalar = _scalar(type_)
 
     def converted(value: Any) -> Any:
@@ -301,6 +329,15 @@ def _text(value: str, path: str) -> str:
         except UnicodeEncodeError:
             raise ValueError(f"the text at {path} has half of a surrogate pair") from None
     return value
+
+
+def _json_text(value: Any) -> str:
+    """Of what `json` read, with Decimals."""
+    if type(value) is dict:
+        return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{_json_text(value[key])}" for key in value) + "}"
+    if type(value) is list:
+        return "[" + ",".join(map(_json_text, value)) + "]"
+    return str(value) if type(value) is Decimal else json.dumps(value, ensure_ascii=False)
 
 
 def _is_number(type_: pa.DataType) -> bool:

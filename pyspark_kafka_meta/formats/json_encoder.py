@@ -2,7 +2,8 @@
 
 Follows Spark's `to_json`: null properties are left out, unless the schema requires them. Unlike there, timestamps have
 microseconds and UTC, and NaN is refused. Texts of all rows are made and joined by Arrow; Python escapes strings that
-need it, one by one. Only types, null and required properties are checked, not a schema's other constraints.
+need it, one by one. Only types, null and required properties are checked, not a schema's other constraints. Where a
+schema allows any value, a column of any type is written, and strings that are JSON objects or arrays as such.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -96,6 +98,29 @@ class StringTexts:
         refuse_other_than_utf8(self.place, values)
         values = values.cast(pa.string())
         return Text('"', _escaped(values) if _may_need_escapes(values) else values, '"')
+
+
+@dataclass(frozen=True, slots=True)
+class FreeFormTexts:
+    """Strings, or the objects and arrays of which they are the JSON texts."""
+
+    strings: StringTexts
+
+    def of(self, values: pa.Array) -> Text:
+        texts = self.strings.of(values).joined()
+        values = values.cast(pa.string())
+        is_nested = pc.or_(pc.starts_with(values, "{"), pc.starts_with(values, "["))
+        nested = pa.array(map(_nested, values.filter(is_nested).to_pylist()), pa.string())
+        written = pc.replace_with_mask(pa.nulls(len(values), pa.string()), is_nested, nested)
+        return Text("", pc.coalesce(written, texts), "")
+
+
+def _nested(text: str) -> str | None:
+    """The text if it is JSON."""
+    try:
+        return msgspec.json.format(text, indent=-1)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def _may_need_escapes(values: pa.StringArray) -> bool:
@@ -230,7 +255,8 @@ def json_encoder(schema: JsonSchema, given: pa.DataType) -> JsonEncoder:
     Raises:
         ValueSchemaError: columns of the type cannot be written with the schema.
     """
-    return JsonEncoder(given, _Compiler(schema).texts(schema.type, given, "#", ""))
+    is_sparks = schema.nullable is None
+    return JsonEncoder(given, _Compiler(schema).texts(schema.type if is_sparks else schema.kinds, given, "#", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +266,14 @@ class _Compiler:
     def texts(self, wanted: pa.DataType, given: pa.DataType, place: str, path: str) -> Texts:
         """
         Args:
+            wanted: of `JsonSchema.kinds`.
             place: in the schema.
             path: of the field.
         """
+        if pa.types.is_large_string(wanted):
+            if pa.types.is_string(given):
+                return FreeFormTexts(StringTexts(place_of(path)))
+            return _Compiler(JsonSchema(given)).texts(given, given, place, path)
         if pa.types.is_struct(wanted) and pa.types.is_struct(given):
             return self._object(wanted, given, place, path)
         if pa.types.is_list(wanted) and pa.types.is_list(given):
@@ -292,7 +323,7 @@ def _fits(wanted: pa.DataType, given: pa.DataType) -> bool:
         return is_integer or bool(pa.types.is_floating(given) or pa.types.is_decimal128(given))
     if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(given):
         return given.unit == "us" and bool(given.tz) == bool(wanted.tz)
-    return bool(wanted == given)
+    return bool(wanted == given and not pa.types.is_nested(given))
 
 
 def _scalar(given: pa.DataType, place: str) -> Texts:

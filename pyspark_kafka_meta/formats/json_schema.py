@@ -12,6 +12,8 @@ columns are nullable, as those of Spark's `from_json`. pyarrow is imported on fi
     object with additionalProperties alone         map of strings
     null with one other type, or scalars of one    that type
     $ref within the document, allOf of objects     what they stand for
+    all else: any values, several types, tuples,   string: a string, or the JSON text of another value
+    recursion, $ref to other documents
 """
 
 from __future__ import annotations
@@ -42,21 +44,39 @@ _PARENTS = "$ref parents"
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
     """Attributes:
-    type: of the column.
+    kinds: the type of the column, with large strings where the text of any value is a string, as for `from_json`.
     required: names of properties that each object must have, by its place in the schema.
     nullable: places that allow null; None if all do, as in a type of Spark.
     """
 
-    type: pa.DataType
+    kinds: pa.DataType
     required: Mapping[str, frozenset[str]] = field(default_factory=dict)
     nullable: frozenset[str] | None = None
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of the column."""
+        return column_type(self.kinds)
+
+
+def column_type(kinds: pa.DataType) -> pa.DataType:
+    """The type of a column of `JsonSchema.kinds`."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kinds):
+        return pa.struct([each.with_type(column_type(each.type)) for each in kinds])
+    if pa.types.is_map(kinds):
+        return pa.map_(kinds.key_type, column_type(kinds.item_type))
+    if pa.types.is_list(kinds):
+        return pa.list_(kinds.value_field.with_type(column_type(kinds.value_type)))
+    return pa.string() if pa.types.is_large_string(kinds) else kinds
 
 
 def parse_json_schema(text: str) -> JsonSchema:
     """The schema of a text: JSON Schema, what Spark's `DataType.json()` and `simpleString()` return, or DDL.
 
     Raises:
-        ValueSchemaError: names the part of the schema that no column can hold.
+        ValueSchemaError: it is neither, is too large, or has a type of Spark that JSON does not have.
     """
     try:
         document = _document(text)
@@ -97,6 +117,10 @@ class _Columns:
             raise ValueSchemaError(f"The JSON schema has over {MAX_COLUMNS} columns or {MAX_DEPTH} levels.")
 
 
+class _FreeForm(Exception):  # noqa: N818
+    """A schema has values of no single type."""
+
+
 class _JsonSchemaTypes:
     """Arrow types of the schemas in a document of JSON Schema."""
 
@@ -107,20 +131,29 @@ class _JsonSchemaTypes:
 
     def type(self, schema: object, path: str, depth: int = 0) -> pa.DataType:
         """Args:
-        path: of the schema in the document, for errors.
+        path: of the schema in the document.
         depth: arrays, maps and structs around it.
         """
         import pyarrow as pa
 
         self._columns.add(depth)
-        resolved = self._resolved(schema, path, schema.get(_PARENTS, ()) if isinstance(schema, dict) else ())
+        try:
+            return self._type(schema, path, depth)
+        except _FreeForm:
+            self.nullable.add(path)
+            return pa.large_string()
+
+    def _type(self, schema: object, path: str, depth: int) -> pa.DataType:
+        import pyarrow as pa
+
+        resolved = self._resolved(schema, schema.get(_PARENTS, ()) if isinstance(schema, dict) else ())
         name = self._type_name(resolved, path)
         if name == "object":
             return self._object(resolved, path, depth)
         if name == "array":
             items = resolved.get("items")
             if "prefixItems" in resolved or not isinstance(items, dict):
-                raise _refused(path, "an array needs one schema for all its items")
+                raise _FreeForm
             return pa.list_(pa.field("element", self.type(items, f"{path}/items", depth + 1)))
         if name == "string":
             formats = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
@@ -131,13 +164,13 @@ class _JsonSchemaTypes:
         import pyarrow as pa
 
         properties, others = schema.get("properties"), schema.get("additionalProperties")
-        self.required[path] = frozenset(name for name in _list(schema.get("required")) if isinstance(name, str))
         if isinstance(properties, dict) and properties:
+            self.required[path] = frozenset(name for name in _list(schema.get("required")) if isinstance(name, str))
             types = {name: self.type(each, f"{path}/properties/{name}", depth + 1) for name, each in properties.items()}
             return pa.struct(list(types.items()))
         if isinstance(others, dict) and "patternProperties" not in schema:
             return pa.map_(pa.string(), self.type(others, f"{path}/additionalProperties", depth + 1))
-        raise _refused(path, "an object needs properties, or a schema as additionalProperties")
+        raise _FreeForm
 
     def _type_name(self, schema: Mapping[str, Any], path: str) -> str:
         """The only type of JSON Schema beside null."""
@@ -148,62 +181,59 @@ class _JsonSchemaTypes:
         if types == {"integer", "number"}:
             return "number"
         if len(types) != 1 or not types < {"object", "array", "string", "integer", "number", "boolean"}:
-            raise _refused(path, f"its types are {', '.join(sorted(types)) or 'unknown'}; one beside null is needed")
+            raise _FreeForm
         return types.pop()
 
-    def _resolved(self, schema: object, path: str, parents: tuple[str, ...]) -> Mapping[str, Any]:
+    def _resolved(self, schema: object, parents: tuple[str, ...]) -> Mapping[str, Any]:
         """The schema without references, unions with null, and allOf.
 
         Args:
             parents: the references on the way to this schema, to find recursion. Schemas in it get them as `_PARENTS`.
         """
-        if not isinstance(schema, dict):
-            raise _refused(path, "it allows any value, or none")
-        if len(parents) > MAX_DEPTH:
-            raise _refused(path, f"over {MAX_DEPTH} references lead to it")
+        if not isinstance(schema, dict) or len(parents) > MAX_DEPTH:
+            raise _FreeForm
         own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *_ANY_OF, _PARENTS)}
         parts = [*_list(schema.get("allOf"))]
-        parts += [self._beside_null(schema[key], f"{path}/{key}", parents) for key in _ANY_OF if key in schema]
+        parts += [self._beside_null(schema[key], parents) for key in _ANY_OF if key in schema]
         self._columns.add(0, len(parts))  # references can double them each time
         merged: dict[str, Any] = {}
         for part in parts:
-            merged = _merged(merged, self._resolved(part, path, parents))
+            merged = _merged(merged, self._resolved(part, parents))
         if "$ref" in schema:
             reference = schema["$ref"]
-            if reference in parents:
-                raise _refused(path, f"{reference} is recursive; Spark has no type for it")
-            referred = self._referred(reference, path)
-            merged = _merged(merged, self._resolved(referred, path, (*parents, reference)))
+            if reference in parents:  # it is recursive; Spark has no type for it
+                raise _FreeForm
+            merged = _merged(merged, self._resolved(self._referred(reference), (*parents, reference)))
         if any(_is_null(each) for key in _ANY_OF for each in _list(schema.get(key))):
             own[_NULLABLE] = True
         return _merged(merged, _with_parents(own, parents))
 
-    def _beside_null(self, choices: object, path: str, parents: tuple[str, ...]) -> object:
+    def _beside_null(self, choices: object, parents: tuple[str, ...]) -> object:
         """The only choice beside null. Of several the types, if they are scalars; nothing, if none says a type."""
         others = [each for each in _list(choices) if not _is_null(each)]
         if len(others) == 1:
             return others[0]
         self._columns.add(0, len(others))  # references can double the choices each time
-        resolved = [self._resolved(each, path, parents) for each in others]
+        resolved = [self._resolved(each, parents) for each in others]
         types = [_types(each) for each in resolved]
         names, formats = set[str]().union(*types), {str(each.get("format", "")) for each in resolved}
         if not types or names & {"object", "array"} or (names and not all(types)):
-            raise _refused(path, "a union of several types has no column")
+            raise _FreeForm
         union: dict[str, object] = {"type": sorted(names)} if names else {}
         if len(formats) == 1 and "" not in formats:
             union["format"] = formats.pop()
         return union
 
-    def _referred(self, reference: object, path: str) -> object:
+    def _referred(self, reference: object) -> object:
         target = self._document
         if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference):
-            raise _refused(path, "only references within the document, such as #/definitions/name, can be followed")
+            raise _FreeForm
         try:
             for step in unquote(reference).split("/")[1:]:
                 step = step.replace("~1", "/").replace("~0", "~")
                 target = target[int(step)] if isinstance(target, list) else target[step]  # type: ignore[index]
         except (KeyError, IndexError, ValueError, TypeError):
-            raise _refused(path, f"{reference} does not exist") from None
+            raise _FreeForm from None
         return target
 
 
@@ -257,10 +287,6 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     return both if len(properties) < 2 else {**both, "properties": {**properties[0], **properties[1]}}
 
 
-def _refused(path: str, reason: str) -> ValueSchemaError:
-    return ValueSchemaError(f"The JSON schema has no column type at {path}: {reason}.")
-
-
 class _SparkTypes:
     """Arrow types of Spark's types as JSON (`DataType.jsonValue`)."""
 
@@ -269,7 +295,7 @@ class _SparkTypes:
 
         self._columns = _Columns()
         self._atomic = {
-            "string": pa.string(),
+            "string": pa.large_string(),
             "boolean": pa.bool_(),
             "byte": pa.int8(),
             "short": pa.int16(),

@@ -209,6 +209,7 @@ def _json(schema: SchemaText) -> JsonSchema:
     return parse_json_schema(schema.text)
 
 
+@lru_cache(COMPILED_SCHEMAS)
 def _json_type(schema: SchemaText) -> pa.DataType:
     return _json(schema).type
 

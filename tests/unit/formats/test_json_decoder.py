@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_kafka_meta.formats import json_decoder as json_decoder_module
 from pyspark_kafka_meta.formats.json_decoder import CHUNK_ROWS, JsonDecoder, json_decoder
-from pyspark_kafka_meta.formats.json_schema import JsonSchema
+from pyspark_kafka_meta.formats.json_schema import JsonSchema, column_type, parse_json_schema
 
 ORDER = pa.struct(
     [
@@ -44,7 +44,7 @@ class NotComparedError(Exception):
 def decode(type_: pa.DataType, texts: list[bytes | None]) -> tuple[list[Any], dict[int, str]]:
     values, faults = json_decoder(JsonSchema(type_)).decode(pa.array(texts, pa.binary()))
     values.validate(full=True)
-    assert values.type == type_
+    assert values.type == column_type(type_)
     return values.to_pylist(), {fault.row: fault.cause for fault in faults}
 
 
@@ -450,6 +450,56 @@ def test_top_level_values_need_not_be_objects() -> None:
         [[1, None], None, None],
         {1: "the value at $ is not of type array"},
     )
+
+
+FREE_FORM = pa.struct([("a", pa.large_string()), ("x", pa.float64())])
+
+
+@pytest.mark.parametrize("neighbour", ["1", "NaN"], ids=["msgspec", "json"])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("null", None),
+        ("true", "true"),
+        ("1.50", "1.50"),
+        ("12345678901234567890123", "12345678901234567890123"),
+        ('"b"', "b"),
+        ('""', ""),
+        ('"null"', "null"),
+        (r'"\u00e9\n\""', 'é\n"'),
+        ('{ "b" : [1, -2.50 ,null], "c":{"é": true} }', '{"b":[1,-2.50,null],"c":{"é":true}}'),
+        ('[\n"a b",\n{}]', '["a b",{}]'),
+    ],
+)
+def test_value_of_free_form_is_its_text(text: str, value: str | None, neighbour: str) -> None:
+    """As for `from_json`, which rewrites numbers."""
+    record = f'{{"a":{text},"x":{neighbour}}}'.encode()
+    values, faults = decode(FREE_FORM, [record, b'{"x":1}', None, b'{"a":[1}', b'{"a":"\xff"}', b'{"a":"\\ud800"}'])
+    assert [row and row["a"] for row in values] == [value, None, None, None, None, None]
+    assert list(faults) == [3, 4, 5]
+
+
+def test_strings_of_sparks_types_are_texts_of_any_value() -> None:
+    schema = parse_json_schema("a STRING, l ARRAY<STRING>, m MAP<STRING, STRING>, s STRUCT<b: STRING>")
+    text = b'{"a":{"b":1},"l":[1,"x",null,[2]],"m":{"k":1.5,"n":null,"t":"x"},"s":{"b":true}}'
+    values, faults = json_decoder(schema).decode(pa.array([text, b'{"s":null}'], pa.binary()))
+    assert (values.type, faults) == (schema.type, [])
+    assert values.to_pylist() == [
+        {
+            "a": '{"b":1}',
+            "l": ["1", "x", None, "[2]"],
+            "m": [("k", "1.5"), ("n", None), ("t", "x")],
+            "s": {"b": "true"},
+        },
+        {"a": None, "l": None, "m": None, "s": None},
+    ]
+
+
+def test_nested_text_of_free_form_is_read_or_a_fault() -> None:
+    deep = b"[" * 900 + b"]" * 900
+    values, faults = decode(FREE_FORM, [b'{"x":%s,"a":%s}' % (number, deep) for number in (b"1", b"NaN")])
+    assert [row is None or row["a"] == deep.decode() for row in values] == [True, True]
+    assert all("nested" in cause for cause in faults.values())
 
 
 def test_rows_of_all_chunks_keep_their_place() -> None:

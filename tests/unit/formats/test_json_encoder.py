@@ -121,6 +121,24 @@ def test_values_with_a_derived_schema_come_back(rows: list[Any]) -> None:
         ({"type": "array", "items": INTEGER}, pa.list_(pa.int32()), [], "[]"),
         ({"type": "object", "additionalProperties": INTEGER}, pa.map_(pa.string(), pa.int32()), [("a", 1)], '{"a":1}'),
         (an_object(a=STRING), struct(a=pa.string()), {"a": None}, "{}"),
+        (an_object(a={}), struct(a=pa.string()), {"a": None}, "{}"),
+        (an_object(["a"], a={}), struct(a=pa.string()), {"a": None}, '{"a":null}'),
+        *(
+            (an_object(a={}), struct(a=pa.string()), {"a": text}, f'{{"a":{written}}}')
+            for text, written in (
+                ('{"b": [1.50]}', '{"b":[1.50]}'),
+                ("[]", "[]"),
+                ("{b}", '"{b}"'),
+                ("1", '"1"'),
+                ('a"', r'"a\""'),
+            )
+        ),
+        (
+            an_object(a=True),
+            struct(a=struct(b=pa.int64(), c=pa.list_(pa.string()))),
+            {"a": {"b": 1, "c": ["x", None]}},
+            '{"a":{"b":1,"c":["x",null]}}',
+        ),
         (an_object(a=STRING, b=STRING, c=STRING), struct(c=pa.string(), a=pa.string()), {"a": "1"}, '{"a":"1"}'),
     ],
 )
@@ -196,6 +214,7 @@ def test_required_property_that_the_schema_does_not_describe_is_refused() -> Non
         ({"type": "array", "items": STRING}, pa.list_(pa.bool_()), "field element has type bool"),
         (spark_type("decimal(4,2)"), struct(a=pa.decimal128(5, 2)), "field a has type decimal.*5, 2"),
         (spark_type("integer"), struct(a=pa.int64()), "field a has type int64"),
+        ({}, pa.map_(pa.int32(), pa.string()), "cannot be written where"),
     ],
 )
 def test_column_of_another_type_is_refused(schema: Any, given_type: pa.DataType, problem: str) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.formats.json_schema import parse_json_schema
+from pyspark_kafka_meta.formats.json_schema import column_type, parse_json_schema
 
 
 def type_of(schema: Any) -> pa.DataType:
@@ -82,37 +82,59 @@ def test_json_schema_has_type(schema: Any, type_: pa.DataType) -> None:
     assert type_of(schema) == type_
 
 
+ANY = pa.large_string()
+FREE_FORM: list[Any] = [
+    {},
+    True,
+    {"type": 5},
+    {"type": "null"},
+    {"type": ["string", "integer"]},
+    {"enum": [{"a": 1}]},
+    {"allOf": 5},
+    {"allOf": [{"$ref": "other.json"}, {"properties": {"a": {"type": "integer"}}}]},
+    {"type": "object"},
+    {"type": "object", "additionalProperties": True},
+    {"type": "object", "patternProperties": {"^x": {"type": "integer"}}},
+    {"type": "array"},
+    {"type": "array", "items": [{"type": "string"}]},
+    {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "string"}},
+    {"anyOf": [{"type": "number"}, {"type": "string"}]},
+    {"anyOf": [{"type": "string"}, {"type": "array"}]},
+    {"anyOf": [{"type": "string"}, {"minLength": 5}]},
+    {"anyOf": []},
+    {"oneOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "integer"}}}]},
+    {"$ref": "other.json"},
+    {"$ref": "#anchor"},
+    {"$ref": "#/$defs/none"},
+]
+TREE = {"properties": {"v": {"type": "integer"}, "kids": {"items": {"$ref": "#/$defs/tree"}}}}
+
+
 @pytest.mark.parametrize(
-    ("schema", "problem"),
+    ("schema", "kinds"),
     [
-        ({}, "at #: its types are unknown"),
-        ({"type": 5}, "at #: its types are unknown"),
-        ({"enum": [{"a": 1}]}, "at #: its types are unknown"),
-        ({"allOf": 5}, "at #: its types are unknown"),
-        (True, "at #: it allows any value"),
-        ({"properties": {"a": {"type": ["string", "integer"]}}}, "at #/properties/a: its types are integer, string"),
-        ({"properties": {"a": {"type": "null"}}}, "at #/properties/a"),
-        ({"type": "object"}, "at #: an object needs properties"),
-        ({"type": "object", "additionalProperties": True}, "at #: an object needs properties"),
-        ({"type": "array"}, "at #: an array needs one schema"),
-        ({"type": "array", "items": [{"type": "string"}]}, "at #: an array needs one schema"),
-        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "at #: its types are integer, string"),
-        ({"anyOf": [{"type": "string"}, {"type": "array"}]}, "at #/anyOf: a union of several types"),
-        ({"anyOf": [{"type": "string"}, {"minLength": 5}]}, "at #/anyOf: a union of several types"),
-        ({"anyOf": []}, "at #/anyOf: a union of several types"),
-        ({"$ref": "other.json"}, "only references within the document"),
-        ({"$ref": "#/$defs/none"}, "#/\\$defs/none does not exist"),
-        ({"properties": {"me": {"$ref": "#"}}}, "# is recursive"),
+        *((each, ANY) for each in FREE_FORM),
+        ({"type": "array", "items": {}}, list_of(ANY)),
+        ({"type": "object", "additionalProperties": {}}, pa.map_(pa.string(), ANY)),
+        ({"properties": {"me": {"$ref": "#"}}}, pa.struct([("me", pa.struct([("me", ANY)]))])),
+        ({"$ref": "#/$defs/tree", "$defs": {"tree": TREE}}, pa.struct([("v", pa.int64()), ("kids", list_of(ANY))])),
         (
-            {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"properties": {"b": {"items": {"$ref": "#/$defs/a"}}}}}},
-            "#/\\$defs/a is recursive",
+            {"allOf": [{"$ref": "#/$defs/tree"}], "$defs": {"tree": TREE}},
+            pa.struct([("v", pa.int64()), ("kids", list_of(ANY))]),
         ),
-        ({"type": "struct", "fields": [{"name": "a", "type": "interval"}]}, "the type of value.a"),
     ],
 )
-def test_what_has_no_column_is_refused_by_its_path(schema: Any, problem: str) -> None:
-    with pytest.raises(ValueSchemaError, match=problem):
-        type_of(schema)
+def test_what_has_no_single_type_is_of_free_form(schema: Any, kinds: pa.DataType) -> None:
+    inner = parse_json_schema(json.dumps({"properties": {"a": schema, "b": {"type": "string"}}}))
+    assert parse_json_schema(json.dumps(schema)).kinds == kinds
+    if "$ref" not in json.dumps(schema):
+        assert inner.kinds == pa.struct([("a", kinds), ("b", pa.string())])
+        assert inner.type == pa.struct([("a", column_type(kinds)), ("b", pa.string())])
+
+
+def test_type_that_json_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueSchemaError, match="the type of value"):
+        type_of({"type": "struct", "fields": [{"name": "a", "type": "interval"}]})
 
 
 def test_text_that_is_not_json_is_refused() -> None:
