@@ -31,6 +31,7 @@ from pyspark_kafka_meta.formats.values import Decoded, Fault
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 16_384
 PIECES = 4
+REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -58,23 +59,22 @@ class JsonDecoder:
         kinds: of a `JsonSchema`.
         """
         self.type, self._kinds = column_type(kinds), kinds
-        try:
-            self._read: Converter = msgspec.json.Decoder(_kind(kinds), float_hook=_number).decode
-        except ValueError:  # a name twice, or with a quote, backslash or control character
-            self._read = _refused
+        self._read, self._read_texts = _reader(kinds, str | None), _reader(kinds, msgspec.Raw)
         self._convert = _converter(kinds, "$")
 
     def decode(self, values: pa.Array) -> Decoded:
         faults: list[Fault] = []
-        arrays = [self._decode(part, first, faults) for first, part in slices(values, CHUNK_ROWS, CHUNK_BYTES)]
+        parts = slices(values, CHUNK_ROWS, CHUNK_BYTES)
+        arrays = [self._decode(part, first, faults, self._read) for first, part in parts]
         return Decoded(joined(arrays, self.type), faults)
 
-    def _decode(self, values: pa.Array, row: int, faults: list[Fault]) -> pa.Array:
+    def _decode(self, values: pa.Array, row: int, faults: list[Fault], read: Converter) -> pa.Array:
         """Args:
         row: the index of the first value.
         faults: those of these values are added.
+        read: takes strings alone for texts, or, at half the speed, any values.
         """
-        texts, records, refused, read = values.to_pylist(), [], _not_utf8(values), self._read
+        texts, records, refused = values.to_pylist(), [], _not_utf8(values)
         for index in refused:
             texts[index] = None
         if pc.any(pc.starts_with(values, BYTE_ORDER_MARK)).as_py():
@@ -82,7 +82,9 @@ class JsonDecoder:
         for index, text in enumerate(texts):
             try:
                 records.append(None if text is None else read(text))
-            except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
+            except REFUSALS:
+                if read is self._read and self._has_texts(text):
+                    return self._decode(values, row, faults, self._read_texts)
                 records.append(None)
                 refused.append(index)
         array, not_held = _column(self._kinds, records)
@@ -99,6 +101,14 @@ class JsonDecoder:
         order[again] = len(texts) + np.arange(len(again))
         return pa.concat_arrays([array, pa.array(found, self.type)]).take(number_array(order))
 
+    def _has_texts(self, text: bytes) -> bool:
+        """Whether a record is read if texts are of any values."""
+        try:
+            self._read_texts(text)
+        except REFUSALS:
+            return False
+        return True
+
     def _read_again(self, text: bytes) -> Any:
         """Raises ValueError with the cause."""
         try:
@@ -111,6 +121,15 @@ class JsonDecoder:
             return None if document is None else self._convert(document)
         except RecursionError:
             raise ValueError("the text is nested too deeply") from None
+
+
+def _reader(kinds: pa.DataType, text: Any) -> Converter:
+    """Raises one of `REFUSALS`."""
+    try:
+        reader: Converter = msgspec.json.Decoder(_kind(kinds, text), float_hook=_number).decode
+    except ValueError:  # a name twice, or with a quote, backslash or control character
+        return _refused
+    return reader
 
 
 def _refused(_: bytes) -> Any:
@@ -126,26 +145,29 @@ def _not_utf8(values: pa.Array) -> list[int]:
     return []
 
 
-def _kind(type_: pa.DataType) -> Any:
+def _kind(type_: pa.DataType, text: Any) -> Any:
     """What msgspec reads for `_column`. A float would round numbers of integer and decimal columns: for these it reads
     any value, with Decimal for numbers such as 1.0.
+
+    Args:
+        text: what it reads for large strings.
     """
     kind: Any = Any
     if pa.types.is_struct(type_):
         fields = _attributes(type_)
-        attributes = [(name, _kind(field.type), None) for name, field in fields.items()]
+        attributes = [(name, _kind(field.type, text), None) for name, field in fields.items()]
         names = {name: field.name for name, field in fields.items()}
         kind = msgspec.defstruct("Struct", attributes, rename=names, gc=False, eq=False)
     elif pa.types.is_map(type_):
-        kind = dict[str, _kind(type_.item_type)]  # type: ignore[misc]
+        kind = dict[str, _kind(type_.item_type, text)]  # type: ignore[misc]
     elif pa.types.is_list(type_):
-        kind = list[_kind(type_.value_type)]  # type: ignore[misc]
+        kind = list[_kind(type_.value_type, text)]  # type: ignore[misc]
     elif pa.types.is_boolean(type_):
         kind = bool
     elif pa.types.is_floating(type_):
         kind = float
     elif pa.types.is_large_string(type_):
-        return msgspec.Raw  # also null; msgspec has no union with it
+        return text
     elif not _is_number(type_):
         kind = str
     return kind | None
@@ -158,8 +180,7 @@ def _attributes(type_: pa.StructType) -> dict[str, pa.Field]:
 
 def _number(text: str) -> int | Decimal:
     """Of a number that is not written as an integer. A float would round it."""
-    whole, _, fraction = text.partition(".")
-    return int(whole) if fraction == "0" else Decimal(text)
+    return int(text[:-2]) if text.endswith(".0") else Decimal(text)
 
 
 def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
@@ -200,7 +221,9 @@ def _struct(type_: pa.DataType, values: Sequence[Any]) -> Column:
 
 def _integers(type_: pa.DataType, values: Sequence[Any]) -> Column:
     kinds = {int, type(None)}
-    others = [index for index, value in enumerate(values) if type(value) not in kinds]
+    others: list[int] = []
+    if not kinds.issuperset(map(type, values)):
+        others = [index for index, value in enumerate(values) if type(value) not in kinds]
     try:
         return _one_by_one(type_, values, others) if others else (pa.array(values, type_), ())
     except (pa.ArrowInvalid, OverflowError):  # one is too large
@@ -209,12 +232,13 @@ def _integers(type_: pa.DataType, values: Sequence[Any]) -> Column:
 
 def _items(type_: pa.DataType, values: Sequence[Any]) -> Column:
     """Of lists and maps."""
-    filled = [value or () for value in values]
+    none: Any = [] if pa.types.is_list(type_) else {}
+    filled = [value or none for value in values]
     lengths = np.fromiter(map(len, filled), np.int32, len(filled))
     if pa.types.is_list(type_):
         child, not_held = _column(type_.value_type, list(chain(*filled)))
     else:
-        items, not_held = _column(type_.item_type, [item for value in filled if value for item in value.values()])
+        items, not_held = _column(type_.item_type, list(chain.from_iterable(map(dict.values, filled))))
         keys = pa.array(chain(*filled), pa.string())
         child = pa.StructArray.from_arrays([keys, items], fields=[type_.key_field, column_type(type_).item_field])
     offsets = pa.py_buffer(np.append(np.int32(0), lengths.cumsum(dtype=np.int32)))
@@ -223,8 +247,10 @@ def _items(type_: pa.DataType, values: Sequence[Any]) -> Column:
     return array, np.repeat(np.arange(len(values)), lengths)[list(not_held)].tolist()
 
 
-def _texts(values: Sequence[msgspec.Raw | None]) -> pa.StringArray:
+def _texts(values: Sequence[Any]) -> pa.StringArray:
     """Strings, and the JSON texts of other values."""
+    if {str, type(None)}.issuperset(map(type, values)):
+        return pa.array(values, pa.string())
     texts = pa.array([None if value is None else bytes(value) for value in values], pa.binary())
     is_other = pc.or_(pc.invert(pc.starts_with(texts, '"')), pc.match_substring(texts, "\\"))
     strings, others = pc.binary_slice(texts, 1, -1).cast(pa.string()), texts.filter(is_other).to_pylist()

@@ -166,9 +166,9 @@ class TypedValuesOptions:
     value_schema: str | None = _schema(
         "value",
         "Schema that values are read as or written with: its text, or the path of a file on the driver. Of Protobuf a "
-        "file of `protoc --descriptor_set_out`. Of JSON also a type of Spark, as DDL (`id BIGINT, price DOUBLE`) or what "
-        "`schema.simpleString()` or `schema.json()` returns, but in a write only with valueFraming none. Default: from "
-        "the registry.",
+        "file of `protoc --descriptor_set_out`. Of JSON also a type of Spark, as DDL (`id BIGINT, price DOUBLE`) or "
+        "what `schema.simpleString()` or `schema.json()` returns, but in a write only with valueFraming none. Default: "
+        "from the registry.",
     )
     key_schema: str | None = _schema("key", "As valueSchema, for keys.")
     value_version: int | str = _version(
