@@ -76,14 +76,14 @@ class Encoded(NamedTuple):
     Attributes:
         format: as in `valueFormat`.
         schema: as it is registered.
-        values: without frames.
+        values: without frames, or null.
         decode, encode: Spark's own functions, from and to a column without frames.
         message_indexes: the end of the frame of Protobuf.
     """
 
     format: str
     schema: str
-    values: list[bytes]
+    values: list[bytes | None]
     decode: Callable[[Column], Column]
     encode: Callable[[Column], Column]
     message_indexes: bytes = b""
@@ -177,10 +177,19 @@ def as_json(rows: Sequence[Row]) -> Encoded:
     )
 
 
+def with_nulls(encoded: Encoded) -> Encoded:
+    """With 2 % nulls, as of tombstones, in all partitions."""
+    values = [None if number % 49 == 0 else value for number, value in enumerate(encoded.values)]
+    return encoded._replace(values=values)
+
+
 ENCODED: dict[str, Callable[[int], Encoded]] = {
     "avro": lambda count: as_avro(ORDER, orders(count)),
     "nested": lambda count: as_avro(NESTED_ORDER, nested_orders(count)),
     "protobuf": lambda count: as_protobuf(orders(count)),
     "json": lambda count: as_json(orders(count)),
+    "avro_nulls": lambda count: with_nulls(as_avro(ORDER, orders(count))),
+    "protobuf_nulls": lambda count: with_nulls(as_protobuf(orders(count))),
+    "json_nulls": lambda count: with_nulls(as_json(orders(count))),
 }
 """By case: as many different values."""

@@ -83,7 +83,7 @@ def fill(
 
 
 def fill_with(
-    stock: Sequence[bytes],
+    stock: Sequence[bytes | None],
     bootstrap_servers: str,
     topic: str,
     partitions: int,

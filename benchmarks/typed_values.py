@@ -3,9 +3,9 @@
     python -m benchmarks.typed_values [--rounds 5] [--records 3000000] [--json FILE] [CASE ...]
 
 A topic of 6 partitions has 100,000 different values over and over, in Confluent's frames: 8 plain fields as Avro,
-Protobuf or JSON; in the case nested, Avro records in an array and an array of strings. This source takes the schema
-from a registry; after Spark's source, `from_avro`, `from_protobuf` or `from_json` decodes what `substring` leaves of a
-value. Before the turns, all of these must have read the same values.
+Protobuf or JSON; in the case nested, Avro records in an array and an array of strings; in the cases with nulls, each
+49th value is null. This source takes the schema from a registry; after Spark's source, `from_avro`, `from_protobuf` or
+`from_json` decodes what `substring` leaves of a value. Before the turns, all of these must have read the same values.
 
 In the cases of writing, the typed rows of such a topic, cached in the memory of Spark, are written in the same frames,
 by this sink, and by Spark's after `to_avro`, `to_protobuf` or `to_json`, as in `benchmarks.write_throughput`.
@@ -88,21 +88,22 @@ def typed_topic(bootstrap_servers: str, registry: MockRegistry, encoded: Encoded
     topic = new_topic(bootstrap_servers, "typed", PARTITIONS)
     schema_id = registry.register(f"{topic}-value", encoded.schema, encoded.format.upper())
     before = frame(schema_id, Framing.CONFLUENT.id_bytes) + encoded.message_indexes
-    fill_with([before + value for value in encoded.values], bootstrap_servers, topic, PARTITIONS, records)
+    values = [None if value is None else before + value for value in encoded.values]
+    fill_with(values, bootstrap_servers, topic, PARTITIONS, records)
     options = {"valueFormat": encoded.format, "schema.registry.url": registry.url}
     yield TypedTopic(topic, encoded, before, options)
     delete(bootstrap_servers, topic)
 
 
 def check(spark: SparkSession, bootstrap_servers: str, topic: str, records: int, readers: Sequence[Reader]) -> None:
-    """Raises RuntimeError if the readers do not have as many values, the same ones."""
+    """Raises RuntimeError if the readers do not have as many rows, with the same values."""
     digest = F.sum(F.xxhash64("value").cast("decimal(38)"))
     expected = None
     for reader in readers:
-        found = reader.read(spark, bootstrap_servers, topic).agg(F.count("value"), digest).first()
+        found = reader.read(spark, bootstrap_servers, topic).agg(F.count("*"), digest).first()
         expected = expected or found
         if found is None or found[0] != records or found != expected:
-            raise RuntimeError(f"{reader.name} read {found} instead of {records} values {expected}")
+            raise RuntimeError(f"{reader.name} read {found} instead of {records} rows {expected}")
 
 
 def read_turns(
@@ -131,7 +132,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES), help=f"of {', '.join(CASES)}")
     arguments = parser.parse_args()
     rounds, records = arguments.rounds, arguments.records
-    formats = {WRITTEN.get(case, case) for case in arguments.cases}
+    formats = {WRITTEN.get(case, case).removesuffix("_nulls") for case in arguments.cases}
     jars = jvm_format_jars("avro", *({"protobuf"} & formats))
     rows = []
     with (
@@ -144,7 +145,7 @@ def main() -> None:
             take = partial(write_turns, registry) if case in WRITTEN else read_turns
             with typed_topic(bootstrap_servers, registry, encoded, records) as topic:
                 played = take(spark, bootstrap_servers, topic, rounds, records)
-            value_bytes = round(statistics.fmean(map(len, encoded.values)))
+            value_bytes = round(statistics.fmean(len(value or b"") for value in encoded.values))
             rows += result_rows({"case": case, "value_bytes": value_bytes}, "reader_or_writer", records, played)
     report(f"Thousands of records a second, {rounds} turns each", rows, arguments.json)
 

@@ -27,8 +27,13 @@ def test_framed_values_are_the_orders(case: str, rows: Callable[[int], list[Row]
     column = ColumnDecoding(FORMATS[encoded.format], Framing.CONFLUENT, SchemaText(text), lambda _: SchemaText(text))
 
     before = frame(7, 4) + encoded.message_indexes
-    found, malformed = column.decode(pa.array([before + value for value in encoded.values]))
+    values = [value for value in encoded.values if value is not None]
+    found, malformed = column.decode(pa.array([before + value for value in values]))
 
     assert malformed == []
     assert found.to_pylist() == rows(100)
-    assert len(set(encoded.values)) == 100
+    assert len(set(values)) == 100
+
+
+def test_two_percent_of_the_values_are_null() -> None:
+    assert [row for row, value in enumerate(ENCODED["json_nulls"](100).values) if value is None] == [0, 49, 98]
