@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.avro_column_encoders import (
     LARGEST_DECIMAL_DIGITS,
     ArrayEncoder,
@@ -233,14 +234,17 @@ def _text(schema: AvroSchema) -> str:
 
 
 def derived_schema(given: pa.DataType, name: str = TOP_LEVEL_NAME) -> str:
-    """The schema that Spark's `to_avro` writes columns of this type with, if they have no null.
+    """The schema of columns of this type, which have no null. It is that of Spark's `to_avro`, but a field that may be
+    null has the default null: a later schema can have further such fields, and readers with it read older records.
 
     Args:
         name: full name of the record.
 
     Raises:
-        ValueSchemaError: Avro has no such type, or no such name of a field.
+        ValueSchemaError: Avro has no such type, or no such name of a field or record.
     """
+    if not all(map(_NAME.fullmatch, name.split("."))):
+        raise ValueSchemaError(f"Avro does not allow the name {name}: use letters, digits and _ only")
     namespace, _, name = name.rpartition(".")
     return json.dumps(_derived(given, "", name, namespace))
 
@@ -270,11 +274,12 @@ def _derived(given: pa.DataType, path: str, name: str, namespace: str) -> Any:
 def _derived_field(field: pa.Field, path: str, namespace: str) -> dict[str, Any]:
     if not _NAME.fullmatch(field.name):
         refuse_column(path, "has a name that Avro does not allow: use letters, digits and _ only, and no digit first")
-    return {"name": field.name, "type": _or_null(_derived(field.type, path, field.name, namespace), field)}
+    default = {"default": None} if field.nullable else {}
+    return {"name": field.name, "type": _or_null(_derived(field.type, path, field.name, namespace), field), **default}
 
 
 def _or_null(schema: Any, field: pa.Field) -> Any:
-    return [schema, "null"] if field.nullable and schema != "null" else schema
+    return ["null", schema] if field.nullable and schema != "null" else schema
 
 
 def _derived_scalar(given: pa.DataType) -> Any:

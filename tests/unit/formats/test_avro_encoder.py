@@ -237,8 +237,10 @@ def test_string_that_is_not_utf8_is_refused() -> None:
         avro_encoder(parse_avro('{"type": "map", "values": "long"}'), keys.type).encode(keys)
 
 
-def test_derived_schema_is_that_of_spark() -> None:
-    """`SchemaConverters.toAvroType` of spark-avro 4.2.0 returned this for the same columns."""
+def test_derived_schema_is_that_of_spark_with_defaults() -> None:
+    """`SchemaConverters.toAvroType` of spark-avro 4.2.0 returned this for the same columns, with null after each type
+    and without defaults.
+    """
     given = struct(
         boolean=pa.bool_(),
         byte=pa.int8(),
@@ -263,11 +265,9 @@ def test_derived_schema_is_that_of_spark() -> None:
     fixed = {"type": "fixed", "logicalType": "decimal", "scale": 2}
     price = {**fixed, "name": "topLevelRecord.price.fixed", "size": 5, "precision": 10}
     prices = {**fixed, "name": "topLevelRecord.prices.fixed", "size": 16, "precision": 38}
-    item = {**record("items", a=["int", "null"]), "namespace": "topLevelRecord.inner"}
-    inner = {
-        **record("inner", items=[{"type": "array", "items": [item, "null"]}, "null"]),
-        "namespace": "topLevelRecord",
-    }
+    item = {**optional_fields("items", a="int"), "namespace": "topLevelRecord.inner"}
+    items = {"type": "array", "items": ["null", item]}
+    inner = {**optional_fields("inner", items=items), "namespace": "topLevelRecord"}
     optional = {
         "boolean": "boolean",
         "byte": "int",
@@ -282,19 +282,45 @@ def test_derived_schema_is_that_of_spark() -> None:
         "local": {"type": "long", "logicalType": logical["local"]},
         "interval": {"type": "long", "spark.sql.catalyst.type": "interval day to second"},
         "price": price,
-        "prices": {"type": "array", "items": [prices, "null"]},
-        "map": {"type": "map", "values": ["int", "null"]},
+        "prices": {"type": "array", "items": ["null", prices]},
+        "map": {"type": "map", "values": ["null", "int"]},
         "inner": inner,
     }
-    fields = {name: [kind, "null"] for name, kind in optional.items()}
-    names = [field.name for field in given]
-    expected = record(
-        "topLevelRecord", **{name: {"always": "string", "nothing": "null", **fields}[name] for name in names}
-    )
+    expected = optional_fields("topLevelRecord", **optional, nothing="null")
+    always = {"name": "always", "type": "string"}
+    fields = {field["name"]: field for field in [always, *expected["fields"]]}
     derived = derived_schema(given)
-    assert json.loads(derived) == {**expected, "namespace": ""}
+    assert json.loads(derived) == {
+        **expected,
+        "namespace": "",
+        "fields": [fields[field.name] for field in given],
+    }
     avro_encoder(parse_avro(derived), given)
     assert derived_schema(pa.string()) == '"string"'
+
+
+def optional_fields(name: str, **types: Any) -> dict[str, Any]:
+    fields = {field: kind if kind == "null" else ["null", kind] for field, kind in types.items()}
+    schema = record(name, **fields)
+    return {**schema, "fields": [{**field, "default": None} for field in schema["fields"]]}
+
+
+def test_later_derived_schema_reads_records_of_an_earlier_one() -> None:
+    earlier = struct(id=pa.int64(), inner=struct(a=pa.int32()))
+    later = struct(id=pa.int64(), inner=struct(a=pa.int32(), b=pa.decimal128(5, 2)), note=pa.string())
+    written = parse_avro(derived_schema(earlier, "shop.Order"))
+    values = avro_encoder(written, earlier).encode(pa.array([{"id": 1, "inner": {"a": 2}}, {}], earlier))
+    read = avro_decoder(written, parse_avro(derived_schema(later, "shop.Order"))).decode(values)
+    assert (read.values.to_pylist(), read.faults) == (
+        [{"id": 1, "inner": {"a": 2, "b": None}, "note": None}, {"id": None, "inner": None, "note": None}],
+        [],
+    )
+
+
+@pytest.mark.parametrize("name", ["shop.Order-1", "shop.", "Order$A", "1", "an order"])
+def test_name_that_avro_does_not_allow_is_refused(name: str) -> None:
+    with pytest.raises(ValueSchemaError, match="does not allow the name"):
+        derived_schema(struct(a=pa.int64()), name)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_columns_of_sparks_types_are_encoded(registry: MockRegistry) -> None:
     })  # fmt: skip
     assert (found.key, found.value) == (0, 1)
     assert found.typed["key"].encode(batch["key"], 0).to_pylist() == [b"\0\0\0\0\1\x02"]
-    assert found.typed["value"].encode(batch["value"], 0).to_pylist() == [b"\0\0\0\0\2\0\x02\0\x04"]
+    assert found.typed["value"].encode(batch["value"], 0).to_pylist() == [b"\0\0\0\0\2\x02\x02\x02\x04"]
 
 
 def test_type_without_an_arrow_type_is_refused(registry: MockRegistry) -> None:
