@@ -6,7 +6,7 @@ The subject name strategies are those of Confluent's serializers (`AbstractKafka
 
 from __future__ import annotations
 
-import re
+import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -75,10 +75,12 @@ def _parse_version(text: str) -> int | str:
 
 
 def _parse_record_names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not all(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name) for name in names):
-        raise ValueError
-    return non_empty(names)
+    """Any names: those of JSON are titles, and registries have subjects with any character."""
+    try:
+        names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    except csv.Error:
+        raise ValueError from None
+    return non_empty(tuple(dict.fromkeys(filter(None, names))))
 
 
 def _format(side: str, doc: str) -> Any:
@@ -108,7 +110,10 @@ def _strategy(side: str, doc: str) -> Any:
 
 def _record_names(side: str, doc: str) -> Any:
     name = f"{side}RecordName"
-    error = f"Option '{name}' must be the full name of a record, as shop.Order; several separated by commas"
+    error = (
+        f"Option '{name}' must be the full name of a record, as shop.Order; several separated by commas, a name with a "
+        "comma in double quotes"
+    )
     return _rows.option(name, None, _parse_record_names, error, doc)
 
 
@@ -120,7 +125,7 @@ class ColumnFormat:
         column: `key` or `value`.
         schema: the reader's schema as text, or the path of a file with it; None to take it from the registry.
         version: of the subject: a number, or `LATEST_VERSION`.
-        record_names: of the strategies record and topic-record.
+        record_names: of the strategies record and topic-record, or of a derived schema.
     """
 
     column: str
@@ -190,9 +195,9 @@ class TypedValuesOptions:
     key_strategy: SubjectNameStrategy = _strategy("key", "As valueSubjectNameStrategy, for keys.")
     value_record_names: tuple[str, ...] | None = _record_names(
         "value",
-        "Full name of the record (of JSON the title), for the strategies record and topic-record, or of Protobuf's "
-        "message type (default: the first). Avro values of several records, separated by commas, become a struct with "
-        "a member for each.",
+        "Full name of the record (of JSON the title), for the strategies record and topic-record, of the schema that "
+        "auto.register.schemas derives, or of Protobuf's message type (default: the first). Avro values of several "
+        "records, separated by commas, become a struct with a member for each. Quote a name with a comma.",
     )
     key_record_names: tuple[str, ...] | None = _record_names("key", "As valueRecordName, for keys.")
     on_malformed: OnMalformedRecord = _rows.choice(
@@ -278,18 +283,21 @@ def _column_problems(given: GivenOptions, options: TypedValuesOptions, column: s
         )
         if not is_write:
             return
-    yield from _subject_problems(chosen, name, is_given)
+    names_derived = is_write and options.auto_register and chosen.schema is None
+    yield from _subject_problems(chosen, name, is_given, names_derived or names_message)
     if is_write:
         yield from _write_problems(chosen, name, is_given, options.auto_register)
 
 
-def _subject_problems(chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool]) -> Iterator[str]:
+def _subject_problems(
+    chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool], names_schema: bool
+) -> Iterator[str]:
     needs_names = chosen.strategy is not SubjectNameStrategy.TOPIC
     if len(chosen.record_names) > 1 and chosen.format is not ValueFormat.AVRO:
         yield f"'{name['record_names']}' must be one name: only Avro has values of several types"
     if needs_names and not chosen.record_names:
         yield f"'{name['strategy']}' {chosen.strategy} needs '{name['record_names']}'"
-    if is_given["record_names"] and not needs_names and chosen.format is not ValueFormat.PROTOBUF:
+    if is_given["record_names"] and not needs_names and not names_schema:
         yield f"Option '{name['record_names']}' needs '{name['strategy']}' record or topic-record"
 
 

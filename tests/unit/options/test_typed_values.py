@@ -57,6 +57,22 @@ def test_subjects_are_named_as_the_strategy_says(strategy: str, subjects: tuple[
     assert typed.column("value").subjects(("t",)) == subjects
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("shop.Order-1, a$b", ("shop.Order-1", "a$b")),
+        ("Order of a customer", ("Order of a customer",)),
+        (' "Order, new" ,b', ("Order, new", "b")),
+        ('say "hi"', ('say "hi"',)),
+        ('"say ""hi"", you"', ('say "hi", you',)),
+        (":.staging:orders-value", (":.staging:orders-value",)),
+    ],
+)
+def test_record_names_are_any_texts(text: str, names: tuple[str, ...]) -> None:
+    given = {"valueSubjectNameStrategy": "record", "valueRecordName": text}
+    assert SourceOptions.parse({**MINIMAL, **AVRO, **given}).typed.column("value").subjects(("t",)) == names
+
+
 GOOD = [
     ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
     ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
@@ -125,7 +141,13 @@ BAD = [
         {**AVRO, "valueRecordName": "a.B"},
         "Option 'valueRecordName' needs 'valueSubjectNameStrategy' record or topic-rec",
     ),
-    ({**AVRO, "valueRecordName": "a-b"}, "Option 'valueRecordName' must be the full name of a record, as shop.Order;"),
+    *(
+        (
+            {**AVRO, "valueRecordName": text},
+            "Option 'valueRecordName' must be the full name of a record, as shop.Order;",
+        )
+        for text in (", ", "a\nb")
+    ),
     ({**AVRO, "schema.registry.url": "localhost:8081"}, "Option 'schema.registry.url' must be http://host:port or"),
     ({**AVRO, "schema.registry.url": "http://a:99999"}, "Option 'schema.registry.url' must be http://host:port or"),
     ({**AVRO, "schema.registry.url": "mock://a"}, "Option 'schema.registry.url' must be http://host:port or https:"),

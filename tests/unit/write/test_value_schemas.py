@@ -159,10 +159,14 @@ def test_schemas_are_registered_if_the_user_wishes(registry: MockRegistry) -> No
     assert registered(registry, "t-value") == [derived_schema(GIVEN), V2]
 
 
-def test_record_of_a_derived_schema_has_the_name_of_its_subject(registry: MockRegistry) -> None:
-    named = {"valueSubjectNameStrategy": "record", "valueRecordName": "shop.Click"}
-    column(registry, **REGISTERS, **named)
-    (schema,) = map(json.loads, registered(registry, "shop.Click"))
+@pytest.mark.parametrize(
+    ("strategy", "subject"), [("record", "shop.Click"), ("topic-record", "t-shop.Click"), ("topic", "t-value")]
+)
+def test_record_of_a_derived_schema_has_the_name_of_the_options(
+    registry: MockRegistry, strategy: str, subject: str
+) -> None:
+    column(registry, **REGISTERS, valueSubjectNameStrategy=strategy, valueRecordName="shop.Click")
+    (schema,) = map(json.loads, registered(registry, subject))
     assert (schema["name"], schema["namespace"]) == ("Click", "shop")
 
 
