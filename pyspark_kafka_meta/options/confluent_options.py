@@ -42,7 +42,7 @@ CONFLUENTS = {
     "avro.use.logical.type.converters": "logical types are always columns of their Spark types",
     "cache.capacity": _CACHE,
     "cache.latest.ttl.sec": _CACHE,
-    "context.name.strategy": "a context is part of schema.registry.url",
+    "context.name.strategy": "a context is part of valueSubject and keySubject",
     "derive.type": _COLUMNS,
     "http.connect.timeout.ms": _TIMEOUT,
     "http.read.timeout.ms": _TIMEOUT,

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.options.option_table import (
     raise_problems,
 )
 from pyspark_kafka_meta.options.parsers import parse_acks, parse_id
-from pyspark_kafka_meta.options.typed_values import BYTES, SubjectNameStrategy, TypedValuesOptions
+from pyspark_kafka_meta.options.typed_values import BYTES, TypedValuesOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.validators import INT64_MAX, topic_name
 
@@ -280,10 +280,10 @@ def _subject_problems(given: GivenOptions, options: SinkOptions) -> Iterator[str
     if options.topic is not None or options.typed.registry is None:
         return
     for column in options.typed.columns:
-        if column.strategy is not SubjectNameStrategy.RECORD:
+        if not column.subjects(()):
             yield (
                 "Without the option topic the subjects of schemas are unknown: set it, or "
-                f"'{column.column}SubjectNameStrategy' to record"
+                f"'{column.column}Subject', or '{column.column}SubjectNameStrategy' to record"
             )
 
 

@@ -32,7 +32,7 @@ from pyspark_kafka_meta.options.option_table import (
     raise_problems,
 )
 from pyspark_kafka_meta.options.sink import DECISIONS_TOPIC, TransactionOptions
-from pyspark_kafka_meta.options.typed_values import BYTES, SubjectNameStrategy, TypedValuesOptions
+from pyspark_kafka_meta.options.typed_values import BYTES, TypedValuesOptions
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
@@ -278,8 +278,8 @@ def _contradictions(given: GivenOptions, options: SourceOptions) -> Iterator[str
         yield "Only one of the following options can be specified: maxTasks, maxRecordsPerPartition."
     if options.topic_pattern is not None and options.typed.registry is not None:
         for column in options.typed.columns:
-            if column.schema is None and column.strategy is not SubjectNameStrategy.RECORD:
+            if column.schema is None and not column.subjects(()):
                 yield (
-                    f"With subscribePattern the subjects of schemas are unknown: set '{column.column}Schema', or "
-                    f"'{column.column}SubjectNameStrategy' to record"
+                    f"With subscribePattern the subjects of schemas are unknown: set '{column.column}Schema', "
+                    f"'{column.column}Subject', or '{column.column}SubjectNameStrategy' to record"
                 )

@@ -108,6 +108,10 @@ def _strategy(side: str, doc: str) -> Any:
     return _rows.choice(f"{side}SubjectNameStrategy", {each.value: each for each in SubjectNameStrategy}, doc)
 
 
+def _subject(side: str, doc: str) -> Any:
+    return _rows.text(f"{side}Subject", doc)
+
+
 def _record_names(side: str, doc: str) -> Any:
     name = f"{side}RecordName"
     error = (
@@ -125,6 +129,7 @@ class ColumnFormat:
         column: `key` or `value`.
         schema: the reader's schema as text, or the path of a file with it; None to take it from the registry.
         version: of the subject: a number, or `LATEST_VERSION`.
+        subject: instead of those of the strategy.
         record_names: of the strategies record and topic-record, or of a derived schema.
     """
 
@@ -134,6 +139,7 @@ class ColumnFormat:
     version: int | str
     framing: Framing
     strategy: SubjectNameStrategy
+    subject: str | None
     record_names: tuple[str, ...]
 
     @property
@@ -143,6 +149,8 @@ class ColumnFormat:
 
     def subjects(self, topics: tuple[str, ...]) -> tuple[str, ...]:
         """The subjects in which the schemas of these topics are registered."""
+        if self.subject is not None:
+            return (self.subject,)
         match self.strategy:
             case SubjectNameStrategy.TOPIC:
                 return tuple(f"{topic}-{self.column}" for topic in topics)
@@ -152,7 +160,7 @@ class ColumnFormat:
                 return tuple(f"{topic}-{name}" for topic in topics for name in self.record_names)
 
 
-_OPTIONS_OF_SIDE = ("schema", "version", "framing", "strategy", "record_names")
+_OPTIONS_OF_SIDE = ("schema", "version", "framing", "strategy", "subject", "record_names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +201,12 @@ class TypedValuesOptions:
         "value", "Subjects of the schemas: topic (orders-value), record (shop.Order) or topic-record."
     )
     key_strategy: SubjectNameStrategy = _strategy("key", "As valueSubjectNameStrategy, for keys.")
+    value_subject: str | None = _subject(
+        "value",
+        "Subject of the schema, whatever the topic is: in a context as `:.staging:orders-value`, or an artifact id of "
+        "Apicurio.",
+    )
+    key_subject: str | None = _subject("key", "As valueSubject, for keys.")
     value_record_names: tuple[str, ...] | None = _record_names(
         "value",
         "Full name of the record (of JSON the title), for the strategies record and topic-record, of the schema that "
@@ -246,6 +260,7 @@ class TypedValuesOptions:
             getattr(self, f"{column}_version"),
             getattr(self, f"{column}_framing") or default,
             getattr(self, f"{column}_strategy"),
+            getattr(self, f"{column}_subject"),
             getattr(self, f"{column}_record_names") or (),
         )
 
@@ -277,7 +292,11 @@ def _column_problems(given: GivenOptions, options: TypedValuesOptions, column: s
     is_write = given.query in Query.WRITES
     names_message = chosen.format is ValueFormat.PROTOBUF
     if chosen.schema is not None:
-        others = ("version",) if is_write else ("version", "strategy", *(() if names_message else ("record_names",)))
+        others = (
+            ("version",)
+            if is_write
+            else ("version", "strategy", "subject", *(() if names_message else ("record_names",)))
+        )
         yield from (
             f"Set either '{name['schema']}' or '{name[field]}', not both" for field in others if is_given[field]
         )
@@ -293,6 +312,8 @@ def _subject_problems(
     chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool], names_schema: bool
 ) -> Iterator[str]:
     needs_names = chosen.strategy is not SubjectNameStrategy.TOPIC
+    if is_given["subject"] and is_given["strategy"]:
+        yield f"Set either '{name['subject']}' or '{name['strategy']}', not both"
     if len(chosen.record_names) > 1 and chosen.format is not ValueFormat.AVRO:
         yield f"'{name['record_names']}' must be one name: only Avro has values of several types"
     if needs_names and not chosen.record_names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,12 +35,21 @@ class RegisteredSchema:
         kind: AVRO, PROTOBUF or JSON.
         schema: of Protobuf a FileDescriptorSet.
         guid: the same in all registries; None before Confluent's version 8.0, and in others.
+        context: of the id; see `context_of`.
     """
 
     schema_id: int | None
     kind: str
     schema: SchemaText
     guid: str | None = None
+    context: str = ""
+
+
+def context_of(subject: str | None) -> str:
+    """`.staging` of `:.staging:orders-value`: a part of a registry with subjects and ids of its own. Empty for the
+    default context."""
+    qualified = re.match(r":(\.[^:]*):", subject or "")
+    return qualified[1] if qualified else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +121,21 @@ class RegistryClient:
         """The names of all subjects that this user may see."""
         return _list(self._get("/subjects", Asked("for the subjects")), str)
 
-    def schema(self, key: int | str, kind: str | None = None) -> RegisteredSchema:
+    def schema(self, key: int | str, kind: str | None = None, subject: str | None = None) -> RegisteredSchema:
         """The schema of an id or a GUID, with the schemas that it refers to.
 
         Args:
             kind: AVRO, PROTOBUF or JSON; None for any.
+            subject: whose context has the id; None for the default one.
 
         Raises:
             ValueSchemaError: it has another kind, and what it refers to was not asked for; or it cannot be used.
         """
         if isinstance(key, int):
             asked = Asked(f"for schema id {key}", schema_id=key)
-            return replace(self._registered(f"/schemas/ids/{key}", asked, kind)[1], schema_id=key)
+            query = "" if subject is None else f"?subject={_quoted(subject)}"
+            found = self._registered(f"/schemas/ids/{key}{query}", asked, kind, context_of(subject))[1]
+            return replace(found, schema_id=key)
         asked = Asked(f"for schema GUID {key}", schema_guid=key)
         return replace(self._registered(f"/schemas/guids/{key}", asked, kind)[1], guid=key)
 
@@ -135,7 +148,8 @@ class RegistryClient:
         """A version of a subject, a number or "latest"."""
         what = f"for version {version} of subject {shortened(subject)}"
         asked = Asked(what, subject=subject, is_final=isinstance(version, int))
-        body, registered = self._registered(f"/subjects/{_quoted(subject)}/versions/{version}", asked)
+        path = f"/subjects/{_quoted(subject)}/versions/{version}"
+        body, registered = self._registered(path, asked, context=context_of(subject))
         return SubjectVersion(subject, _field(body, "version", int), replace(registered, schema_id=_id(body)))
 
     def register(self, subject: str, kind: str, schema: str) -> RegisteredSchema:
@@ -169,7 +183,7 @@ class RegistryClient:
         return [self._http.harmless(message) for message in _list(body.get("messages") or ["no reason given"], str)]
 
     def _registered(
-        self, path: str, asked: Asked, wanted: str | None = None
+        self, path: str, asked: Asked, wanted: str | None = None, context: str = ""
     ) -> tuple[Mapping[str, Any], RegisteredSchema]:
         """The response, and its schema without an id."""
         body = _object(self._get(path, asked))
@@ -177,18 +191,22 @@ class RegistryClient:
         if wanted is not None:
             require_kind(kind, wanted)
         if kind == PROTOBUF:
-            body = _object(self._get(f"{path}?format=serialized", asked))
+            body = _object(self._get(f"{path}{'&' if '?' in path else '?'}format=serialized", asked))
         references: dict[tuple[str, int], str] = {}
-        self._add_references(body, kind, references)
+        self._add_references(body, kind, references, context)
         schema = SchemaText(_field(body, "schema", str), tuple(references.values()))
         if kind == PROTOBUF:
             schema = SchemaText(_descriptor_set([*schema.references, schema.text]))
-        return body, RegisteredSchema(None, kind, schema, _guid(body))
+        return body, RegisteredSchema(None, kind, schema, _guid(body), context)
 
-    def _add_references(self, body: Mapping[str, Any], kind: str, found: dict[tuple[str, int], str]) -> None:
-        """Add the schemas that a schema refers to, each after those that it refers to itself."""
+    def _add_references(
+        self, body: Mapping[str, Any], kind: str, found: dict[tuple[str, int], str], context: str
+    ) -> None:
+        """Add the schemas that a schema of this context refers to, each after those that it refers to itself."""
         for reference in _list(body.get("references") or [], dict):
             subject, version = _field(reference, "subject", str), _field(reference, "version", int)
+            if context and not context_of(subject):
+                subject = f":{context}:{subject}"
             if (subject, version) in found:
                 continue
             if len(found) >= MAX_REFERENCES:
@@ -199,7 +217,7 @@ class RegistryClient:
             form = "&format=serialized" if kind == PROTOBUF else ""
             path = f"/subjects/{_quoted(subject)}/versions/{version}?deleted=true{form}"
             referred = _object(self._get(path, asked))
-            self._add_references(referred, kind, found)
+            self._add_references(referred, kind, found, context)
             del found[subject, version]
             found[subject, version] = _field(referred, "schema", str)
 

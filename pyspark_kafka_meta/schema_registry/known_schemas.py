@@ -14,7 +14,13 @@ from typing import NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.options import RegistryOptions
-from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, SubjectVersion, require_kind
+from pyspark_kafka_meta.schema_registry.client import (
+    RegisteredSchema,
+    RegistryClient,
+    SubjectVersion,
+    context_of,
+    require_kind,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +40,8 @@ PAUSE_FACTOR = 10
 only after so many times as long as the request took, and so waits at most a tenth of its time."""
 
 
-_Place: TypeAlias = tuple[RegistryOptions, int | str]
-"""A registry, and an id or GUID in it."""
+_Place: TypeAlias = tuple[RegistryOptions, str, int | str]
+"""A registry, one of its contexts, and an id or GUID in it."""
 _Asker: TypeAlias = tuple[RegistryOptions, bool]
 """A registry, and whether it is asked again: a query that goes on without schemas must not make another one fail."""
 
@@ -68,23 +74,31 @@ class KnownSchemas:
         self._changed = threading.Condition()
         self._known: dict[_Place, RegisteredSchema] = {}
         self._refused: dict[tuple[_Place, str], str] = {}  # why, by kind: of another one, or not usable
-        self._unknown: dict[_Asker, dict[int | str, _Unknown]] = {}
+        self._unknown: dict[_Asker, dict[_Place, _Unknown]] = {}
         self._asked: set[_Place] = set()
 
     def add(self, registry: RegistryOptions, schemas: Iterable[RegisteredSchema]) -> None:
         """Add schemas by their ids and GUIDs."""
         with self._changed:
             for schema in schemas:
-                self._known |= {(registry, key): schema for key in (schema.schema_id, schema.guid) if key is not None}
+                keys = [key for key in (schema.schema_id, schema.guid) if key is not None]
+                self._known |= {(registry, schema.context, key): schema for key in keys}
             self._changed.notify_all()
 
     def schema(
-        self, registry: RegistryOptions, key: int | str, kind: str, client: RegistryClient, *, asks_again: bool = False
+        self,
+        registry: RegistryOptions,
+        key: int | str,
+        kind: str,
+        client: RegistryClient,
+        *,
+        asks_again: bool = False,
+        subject: str | None = None,
     ) -> RegisteredSchema:
         """The schema of an id or GUID, which `client` fetches if it is not known, and no other thread asks for it.
 
         Args:
-            kind: of the schema, as of `RegistryClient.schema`.
+            kind, subject: as of `RegistryClient.schema`.
             asks_again: whether the registry is asked although it did not have the id a short time ago. What others
                 did not find does not count then.
 
@@ -92,7 +106,7 @@ class KnownSchemas:
             UnknownSchemaError: the registry does not have the id, or did not a short time ago, or so many others.
             SchemaRegistryError, ValueSchemaError: as `RegistryClient.schema`.
         """
-        place = registry, key
+        place = registry, context_of(subject), key
         with self._changed:
             is_asked = place in self._asked
             self._changed.wait_for(lambda: self._is_free(place), registry.timeout_ms / 1000)
@@ -102,33 +116,36 @@ class KnownSchemas:
             if (place, kind) in self._refused:
                 raise ValueSchemaError(self._refused[place, kind])
             asker = registry, asks_again
-            self._check_unknown(asker, key, asks_again and not is_asked)
+            self._check_unknown(asker, place, asks_again and not is_asked)
             self._asked.add(place)
-        return self._fetched(place, kind, asker, client)
+        return self._fetched(place, kind, asker, client, subject)
 
     def _is_free(self, place: _Place) -> bool:
         return place in self._known or place not in self._asked
 
-    def _check_unknown(self, asker: _Asker, key: int | str, asks_again: bool) -> None:
+    def _check_unknown(self, asker: _Asker, place: _Place, asks_again: bool) -> None:
         """Raises UnknownSchemaError if the registry is not to be asked for the id now."""
         now_s = self._clock()
         unknown = self._unknown[asker] = {
-            key: each for key, each in self._unknown.get(asker, {}).items() if now_s < each.since_s + UNKNOWN_FOR_S
+            each: asked_for
+            for each, asked_for in self._unknown.get(asker, {}).items()
+            if now_s < asked_for.since_s + UNKNOWN_FOR_S
         }
-        before = unknown.get(key)
+        before = unknown.get(place)
         if before is not None and now_s < before.again_at_s and not asks_again:
             raise UnknownSchemaError(before.message, before.code)
         if before is None and len(unknown) >= MAX_UNKNOWN_IDS:
             raise UnknownSchemaError(
-                f"the schema registry was not asked for schema {_named(key)}, because it did not have "
+                f"the schema registry was not asked for schema {_named(place[2])}, because it did not have "
                 f"{MAX_UNKNOWN_IDS} other ids in the last {UNKNOWN_FOR_S:.0f} s"
             )
 
-    def _fetched(self, place: _Place, kind: str, asker: _Asker, client: RegistryClient) -> RegisteredSchema:
+    def _fetched(
+        self, place: _Place, kind: str, asker: _Asker, client: RegistryClient, subject: str | None
+    ) -> RegisteredSchema:
         """Asks without the lock: threads that need other schemas go on."""
-        key = place[1]
         try:
-            found = client.schema(key, kind)
+            found = client.schema(place[2], kind, subject)
             with self._changed:
                 self._known[place] = found
             return found
@@ -138,10 +155,10 @@ class KnownSchemas:
             raise
         except UnknownSchemaError as error:
             with self._changed:
-                now_s, before = self._clock(), self._unknown[asker].get(key)
+                now_s, before = self._clock(), self._unknown[asker].get(place)
                 since_s = now_s if before is None else before.since_s
                 again_at_s = now_s + max(ASK_AGAIN_S, now_s - since_s)
-                self._unknown[asker][key] = _Unknown(str(error), error.code, since_s, again_at_s)
+                self._unknown[asker][place] = _Unknown(str(error), error.code, since_s, again_at_s)
             raise
         finally:
             with self._changed:

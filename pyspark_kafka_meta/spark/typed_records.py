@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.formats.value_formats import Format, SchemaText
+from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, MalformedDetails
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OnMalformedRecord, RegistryOptions
-from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas
+from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, ReaderSchema
 from pyspark_kafka_meta.read.typed_values.typed_columns import ERROR_SUFFIX, ERROR_TYPE, ColumnDecoding, TypedRows
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
 from pyspark_kafka_meta.schema_registry.known_schemas import worker_schemas
@@ -53,7 +53,7 @@ def typed_rows(
             reader.format,
             reader.column.framing,
             reader.schema,
-            partial(_writer, reader.format, registry, client, schemas.typed.on_malformed is OnMalformedRecord.FAIL),
+            partial(_writer, reader, registry, client, schemas.typed.on_malformed is OnMalformedRecord.FAIL),
             reader.column.record_names,
         )
         for reader in schemas.readers
@@ -73,12 +73,13 @@ def typed_rows(
 
 
 def _writer(
-    wanted: Format, registry: RegistryOptions | None, client: RegistryClient | None, fails: bool, key: int | str
+    reader: ReaderSchema, registry: RegistryOptions | None, client: RegistryClient | None, fails: bool, key: int | str
 ) -> SchemaText:
     """The schema of an id or GUID in a frame. A task that would fail asks the registry first, so its repetition does
     not fail because of what the registry did not know a moment ago."""
     assert registry is not None and client is not None, "the options refuse frames without a registry"
-    return worker_schemas.schema(registry, key, wanted.registry_type, client, asks_again=fails).schema
+    kind, subject = reader.format.registry_type, reader.column.subject
+    return worker_schemas.schema(registry, key, kind, client, asks_again=fails, subject=subject).schema
 
 
 def record_lookup(events: EventRecorder, reason: RefreshReason, lookup: RegistryLookup) -> None:

@@ -263,7 +263,7 @@ class WriterSchemas:
             now_s = self._clock()
             self._due_s = now_s + max(interval_s, PAUSE_FACTOR * (now_s - began_s))
         known = (schema for versions in self._by_subject.values() for schema in versions.values())
-        return tuple({schema.schema_id: schema for schema in known}.values())
+        return tuple({(schema.context, schema.schema_id): schema for schema in known}.values())
 
     def _update(self, client: RegistryClient, until: float) -> None:
         """Ask for each subject, or for as many as there is time for: those first that were not asked for longest."""

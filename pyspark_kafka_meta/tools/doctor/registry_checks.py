@@ -19,7 +19,6 @@ from pyspark_kafka_meta.options import (
     RegistryOptions,
     SinkOptions,
     SourceOptions,
-    SubjectNameStrategy,
     TypedValuesOptions,
     option_names,
 )
@@ -102,7 +101,7 @@ def _schema_finding(
     client: RegistryClient | None,
     described: Callable[[ColumnFormat, tuple[str, ...], RegistryClient | None], str],
 ) -> Finding:
-    if column.schema is None and not topics and column.strategy is not SubjectNameStrategy.RECORD:
+    if column.schema is None and not column.subjects(tuple(topics)):
         return warn(column.column, "its subjects are named after topics", "name them with --topic")
     try:
         return ok(column.column, described(column, tuple(topics), client))

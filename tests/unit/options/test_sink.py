@@ -249,7 +249,8 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
     ),
     (
         {"schema.registry.url": "http://a:1", "keyFormat": "avro"},
-        "Without the option topic the subjects of schemas are unknown: set it, or 'keySubjectNameStrategy' to record",
+        "Without the option topic the subjects of schemas are unknown: set it, or 'keySubject', or "
+        "'keySubjectNameStrategy' to record",
     ),
     (
         {"kafka.acks": "1", "kafka.enable.idempotence": "true"},

@@ -73,6 +73,12 @@ def test_record_names_are_any_texts(text: str, names: tuple[str, ...]) -> None:
     assert SourceOptions.parse({**MINIMAL, **AVRO, **given}).typed.column("value").subjects(("t",)) == names
 
 
+def test_a_subject_may_be_given_for_all_topics() -> None:
+    named = {"subscribePattern": "t.*", "valueSubject": ":.staging:orders-value"}
+    typed = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", **AVRO, **named}).typed
+    assert typed.column("value").subjects(("t", "u")) == (":.staging:orders-value",)
+
+
 GOOD = [
     ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
     ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
@@ -135,6 +141,14 @@ BAD = [
     (
         {**AVRO, "valueSchemaVersion": "0"},
         "Option 'valueSchemaVersion' must be latest or a version of the subject from",
+    ),
+    (
+        {**AVRO, "valueSubject": "s", "valueSubjectNameStrategy": "topic"},
+        "Set either 'valueSubject' or 'valueSubjectNameStrategy', not both",
+    ),
+    (
+        {**AVRO, "valueSubject": "s", "valueSchema": '"int"'},
+        "Set either 'valueSchema' or 'valueSubject', not both",
     ),
     ({**AVRO, "valueSubjectNameStrategy": "record"}, "'valueSubjectNameStrategy' record needs 'valueRecordName'"),
     (

@@ -50,6 +50,16 @@ def test_a_schema_comes_with_the_schemas_that_it_refers_to_in_order(registry: Mo
     assert client(registry).version("t-value", "latest").registered == expected
 
 
+def test_references_of_a_schema_are_of_its_context(registry: MockRegistry) -> None:
+    registry.register(":.x:a", '"a"')
+    references = [{"name": name, "subject": name, "version": 1} for name in ("a", ":.y:b")]
+    registry.register(":.y:b", '"b"')
+    registry.register(":.x:t", '"c"', references=references)
+
+    for schema in (client(registry).version(":.x:t", 1).registered, client(registry).schema(3, subject=":.x:t")):
+        assert (schema.context, schema.schema.references) == (".x", ('"a"', '"b"'))
+
+
 def test_references_that_go_round_in_circles_end(registry: MockRegistry) -> None:
     registry.register("a", '"a"', references=[{"name": "b", "subject": "b", "version": 1}])
     registry.register("b", '"b"', references=[{"name": "a", "subject": "a", "version": 1}])

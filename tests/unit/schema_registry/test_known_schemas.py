@@ -54,6 +54,16 @@ def test_another_login_may_lead_to_another_registry_at_the_same_url(registry: Mo
     assert known.schema(options("u", user_info=Secret("staging:1")), 1, "AVRO", client(registry)).schema.text == '"int"'
 
 
+def test_each_context_of_a_registry_has_ids_of_its_own(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    known, asks, given = KnownSchemas(), client(registry), RegisteredSchema(1, "AVRO", SchemaText('"long"'))
+    known.add(REGISTRY, [given, replace(given, context=".b", schema=SchemaText('"string"'))])
+
+    found = [known.schema(REGISTRY, 1, "AVRO", asks, subject=f"{context}t-value") for context in ("", ":.a:", ":.b:")]
+    assert [schema.schema.text for schema in found] == ['"long"', '"int"', '"string"']
+    assert registry.requests == ["GET /schemas/ids/1?subject=%3A.a%3At-value"]
+
+
 def test_given_schemas_are_not_fetched(registry: MockRegistry) -> None:
     known, given = KnownSchemas(), RegisteredSchema(5, "AVRO", SchemaText('"int"'))
     known.add(REGISTRY, [given])
@@ -192,7 +202,7 @@ class SlowClient(RegistryClient):
         self.asked: list[int | str] = []
         self.is_asked, self.answer = threading.Event(), threading.Event()
 
-    def schema(self, key: int | str, kind: str | None = None) -> RegisteredSchema:
+    def schema(self, key: int | str, kind: str | None = None, subject: str | None = None) -> RegisteredSchema:
         self.asked.append(key)
         self.is_asked.set()
         assert self.answer.wait(20)

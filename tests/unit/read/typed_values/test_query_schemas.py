@@ -85,6 +85,15 @@ def test_topics_with_the_same_schema_are_read_together(registry: MockRegistry) -
     assert reader.subjects == ("t-value", "u-value")
 
 
+def test_topics_may_share_a_subject_in_a_context(registry: MockRegistry) -> None:
+    register(registry, ":.staging:s", WIDE)
+    schemas = of_query(registry, "t,u", valueSubject=":.staging:s")
+
+    assert schemas.readers[0].pin.source == "version 1 of :.staging:s (id 1)"
+    (writer,) = WriterSchemas(schemas, lambda _: None).current()
+    assert (writer.schema_id, writer.context) == (1, ".staging")
+
+
 def test_topics_with_different_schemas_are_refused(registry: MockRegistry) -> None:
     register(registry, "t-value", NARROW)
     register(registry, "u-value", WIDE)
