@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_kafka_meta.errors import ValueSchemaError
@@ -205,6 +205,30 @@ def parts(schema: AvroSchema) -> Sequence[AvroSchema]:
             return branches
         case _:
             return ()
+
+
+def without_names(schema: AvroSchema, is_branch: bool = False) -> AvroSchema:
+    """The type without the names that no value depends on: of records, and namespaces, outside unions of several types.
+
+    Args:
+        is_branch: of such a union.
+    """
+    match schema:
+        case Array(items):
+            return Array(without_names(items))
+        case Map(values):
+            return Map(without_names(values))
+        case Record(fields=fields):
+            unnamed = tuple(replace(field, type=without_names(field.type)) for field in fields)
+            if is_branch or any(field.aliases for field in fields):  # which count in the record of this name
+                return replace(schema, fields=unnamed)
+            return Record("", unnamed)
+        case Union(branches):
+            is_branch = sum(not _is_null(branch) for branch in branches) > 1
+            return Union(tuple(without_names(branch, is_branch) for branch in branches))
+        case Fixed(name) | Enumeration(name):
+            return schema if is_branch else replace(schema, name=name.rpartition(".")[2])
+    return schema
 
 
 class _Parser:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -60,6 +60,7 @@ class Format:
             `encoder`.
         message_indexes: of a schema's message type, with which Confluent's frames end. None if they do not.
         registered_text: of a schema, to look it up in a registry.
+        read_as: equal for schemas by which the same values are read as the same columns.
         record_name: the full name of a schema's record or message type, of JSON its title; None if it has none.
     """
 
@@ -76,6 +77,7 @@ class Format:
     message_indexes: Callable[[SchemaText], tuple[int, ...]] | None = None
     record_name: Callable[[SchemaText], str | None] = lambda _: None
     registered_text: Callable[[SchemaText], str] = lambda schema: schema.text
+    read_as: Callable[[SchemaText], Hashable] = lambda schema: schema
 
 
 def _avro(schema: SchemaText) -> AvroSchema:
@@ -97,6 +99,12 @@ def _avro_name(schema: SchemaText) -> str | None:
 
     parsed = _avro(schema)
     return parsed.name if isinstance(parsed, Record) else None
+
+
+def _avro_read_as(schema: SchemaText) -> str:
+    from pyspark_kafka_meta.formats.avro_schema import without_names
+
+    return repr(without_names(_avro(schema)))
 
 
 @lru_cache(COMPILED_SCHEMAS)
@@ -214,6 +222,10 @@ def _json_type(schema: SchemaText) -> pa.DataType:
     return _json(schema).type
 
 
+def _json_kinds(schema: SchemaText) -> pa.DataType:
+    return _json(schema).kinds
+
+
 @lru_cache(COMPILED_SCHEMAS)
 def _json_decoder(_: SchemaText, reader: SchemaText) -> ValueDecoder:
     """JSON names its fields, so the writer's schema does not matter."""
@@ -264,6 +276,7 @@ FORMATS: Mapping[str, Format] = {
         _confluent_avro_decoder,
         _confluent_avro_encoder,
         record_name=_avro_name,
+        read_as=_avro_read_as,
     ),
     "protobuf": Format(
         "Protobuf",
@@ -286,5 +299,6 @@ FORMATS: Mapping[str, Format] = {
         derived=_json_derived,
         record_name=_json_name,
         registered_text=_json_text,
+        read_as=_json_kinds,
     ),
 }

@@ -7,7 +7,9 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +21,7 @@ from pyspark_kafka_meta.schema_registry.registry_http import Asked, RegistryHttp
 
 MAX_REFERENCES = 100
 """More schemas than any schema refers to: their references go round in circles."""
+LOOKUPS_AT_ONCE = 20
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
 DESCRIPTOR_START = "\n"
 """Of a serialized FileDescriptorProto, whose first field is the name; never of Base64."""
@@ -90,7 +93,7 @@ def _ignore(lookup: RegistryLookup) -> None:
 
 
 class RegistryClient:
-    """Sends requests one after the other, each over a connection of its own. Not thread-safe.
+    """Sends requests one after the other, but for several subjects. Not thread-safe.
 
     All methods raise SchemaRegistryError, those for a schema, subject or version UnknownSchemaError if there is none,
     and ValueSchemaError if it cannot be used.
@@ -151,6 +154,11 @@ class RegistryClient:
         path = f"/subjects/{_quoted(subject)}/versions/{version}"
         body, registered = self._registered(path, asked, context=context_of(subject))
         return SubjectVersion(subject, _field(body, "version", int), replace(registered, schema_id=_id(body)))
+
+    def same_version(self, subjects: Sequence[str], version: int | str) -> list[SubjectVersion]:
+        """This version of each subject, as of `version`. They are looked up at the same time."""
+        with self._http.kept_connections(), ThreadPoolExecutor(LOOKUPS_AT_ONCE) as threads:
+            return list(threads.map(partial(self.version, version=version), subjects))
 
     def register(self, subject: str, kind: str, schema: str) -> RegisteredSchema:
         """Register a schema without references as the subject's latest version, if it is none yet.

@@ -10,7 +10,8 @@ import json
 import random
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -72,14 +73,27 @@ class _TryAgain(Exception):  # noqa: N818
 
 
 class RegistryHttp:
-    """Sends requests one after the other, each over a connection of its own."""
+    """Sends requests, each over a connection of its own, but inside `kept_connections`. Thread-safe."""
 
     def __init__(self, options: RegistryOptions) -> None:
         assert options.urls is not None
         self._options = options
         self._urls = options.urls
+        self._kept: dict[tuple[str, str], list[http.client.HTTPConnection]] | None = None
         self._headers = _headers(options)
         self._secrets = [secret.reveal() for secret in (options.user_info, options.bearer_token) if secret is not None]
+
+    @contextmanager
+    def kept_connections(self) -> Iterator[None]:
+        """Inside, requests share connections, each of which is in use by one thread at a time."""
+        kept = self._kept = {}
+        try:
+            yield
+        finally:
+            self._kept = None
+            for connections in kept.values():
+                for connection in connections:
+                    connection.close()
 
     def send(self, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None) -> Any:
         """The content of the response. The request and its retries share the timeout of the options.
@@ -170,19 +184,30 @@ class RegistryHttp:
 
     def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, bytes]:
         parts = urlsplit(url)
-        connection = self._connection(parts, remaining_s(deadline))
+        kept = [] if self._kept is None else self._kept.setdefault((parts.scheme, parts.netloc), [])
+        try:
+            connection = kept.pop()
+        except IndexError:
+            connection = self._connection(parts, remaining_s(deadline))
         is_proxied = self._options.proxy_host is not None and parts.scheme == "http"
         target = url if is_proxied else urlunsplit(parts._replace(scheme="", netloc=""))
         try:
             data = None if body is None else json.dumps(body).encode()
+            if connection.sock is not None:  # it was kept
+                connection.sock.settimeout(remaining_s(deadline))
             connection.request(method, target, data, self._headers)
             response = connection.getresponse()
             content = response.read(MAX_RESPONSE_BYTES + 1)
             if response.length and len(content) <= MAX_RESPONSE_BYTES:
                 raise http.client.IncompleteRead(content, response.length)  # as read() without a limit does
-            return response.status, content
-        finally:
+        except BaseException:
             connection.close()
+            raise
+        if self._kept is None or not response.isclosed():
+            connection.close()
+        else:
+            kept.append(connection)
+        return response.status, content
 
     def _connection(self, parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
         assert parts.hostname is not None

@@ -119,7 +119,7 @@ def column_schema(
     if column.schema is not None:
         return given_schema(column, column.schema), f"option {column.column}Schema"
     assert client is not None, "options without a schema need a registry"
-    versions = [client.version(subject, column.version) for subject in column.subjects(topics)]
+    versions = client.same_version(column.subjects(topics), column.version)
     return schema_of(column, versions), ", ".join(map(_described, versions))
 
 
@@ -166,7 +166,8 @@ def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> Schem
     schemas = []
     for index in range(names):
         of_name = versions[index::names]
-        distinct = {version.registered.schema: version for version in of_name}
+        texts = {version.registered.schema: version for version in of_name}
+        distinct = {wanted.read_as(text): version for text, version in texts.items()} if len(texts) > 1 else {}
         if len(distinct) > 1:
             raise OptionError(
                 f"the topics of the query have different schemas ({', '.join(map(_described, distinct.values()))}): "

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,8 +17,13 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
-from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
-from pyspark_kafka_meta.schema_registry.registry_http import MAX_ID
+from pyspark_kafka_meta.schema_registry.client import (
+    LOOKUPS_AT_ONCE,
+    RegisteredSchema,
+    RegistryClient,
+    RegistryLookup,
+)
+from pyspark_kafka_meta.schema_registry.registry_http import MAX_ID, Asked, RegistryHttp
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 
 PASSWORD = "kept-secret"
@@ -75,6 +81,53 @@ def test_versions_of_a_subject(registry: MockRegistry) -> None:
     assert client(registry).version("t/1-value", "latest").version == 2
     assert client(registry).version("t/1-value", 1).registered.schema.text == '"int"'
     assert client(registry).subjects() == ["t/1-value"]
+
+
+def test_subjects_are_looked_up_at_the_same_time_over_kept_connections(
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 topics after each other took 17 s at 50 ms."""
+    monkeypatch.setattr(BaseHTTPRequestHandler, "protocol_version", "HTTP/1.1")
+    opened: list[object] = []
+    connect = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", lambda *given: (opened.append(given), connect(*given))[1])
+    subjects = [f"t{number}-value" for number in range(100)]
+    for subject in subjects:
+        registry.register(subject, f'"{subject}"')
+    everyone = threading.Barrier(LOOKUPS_AT_ONCE)
+    respond = registry._respond
+    first = iter(range(LOOKUPS_AT_ONCE))
+
+    def together(*given: Any) -> None:
+        if next(first, None) is not None:
+            everyone.wait(20)
+        respond(*given)
+
+    monkeypatch.setattr(registry, "_respond", together)
+    found = client(registry).same_version(subjects, "latest")
+
+    assert [version.subject for version in found] == subjects
+    assert [version.registered.schema.text for version in found] == [f'"{subject}"' for subject in subjects]
+    assert len(opened) == LOOKUPS_AT_ONCE
+
+
+@pytest.mark.usefixtures("quick_pauses")
+def test_a_connection_that_the_registry_closed_meanwhile_is_opened_again(
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BaseHTTPRequestHandler, "protocol_version", "HTTP/1.1")
+    registry.register("t-value", '"int"')
+    http = RegistryHttp(options(registry.url))
+    with http.kept_connections():
+        for _ in range(2):
+            assert http.send("GET", "/subjects/t-value/versions/1", Asked("for a version"), None)["version"] == 1
+            registry.close_connections()
+
+
+def test_one_subject_that_is_missing_is_named(registry: MockRegistry) -> None:
+    registry.register("a", '"int"')
+    with pytest.raises(UnknownSchemaError, match="version latest of subject b"):
+        client(registry).same_version(["a", "b", "a"], "latest")
 
 
 def test_a_schema_is_found_by_its_guid(registry: MockRegistry) -> None:

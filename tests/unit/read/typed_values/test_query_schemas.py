@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -83,6 +84,17 @@ def test_topics_with_the_same_schema_are_read_together(registry: MockRegistry) -
 
     (reader,) = of_query(registry, "t,u").readers
     assert reader.subjects == ("t-value", "u-value")
+
+
+def test_topics_whose_schemas_are_read_in_the_same_way_are_read_together(
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(registry, "t-value", WIDE)
+    register(registry, "u-value", WIDE + " ")
+    digits = replace(DIGITS, read_as=lambda schema: schema.text.strip())
+    monkeypatch.setattr(query_schemas_module, "FORMATS", {"avro": digits})
+
+    assert of_query(registry, "t,u").readers[0].schema == SchemaText(WIDE)
 
 
 def test_topics_may_share_a_subject_in_a_context(registry: MockRegistry) -> None:
