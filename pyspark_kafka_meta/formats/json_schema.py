@@ -194,7 +194,8 @@ class _JsonSchemaTypes:
             raise _FreeForm
         own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", *_ANY_OF, _PARENTS)}
         parts = [*_list(schema.get("allOf"))]
-        parts += [self._beside_null(schema[key], parents) for key in _ANY_OF if key in schema]
+        known = schema.get("properties")
+        parts += [self._beside_null(schema[key], parents, known) for key in _ANY_OF if key in schema]
         self._columns.add(0, len(parts))  # references can double them each time
         merged: dict[str, Any] = {}
         for part in parts:
@@ -208,8 +209,9 @@ class _JsonSchemaTypes:
             own[_NULLABLE] = True
         return _merged(merged, _with_parents(own, parents))
 
-    def _beside_null(self, choices: object, parents: tuple[str, ...]) -> object:
-        """The only choice beside null. Of several the types, if they are scalars; nothing, if none says a type."""
+    def _beside_null(self, choices: object, parents: tuple[str, ...], known: object) -> object:
+        """The only choice beside null. Of several the types, if they are scalars; nothing, if none says a type, or all
+        say which of the known properties an object has."""
         others = [each for each in _list(choices) if not _is_null(each)]
         if len(others) == 1:
             return others[0]
@@ -217,6 +219,8 @@ class _JsonSchemaTypes:
         resolved = [self._resolved(each, parents) for each in others]
         types = [_types(each) for each in resolved]
         names, formats = set[str]().union(*types), {str(each.get("format", "")) for each in resolved}
+        if isinstance(known, dict) and names == {"object"} and all(_has_only(known, each) for each in resolved):
+            return {}
         if not types or names & {"object", "array"} or (names and not all(types)):
             raise _FreeForm
         union: dict[str, object] = {"type": sorted(names)} if names else {}
@@ -255,6 +259,12 @@ def _implied(schema: Mapping[str, Any]) -> list[str]:
     if "properties" in schema or "additionalProperties" in schema:
         return ["object"]
     return ["array"] if "items" in schema else []
+
+
+def _has_only(known: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Whether an object has no other properties than the known ones."""
+    properties = schema.get("properties", {})
+    return isinstance(properties, dict) and properties.keys() <= known.keys()
 
 
 def _list(given: object) -> list[Any]:

@@ -56,6 +56,13 @@ def list_of(type_: pa.DataType) -> pa.DataType:
             {"properties": {"a": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"minProperties": 1}]},
             pa.struct([("a", pa.int64())]),
         ),
+        (
+            {
+                "properties": {"lat": {"type": "number"}, "station": {"type": "string"}},
+                "anyOf": [{"required": ["lat"]}, {"required": ["station"], "properties": {"lat": {"not": {}}}}],
+            },
+            pa.struct([("lat", pa.float64()), ("station", pa.string())]),
+        ),
         ({"type": "array", "items": {"type": "string"}}, list_of(pa.string())),
         ({"type": "object", "additionalProperties": {"type": "number"}}, pa.map_(pa.string(), pa.float64())),
         ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, pa.struct([("a", pa.int64())])),
@@ -103,6 +110,7 @@ FREE_FORM: list[Any] = [
     {"anyOf": [{"type": "string"}, {"minLength": 5}]},
     {"anyOf": []},
     {"oneOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "integer"}}}]},
+    {"properties": {"a": {"type": "integer"}}, "oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
     {"$ref": "other.json"},
     {"$ref": "#anchor"},
     {"$ref": "#/$defs/none"},
