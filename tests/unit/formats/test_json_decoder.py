@@ -319,6 +319,9 @@ EVERYTHING = pa.struct(
         ("inner", pa.struct([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])),
     ]
 )
+WITH_TEXTS = pa.struct(
+    [*EVERYTHING, ("any", pa.large_string()), ("anys", pa.list_(pa.field("element", pa.large_string())))]
+)
 ODD_VALUES = [
     *("1", "-0", "1.0", "1.00", "1e3", "1.5", "128", "9223372036854775808", "9007199254740993.0", "1e400", "1e-400"),
     *("0.1", "123456789012345678901234567890", "3.4028236e38", "1e999999999", "NaN", "01", "1.", "+1", "-", "tru"),
@@ -336,7 +339,7 @@ def odd_record(chance: random.Random) -> bytes | None:
     if chance.random() < 0.1:
         return chance.choice([None, b"", b" ", b"null", b"[]", b"{", b"{}{}", b'"a"', b'{"id":1}x'])
     blanks = chance.choice(["", "", " ", "\n", "\r\n\t"])
-    names = chance.choices([*(field.name for field in EVERYTHING), "unknown", "ID"], k=chance.randint(0, 4))
+    names = chance.choices([*(field.name for field in WITH_TEXTS), "unknown", "ID"], k=chance.randint(0, 4))
     fields = [f'{blanks}"{name}"{blanks}:{blanks}{chance.choice(ODD_VALUES)}' for name in names]
     text = f"{blanks}{{{','.join(fields)}{blanks}}}{blanks}".encode()
     if chance.random() < 0.05:
@@ -346,7 +349,7 @@ def odd_record(chance: random.Random) -> bytes | None:
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_record_is_the_same_alone_and_among_others(count: int) -> None:
-    chance, decoder = random.Random(3), JsonDecoder(EVERYTHING)
+    chance, decoder = random.Random(3), JsonDecoder(WITH_TEXTS)
     texts = [odd_record(chance) for _ in range(count)]
     together = decoder.decode(pa.array(texts, pa.binary()))
     together.values.validate(full=True)
@@ -449,6 +452,10 @@ def test_top_level_values_need_not_be_objects() -> None:
     assert decode(pa.list_(pa.field("element", pa.int64())), [b"[1, null]", b"{}", None]) == (
         [[1, None], None, None],
         {1: "the value at $ is not of type array"},
+    )
+    assert decode(pa.map_(pa.string(), pa.int64()), [b'{"a":1}', b"[]", b"null"]) == (
+        [[("a", 1)], None, None],
+        {1: "the value at $ is not of type object"},
     )
 
 
