@@ -11,16 +11,17 @@ columns are nullable, as those of Spark's `from_json`. pyarrow is imported on fi
     object with properties                         struct; other properties are ignored
     object with additionalProperties alone         map of strings
     null with one other type, or scalars of one    that type
-    $ref within the document, allOf of objects     what they stand for
+    $ref to this or another known document,        what they stand for
+    allOf of objects
     all else: any values, several types, tuples,   string: a string, or the JSON text of another value
-    recursion, $ref to other documents
+    recursion, $anchor
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -72,8 +73,11 @@ def column_type(kinds: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_large_string(kinds) else kinds
 
 
-def parse_json_schema(text: str) -> JsonSchema:
+def parse_json_schema(text: str, references: Sequence[str] = ()) -> JsonSchema:
     """The schema of a text: JSON Schema, what Spark's `DataType.json()` and `simpleString()` return, or DDL.
+
+    Args:
+        references: documents that it refers to by their `$id`.
 
     Raises:
         ValueSchemaError: it is neither, is too large, or has a type of Spark that JSON does not have.
@@ -82,7 +86,7 @@ def parse_json_schema(text: str) -> JsonSchema:
         document = _document(text)
         if _is_sparks(document):
             return JsonSchema(_SparkTypes().type(document, "value"))
-        types = _JsonSchemaTypes(document)
+        types = _JsonSchemaTypes(document, [json.loads(reference) for reference in references])
         return JsonSchema(types.type(document, "#"), types.required, frozenset(types.nullable))
     except (ValueError, RecursionError):
         raise ValueSchemaError("The JSON schema is not valid JSON or DDL, or is nested too deeply.") from None
@@ -124,8 +128,9 @@ class _FreeForm(Exception):  # noqa: N818
 class _JsonSchemaTypes:
     """Arrow types of the schemas in a document of JSON Schema."""
 
-    def __init__(self, document: object) -> None:
-        self._document, self._columns = document, _Columns()
+    def __init__(self, document: object, references: Sequence[object] = ()) -> None:
+        self._documents = {_id(each): each for each in (*references, document)} | {"": document}
+        self._columns = _Columns()
         self.required: dict[str, frozenset[str]] = {}
         self.nullable: set[str] = set()
 
@@ -201,7 +206,7 @@ class _JsonSchemaTypes:
         for part in parts:
             merged = _merged(merged, self._resolved(part, parents))
         if "$ref" in schema:
-            reference = schema["$ref"]
+            reference = _absolute(schema["$ref"], parents)
             if reference in parents:  # it is recursive; Spark has no type for it
                 raise _FreeForm
             merged = _merged(merged, self._resolved(self._referred(reference), (*parents, reference)))
@@ -228,12 +233,13 @@ class _JsonSchemaTypes:
             union["format"] = formats.pop()
         return union
 
-    def _referred(self, reference: object) -> object:
-        target = self._document
-        if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference):
+    def _referred(self, reference: str) -> object:
+        document, _, pointer = reference.partition("#")
+        if pointer[:1] not in ("", "/"):
             raise _FreeForm
         try:
-            for step in unquote(reference).split("/")[1:]:
+            target = self._documents[document]
+            for step in unquote(pointer).split("/")[1:]:
                 step = step.replace("~1", "/").replace("~0", "~")
                 target = target[int(step)] if isinstance(target, list) else target[step]  # type: ignore[index]
         except (KeyError, IndexError, ValueError, TypeError):
@@ -259,6 +265,17 @@ def _implied(schema: Mapping[str, Any]) -> list[str]:
     if "properties" in schema or "additionalProperties" in schema:
         return ["object"]
     return ["array"] if "items" in schema else []
+
+
+def _id(document: object) -> object:
+    return str(document.get("$id", "")).rstrip("#") if isinstance(document, dict) else ""
+
+
+def _absolute(reference: object, parents: tuple[str, ...]) -> str:
+    """With the document, which is that of the last reference on the way to this one."""
+    if not isinstance(reference, str):
+        raise _FreeForm
+    return reference if reference[:1] != "#" or not parents else parents[-1].partition("#")[0] + reference
 
 
 def _has_only(known: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:

@@ -34,7 +34,7 @@ class SchemaText(NamedTuple):
     Attributes:
         text: of the schema; of Protobuf a FileDescriptorSet in Base64.
         references: texts of the schemas that it refers to by name, each after those that it refers to itself; of
-            Protobuf the set has them.
+            Protobuf the set has them, of JSON the name is their `$id`.
         message: the message type of Protobuf, by full name or by Confluent's message indexes; empty for the first.
     """
 
@@ -214,7 +214,7 @@ def _protobuf_file(schema: SchemaText) -> str:
 def _json(schema: SchemaText) -> JsonSchema:
     from pyspark_kafka_meta.formats.json_schema import parse_json_schema
 
-    return parse_json_schema(schema.text)
+    return parse_json_schema(schema.text, schema.references)
 
 
 @lru_cache(COMPILED_SCHEMAS)

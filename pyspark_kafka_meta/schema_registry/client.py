@@ -22,7 +22,7 @@ from pyspark_kafka_meta.schema_registry.registry_http import Asked, RegistryHttp
 MAX_REFERENCES = 100
 """More schemas than any schema refers to: their references go round in circles."""
 LOOKUPS_AT_ONCE = 20
-AVRO, PROTOBUF = "AVRO", "PROTOBUF"
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 DESCRIPTOR_START = "\n"
 """Of a serialized FileDescriptorProto, whose first field is the name; never of Base64."""
 DAMAGED = "\N{REPLACEMENT CHARACTER}"
@@ -227,7 +227,8 @@ class RegistryClient:
             referred = _object(self._get(path, asked))
             self._add_references(referred, kind, found, context)
             del found[subject, version]
-            found[subject, version] = _field(referred, "schema", str)
+            text = _field(referred, "schema", str)
+            found[subject, version] = _with_id(text, reference.get("name")) if kind == JSON else text
 
     def _get(self, path: str, asked: Asked) -> Any:
         return self._request("GET", path, asked)
@@ -290,6 +291,15 @@ def _descriptor_set(files: Sequence[str]) -> str:
         ).decode()
     except ValueError:
         raise ValueSchemaError("the schema registry responded with a Protobuf schema that is no descriptor") from None
+
+
+def _with_id(text: str, name: object) -> str:
+    """A JSON schema with the name by which another one refers to it."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return json.dumps({**document, "$id": name}) if isinstance(document, dict) else text
 
 
 def _schema_body(kind: str, schema: str) -> dict[str, str]:

@@ -140,6 +140,29 @@ def test_what_has_no_single_type_is_of_free_form(schema: Any, kinds: pa.DataType
         assert inner.type == pa.struct([("a", column_type(kinds)), ("b", pa.string())])
 
 
+def test_references_to_other_documents_are_followed_from_there() -> None:
+    order = {
+        "$id": "order.json",
+        "properties": {
+            "to": {"$ref": "address.json"},
+            "from": {"$ref": "address.json#/$defs/place"},
+            "own": {"$ref": "order.json#/$defs/place"},
+            "other": {"$ref": "unknown.json"},
+        },
+        "$defs": {"place": {"type": "integer"}},
+    }
+    address = {
+        "$id": "address.json",
+        "properties": {"place": {"$ref": "#/$defs/place"}, "lines": {"items": {"$ref": "line.json#"}}},
+        "$defs": {"place": {"type": "string"}},
+    }
+    line = {"$id": "line.json", "type": "boolean"}
+    to = pa.struct([("place", pa.string()), ("lines", list_of(pa.bool_()))])
+    assert parse_json_schema(json.dumps(order), [json.dumps(line), json.dumps(address)]).kinds == pa.struct(
+        [("to", to), ("from", pa.string()), ("own", pa.int64()), ("other", ANY)]
+    )
+
+
 def test_type_that_json_does_not_have_is_refused() -> None:
     with pytest.raises(ValueSchemaError, match="the type of value"):
         type_of({"type": "struct", "fields": [{"name": "a", "type": "interval"}]})

@@ -66,6 +66,15 @@ def test_references_of_a_schema_are_of_its_context(registry: MockRegistry) -> No
         assert (schema.context, schema.schema.references) == (".x", ('"a"', '"b"'))
 
 
+def test_json_schemas_are_found_by_the_name_of_the_reference(registry: MockRegistry) -> None:
+    registry.register("address", '{"type": "object"}', "JSON")
+    references = [{"name": "address.json", "subject": "address", "version": 1}]
+    registry.register("t", '{"$ref": "address.json"}', "JSON", references)
+
+    schema = client(registry).version("t", 1).registered.schema
+    assert schema.references == ('{"type": "object", "$id": "address.json"}',)
+
+
 def test_references_that_go_round_in_circles_end(registry: MockRegistry) -> None:
     registry.register("a", '"a"', references=[{"name": "b", "subject": "b", "version": 1}])
     registry.register("b", '"b"', references=[{"name": "a", "subject": "a", "version": 1}])
