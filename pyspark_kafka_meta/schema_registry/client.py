@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pyspark_kafka_meta.errors import KafkaMetaError, SchemaRegistryError, ValueSchemaError
@@ -18,6 +18,8 @@ from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.model import shortened
 from pyspark_kafka_meta.options import RegistryOptions
 from pyspark_kafka_meta.schema_registry.registry_http import Asked, RegistryHttp
+
+T = TypeVar("T")
 
 MAX_REFERENCES = 100
 """More schemas than any schema refers to: their references go round in circles."""
@@ -93,7 +95,7 @@ def _ignore(lookup: RegistryLookup) -> None:
 
 
 class RegistryClient:
-    """Sends requests one after the other, but for several subjects. Not thread-safe.
+    """Sends requests one after the other, but in `each`. Not thread-safe.
 
     All methods raise SchemaRegistryError, those for a schema, subject or version UnknownSchemaError if there is none,
     and ValueSchemaError if it cannot be used.
@@ -112,7 +114,7 @@ class RegistryClient:
         """
         self._options = options
         self._http = RegistryHttp(options)
-        self._report = report
+        self._report, self._reporting = report, threading.Lock()
         self._answers = answers
 
     def within(self, timeout_ms: int) -> RegistryClient:
@@ -155,10 +157,10 @@ class RegistryClient:
         body, registered = self._registered(path, asked, context=context_of(subject))
         return SubjectVersion(subject, _field(body, "version", int), replace(registered, schema_id=_id(body)))
 
-    def same_version(self, subjects: Sequence[str], version: int | str) -> list[SubjectVersion]:
-        """This version of each subject, as of `version`. They are looked up at the same time."""
+    def each(self, subjects: Sequence[str], look_up: Callable[[str], T]) -> list[T]:
+        """What `look_up` returns for each subject. It calls this client in several threads at the same time."""
         with self._http.kept_connections(), ThreadPoolExecutor(LOOKUPS_AT_ONCE) as threads:
-            return list(threads.map(partial(self.version, version=version), subjects))
+            return list(threads.map(look_up, subjects))
 
     def register(self, subject: str, kind: str, schema: str) -> RegisteredSchema:
         """Register a schema without references as the subject's latest version, if it is none yet.
@@ -259,7 +261,8 @@ class RegistryClient:
             lookup = RegistryLookup(
                 schema_id, asked.schema_guid, asked.subject, latency_ms, error, asked.is_registration
             )
-            self._report(lookup)
+            with self._reporting:
+                self._report(lookup)
 
 
 def require_kind(kind: str, wanted: str) -> None:

@@ -12,10 +12,10 @@ import json
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyspark_kafka_meta.errors import (
@@ -119,7 +119,7 @@ def column_schema(
     if column.schema is not None:
         return given_schema(column, column.schema), f"option {column.column}Schema"
     assert client is not None, "options without a schema need a registry"
-    versions = client.same_version(column.subjects(topics), column.version)
+    versions = client.each(column.subjects(topics), partial(client.version, version=column.version))
     return schema_of(column, versions), ", ".join(map(_described, versions))
 
 
@@ -244,7 +244,7 @@ class WriterSchemas:
             clock: seconds that never go back.
         """
         framed = [reader for reader in schemas.readers if reader.column.framing is not Framing.NONE]
-        self._subjects = deque(dict.fromkeys(subject for reader in framed for subject in reader.subjects))
+        self._asked_s = dict.fromkeys((subject for reader in framed for subject in reader.subjects), -math.inf)
         registry = schemas.typed.registry
         self._client = None if registry is None else RegistryClient(registry, report).within(WATCH_TIMEOUT_MS)
         self._clock = clock
@@ -268,11 +268,12 @@ class WriterSchemas:
 
     def _update(self, client: RegistryClient, until: float) -> None:
         """Ask for each subject, or for as many as there is time for: those first that were not asked for longest."""
-        for _ in range(len(self._subjects)):
-            if self._clock() >= until:
-                return
-            subject = self._subjects[0]
-            self._subjects.rotate(-1)
+        client.each(sorted(self._asked_s, key=self._asked_s.__getitem__), partial(self._update_in_time, client, until))
+
+    def _update_in_time(self, client: RegistryClient, until: float, subject: str) -> None:
+        now_s = self._clock()
+        if now_s < until:
+            self._asked_s[subject] = now_s
             with suppress(UnknownSchemaError):  # no schema yet, or not under this subject
                 self._update_subject(client, subject, until)
 

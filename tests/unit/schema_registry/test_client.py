@@ -113,7 +113,7 @@ def test_subjects_are_looked_up_at_the_same_time_over_kept_connections(
         respond(*given)
 
     monkeypatch.setattr(registry, "_respond", together)
-    found = client(registry).same_version(subjects, "latest")
+    found = (asks := client(registry)).each(subjects, lambda subject: asks.version(subject, "latest"))
 
     assert [version.subject for version in found] == subjects
     assert [version.registered.schema.text for version in found] == [f'"{subject}"' for subject in subjects]
@@ -136,7 +136,7 @@ def test_a_connection_that_the_registry_closed_meanwhile_is_opened_again(
 def test_one_subject_that_is_missing_is_named(registry: MockRegistry) -> None:
     registry.register("a", '"int"')
     with pytest.raises(UnknownSchemaError, match="version latest of subject b"):
-        client(registry).same_version(["a", "b", "a"], "latest")
+        (asks := client(registry)).each(["a", "b", "a"], lambda subject: asks.version(subject, "latest"))
 
 
 def test_a_schema_is_found_by_its_guid(registry: MockRegistry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from pyspark_kafka_meta.read.typed_values.query_schemas import (
     given_schema,
     query_schemas,
 )
+from pyspark_kafka_meta.schema_registry import client as client_module
 from pyspark_kafka_meta.schema_registry.client import RegistryLookup
 from pyspark_kafka_meta.schema_registry.known_schemas import PAUSE_FACTOR
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
@@ -258,8 +260,9 @@ def test_tasks_carry_the_newest_versions_alone_however_long_a_stream_runs(regist
 
 
 def test_a_slow_registry_with_many_subjects_delays_few_plans_and_is_asked_for_the_others_later(
-    registry: MockRegistry,
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_module, "LOOKUPS_AT_ONCE", 1)
     now = 0.0
     topics = [f"t{number}" for number in range(7)]
     for topic in topics:
@@ -280,6 +283,17 @@ def test_a_slow_registry_with_many_subjects_delays_few_plans_and_is_asked_for_th
     assert max(plans) <= 2.5
     assert sum(plans) <= 100 / PAUSE_FACTOR + 2.5
     assert {request.split("/")[2] for request in registry.requests[asked:]} == {f"{topic}-value" for topic in topics}
+
+
+def test_subjects_are_asked_for_at_the_same_time(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [f"t{number}" for number in range(client_module.LOOKUPS_AT_ONCE)]
+    for topic in topics:
+        register(registry, f"{topic}-value", NARROW)
+    writers = WriterSchemas(of_query(registry, ",".join(topics)), lambda _: None)
+    everyone, respond = threading.Barrier(len(topics)), registry._respond
+    monkeypatch.setattr(registry, "_respond", lambda *given: (everyone.wait(20), respond(*given)))
+
+    assert [schema.schema_id for schema in writers.current()] == [1]
 
 
 def test_a_subject_without_schemas_is_no_failure(registry: MockRegistry, caplog: pytest.LogCaptureFixture) -> None:
