@@ -16,6 +16,7 @@ from typing import Any
 import fastavro
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -205,17 +206,22 @@ def test_bare_values_have_the_schema_of_the_query(
 def test_protobuf_keys_and_json_values(
     read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
 ) -> None:
+    """JSON texts of values without a single type are those of `from_json`."""
     registry.register(f"{topic}-key", base64.b64encode(ID_FILE).decode(), kind="PROTOBUF")
-    json_id = registry.register(
-        f"{topic}-value", '{"type": "object", "properties": {"page": {"type": "string"}}}', kind="JSON"
-    )
+    properties = {"page": {"type": "string"}, "any": {}}
+    schema = json.dumps({"type": "object", "properties": properties})
+    frame = b"\0" + registry.register(f"{topic}-value", schema, kind="JSON").to_bytes(4, "big")
     key = b"\0\0\0\0\1" + b"\0" + b"\x08\x07"
-    value = b"\0" + json_id.to_bytes(4, "big") + b'{"page": "a", "more": 1}'
-    produce(topic, [{"key": key, "value": value}, {"key": key, "value": None}])
+    texts = [b'{"page": "a", "any": { "b" : [1, "\xc3\xa9", null] }, "more": 1}', b'{"any": "b"}', b'{"any": null}']
+    values = [*(frame + text for text in texts), None]
+    produce(topic, [{"key": key, "value": value} for value in values])
 
-    rows = read(keyFormat="protobuf", valueFormat="json").select("key.id", "value.page").collect()
+    rows = read(keyFormat="protobuf", valueFormat="json").select("key.id", "value.page", "value.any").collect()
+    decoded = F.from_json(F.expr("cast(substring(value, 6) AS string)"), "page string, any string")
+    by_spark = read(valueFormat="bytes").select(F.lit(7), decoded.page, decoded.any).collect()
 
-    assert sorted(map(tuple, rows), key=str) == [(7, "a"), (7, None)]
+    expected = [(7, "a", '{"b":[1,"é",null]}'), (7, None, "b"), (7, None, None), (7, None, None)]
+    assert sorted(map(tuple, rows), key=str) == sorted(map(tuple, by_spark), key=str) == sorted(expected, key=str)
 
 
 def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
