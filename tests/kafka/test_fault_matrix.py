@@ -68,6 +68,7 @@ def test_r2_a_hung_leader_is_left_long_before_the_request_timeout(
     assert {("request_timeout", new_leader), ("replaced_leader", new_leader)} & {*learned}, learned
 
 
+@pytest.mark.thorough
 def test_r3_a_leader_that_shuts_down_in_order_is_nothing_to_report(
     breakable_kafka: LocalKafka,
     stage: Stage,
@@ -86,6 +87,7 @@ def test_r3_a_leader_that_shuts_down_in_order_is_nothing_to_report(
     assert [record.getMessage() for record in records if record.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.thorough
 def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, stage: Stage, topic: str) -> None:
     with stage(topic) as scene:
         breakable_kafka.kill(CONTROLLER_ID)
@@ -115,6 +117,7 @@ def test_r4_a_rolling_restart(breakable_kafka: LocalKafka, stage: Stage, topic: 
     scene.assert_invariants()
 
 
+@pytest.mark.thorough
 def test_r15_a_broker_that_comes_back_on_another_port(
     breakable_kafka: LocalKafka, stage: Stage, topic: str, leader_of: Any, another_leads: Any
 ) -> None:
@@ -132,6 +135,7 @@ def test_r15_a_broker_that_comes_back_on_another_port(
     assert known == breakable_kafka.address(mover) != old_address
 
 
+@pytest.mark.thorough
 def test_r13_without_its_only_replica_a_batch_fails_in_time_or_waits_for_it(
     breakable_kafka: LocalKafka, stage: Stage, wait_for: Any, tmp_path: Path
 ) -> None:

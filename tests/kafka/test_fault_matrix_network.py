@@ -174,6 +174,7 @@ def test_r19_a_record_larger_than_any_fetch_limit_comes_whole(proxied: ProxiedKa
         stream.close()
 
 
+@pytest.mark.thorough
 def test_r20_a_client_over_its_quota_is_slowed_and_loses_nothing(proxied: ProxiedKafka, tmp_path: Path) -> None:
     topic = proxied.create_topic(1)
     written = [f"{number}-" + "x" * 50_000 for number in range(60)]

@@ -44,6 +44,7 @@ def test_r6_preferred_elections_one_after_the_other(breakable_kafka: LocalKafka,
     assert_learned(turns, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
 
 
+@pytest.mark.thorough
 def test_r7_replicas_move_to_brokers_that_had_none(
     breakable_kafka: LocalKafka, stage: Stage, leader_of: Any, wait_for: Any
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_metrics_topic_that_the_user_may_not_write_to(
         stream.assert_unharmed()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("responds", [False, True], ids=["dead port", "silent port"])
 def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], responds: bool) -> None:
     with socket.socket() as port:

@@ -69,6 +69,7 @@ def test_leader_that_moves_away_and_back_is_followed(
     assert worker.reasons().keys() & {RefreshReason.LEADER_HINT, RefreshReason.NOT_LEADER}
 
 
+@pytest.mark.thorough
 def test_killed_controller_is_not_noticed(breakable_kafka: LocalKafka, open_worker: OpenWorker) -> None:
     worker = open_worker()
     with worker.attempt() as attempt:

@@ -87,6 +87,7 @@ def replicated(worker: Worker) -> int:
     return sum(log_ends(worker.servers, worker.topic).values())
 
 
+@pytest.mark.thorough
 def test_throttled_task_is_slowed_and_loses_nothing(
     breakable_kafka: LocalKafka, open_worker: OpenWorker, wait_for: Callable[..., Any]
 ) -> None:
@@ -102,6 +103,7 @@ def test_throttled_task_is_slowed_and_loses_nothing(
     worker.assert_written()
 
 
+@pytest.mark.thorough
 def test_slow_stage_before_the_sink_is_no_timeout(open_worker: OpenWorker, wait_for: Callable[..., Any]) -> None:
     """Responses that arrived meanwhile are read, although their deadline is over, and requests that the sockets did not
     take whole are sent on."""

@@ -133,6 +133,7 @@ def limit_messages(kafka: LocalKafka, topic: str, max_bytes: int) -> None:
     client.incremental_alter_configs([resource])[resource].result(60)
 
 
+@pytest.mark.thorough
 def test_acknowledgement_of_the_leader_alone_does_not_hide_an_unclean_election(
     breakable_kafka: LocalKafka, open_worker: OpenWorker, leader_of: Any, wait_for: Callable[..., Any]
 ) -> None:

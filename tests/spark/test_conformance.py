@@ -145,7 +145,7 @@ def read_available_now(spark: SparkSession, options: dict[str, str], folder: Any
     return spark.read.parquet(str(folder / "rows"))
 
 
-@pytest.mark.parametrize("how", ["batch", "available_now"])
+@pytest.mark.parametrize("how", ["batch", pytest.param("available_now", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("which", "isolation_level"),
     [

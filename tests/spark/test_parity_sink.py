@@ -114,6 +114,7 @@ def test_spark_reads_the_same_rows_whichever_sink_wrote_them(
     assert ours == theirs
 
 
+@pytest.mark.thorough
 def test_confluent_kafka_reads_the_same_records_whichever_sink_wrote_them(kafka: Any, written: dict[str, str]) -> None:
     theirs, ours = (
         sorted(
@@ -159,6 +160,7 @@ def test_a_null_key_of_a_header_fails_in_both_sinks(spark: SparkSession, sinks: 
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_s1_s8_a_stream_writes_to_the_topic_column_and_counts_its_rows(
     spark: SparkSession, kafka: Any, make_topic: Any, ours: Sink, lines: DataFrame, tmp_path: Path, jvm_source: str
 ) -> None:
@@ -184,6 +186,7 @@ def test_s2_s3_the_topic_option_replaces_a_topic_column(
     assert values(spark, kafka, topic) == ["1", "2", "3", "4", "5"]
 
 
+@pytest.mark.thorough
 def test_complete_mode_appends_the_whole_result_as_sparks_own_sink_does(
     spark: SparkSession, kafka: Any, make_topic: Any, sinks: list[Sink], lines: DataFrame, tmp_path: Path
 ) -> None:
@@ -203,6 +206,7 @@ def test_spark_refuses_update_mode_of_a_python_sink(ours: Sink, lines: DataFrame
         ours.stream(lines, tmp_path, mode="update", topic=topic)
 
 
+@pytest.mark.thorough
 def test_foreach_batch_writes_the_rows_that_update_mode_would(
     spark: SparkSession, kafka: Any, topic: str, ours: Sink, lines: DataFrame, tmp_path: Path, jvm_source: str
 ) -> None:
@@ -215,6 +219,7 @@ def test_foreach_batch_writes_the_rows_that_update_mode_would(
     assert written == [(b"0", b"1"), (b"1", b"1"), (b"1", b"2"), (b"2", b"1"), (b"2", b"2")]
 
 
+@pytest.mark.thorough
 def test_a_stream_of_sparks_own_sink_continues_from_its_checkpoint(
     spark: SparkSession, kafka: Any, topic: str, sinks: list[Sink], lines: DataFrame, tmp_path: Path
 ) -> None:
@@ -235,6 +240,7 @@ def test_s6_an_unknown_topic_fails_soon_in_one_sentence(
             ours.write(spark.range(1).selectExpr("'no-such-topic' AS topic", "'v' AS value"), **NO_WAIT)
 
 
+@pytest.mark.thorough
 def test_s11_a_null_topic_fails_in_both_sinks_and_the_error_names_the_row(
     spark: SparkSession, sinks: list[Sink], topic: str
 ) -> None:
@@ -321,6 +327,7 @@ def test_s12_a_batch_is_only_appended(
 # --- partitions, buffers and plans ------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_s10_the_partition_column_beats_the_key(
     spark: SparkSession, kafka: Any, make_topic: Any, ours: Sink, jvm_source: str
 ) -> None:
@@ -335,6 +342,7 @@ def test_s10_a_java_partitioner_is_refused_with_its_replacement(spark: SparkSess
         ours.write(spark.range(1).selectExpr("'v' AS value"), **options)
 
 
+@pytest.mark.thorough
 def test_s13_a_buffer_smaller_than_the_data_loses_nothing(
     spark: SparkSession, kafka: Any, make_topic: Any, ours: Sink, jvm_source: str
 ) -> None:
@@ -345,6 +353,7 @@ def test_s13_a_buffer_smaller_than_the_data_loses_nothing(
     assert sorted(int(row.value.decode().rstrip(".")) for row in written) == list(range(1000))
 
 
+@pytest.mark.thorough
 def test_s14_a_plan_that_spark_analyses_late_is_written(
     spark: SparkSession, kafka: Any, topic: str, ours: Sink, jvm_source: str
 ) -> None:

@@ -80,6 +80,7 @@ def test_mb2_latest_begins_after_what_is_there_and_goes_on_after_a_stop(
     assert query.values() == (["added", "new", "newer"] if how == "subscribe" else ["new", "newer"])
 
 
+@pytest.mark.thorough
 def test_mb4_specific_offsets_are_honoured_each(query: Query, make_topic: Any, produce: Any) -> None:
     topic = make_topic(5)
     for partition in range(5):
@@ -134,6 +135,7 @@ def test_mb7_mb8_topics_have_starts_of_their_own_and_a_later_one_is_read_whole(
     assert query.values() == [f"after {new}", f"after {later}", f"before {old}"]
 
 
+@pytest.mark.thorough
 def test_mb9_initial_offsets_are_kept_though_nothing_came_until_a_stop(query: Query, topic: str, produce: Any) -> None:
     produce(topic, ["old"])
     for _ in range(2):
@@ -143,6 +145,7 @@ def test_mb9_initial_offsets_are_kept_though_nothing_came_until_a_stop(query: Qu
     assert query.values() == ["while it was down"]
 
 
+@pytest.mark.thorough
 def test_mb10_the_largest_limit_does_not_overflow(query: Query, topic: str, produce: Any) -> None:
     produce(topic, map(str, range(8)), partition=0)
     limits = {"maxOffsetsPerTrigger": str(2**63 - 1), "startingOffsets": {topic: {"0": 5, "1": -2, "2": -2}}}
@@ -231,6 +234,7 @@ def test_mb19_input_rows_add_up_to_the_records_read(query: Query, topic: str, pr
     assert sum(rows_by_batch(query.run(subscribe=topic, maxOffsetsPerTrigger="15"))) == 40 == len(query.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("records_after", [1, pytest.param(9, marks=pytest.mark.thorough)])
 def test_mb15_mb16_mb22_a_topic_recreated_is_named_whether_it_is_smaller_or_larger(
     records_after: int, query: Query, make_topic: Any, produce: Any, kafka: Any, wait_for: Any
@@ -248,6 +252,7 @@ def test_mb15_mb16_mb22_a_topic_recreated_is_named_whether_it_is_smaller_or_larg
     assert query.values() == ["a", *(f"again-{number}" for number in range(records_after)), "b"]
 
 
+@pytest.mark.thorough
 def test_mb20_mb21_deleted_topics_are_passed_over_and_no_empty_offset_is_logged(
     query: Query, make_topic: Any, produce: Any, kafka: Any
 ) -> None:
@@ -264,6 +269,7 @@ def test_mb20_mb21_deleted_topics_are_passed_over_and_no_empty_offset_is_logged(
     assert [log for log in query.offset_log() if '"topics":{}' in log.replace(" ", "")] == []
 
 
+@pytest.mark.thorough
 def test_mb24_the_timestamp_drives_a_watermark(
     query: Query, make_topic: Any, produce: Any, spark: SparkSession
 ) -> None:
@@ -280,6 +286,7 @@ def test_mb24_the_timestamp_drives_a_watermark(
     assert found == {(0, 2), (10, 1)}, "the windows before the watermark"
 
 
+@pytest.mark.thorough
 def test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides(
     query: Query, topic: str, produce: Any
 ) -> None:

@@ -189,6 +189,7 @@ def test_scene_03_the_answer_replaces_the_bootstrap_list(
     assert {row.broker_host for row in known} == {"127.0.0.1"}, "the advertised addresses, not the bootstrap addresses"
 
 
+@pytest.mark.thorough
 def test_scene_04_no_request_asks_for_what_is_known(
     stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -221,6 +222,7 @@ def test_scene_04_no_request_asks_for_what_is_known(
     )
 
 
+@pytest.mark.thorough
 def test_scene_05_periodic_refresh(
     stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -281,6 +283,7 @@ def test_scene_07_refresh_on_demand(stage: Stage, wait_for: Callable[..., Any]) 
     assert row.generation_after == row.generation_before + 1 > 1
 
 
+@pytest.mark.thorough
 def test_scene_08_every_client_has_a_cache_of_its_own(
     stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any]
 ) -> None:
@@ -398,6 +401,7 @@ def moves_of(scene: Stage) -> list[tuple[int, int]]:
     return [pair for row in scene.events("size(leaders_changed) > 0") for pair in led_by(row.leaders_changed, 0)]
 
 
+@pytest.mark.thorough
 def test_scene_11_add_partitions_to_a_topic(
     spark: SparkSession, kafka: Any, topic: str, add_partitions: Any, tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:

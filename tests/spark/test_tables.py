@@ -125,6 +125,7 @@ def test_an_event_row_has_the_change_the_process_and_the_time(scene: Scene) -> N
     }
 
 
+@pytest.mark.thorough
 def test_a_stream_from_latest_passes_over_what_is_there(scene: Scene, produce: Any) -> None:
     scene.read_all()
     assert scene.follow(startingOffsets="latest") == []
@@ -136,6 +137,7 @@ def test_a_stream_from_latest_passes_over_what_is_there(scene: Scene, produce: A
     assert set(keys(scene.rows_of("followed"))) == set(keys(scene.events())) - before
 
 
+@pytest.mark.thorough
 def test_events_out_of_a_topic_are_those_of_the_files_and_of_their_writers(
     scene: Scene, make_topic: Any, wait_for: Any
 ) -> None:
@@ -158,6 +160,7 @@ def test_events_out_of_a_topic_are_those_of_the_files_and_of_their_writers(
     assert caches.where(of_query).count() == kafkameta.caches(scene.spark, **scene.metrics).count()
 
 
+@pytest.mark.thorough
 def test_reading_tables_makes_no_events(scene: Scene) -> None:
     scene.read_all()
     before = keys(scene.events())
