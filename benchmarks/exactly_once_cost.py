@@ -4,7 +4,7 @@
 
 Writers take turns. A batch of two tasks is as in `benchmarks.write_throughput`, without a codec. Micro-batches are as
 in `benchmarks.kafka_to_kafka`. The driver's share is measured without Spark: the time to plan a batch, and to commit a
-batch of 2, 20 and 200 tasks, each of which has written a record to each of 6 partitions, altogether and by step.
+batch of 2, 20, 200 and 1,000 tasks, each of which has written a record to each of 6 partitions, altogether and by step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PIPELINES = (
     Pipeline(JVM.name, peers.JVM, JVM),
 )
 TASKS = 2
-COMMITTED_TASKS = (2, 20, 200)
+COMMITTED_TASKS = (2, 20, 200, 1_000)
 STEPS = ("Fence", "ReadDecisions", "WriteDecision", "Commit", "WriteSettled", "AbortOpen")
 COLUMNS = SinkColumns(key=None, value=0, headers=None, topic=None, partition=1, timestamp=None)
 
