@@ -74,7 +74,7 @@ def test_a_request_that_is_refused_twice_for_its_size_names_size_and_setting() -
         (lambda accepted: refusing(1 << 20, accepted), LARGE, 1),  # a limit above the request
         (lambda accepted: hanging_up(accepted), LARGE, 6),  # two requests, each with a look for a login; two probes
         (lambda accepted: hanging_up(accepted), [], 4),  # no broker refuses a small request
-        (lambda accepted: shutting_down(accepted), LARGE, 6),
+        (lambda accepted: shutting_down(accepted), LARGE, 7),  # and a silent one, to tell a refusal from a TLS port
     ],
 )
 def test_a_connection_that_is_closed_for_another_reason_is_a_lost_connection(
