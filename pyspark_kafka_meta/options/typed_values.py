@@ -121,6 +121,7 @@ class ColumnFormat:
         schema: the reader's schema as text, or the path of a file with it; None to take it from the registry.
         version: of the subject: a number, or `LATEST_VERSION`.
         record_names: of the strategies record and topic-record.
+        max_depth: how often a recursive type becomes columns in itself.
     """
 
     column: str
@@ -130,6 +131,7 @@ class ColumnFormat:
     framing: Framing
     strategy: SubjectNameStrategy
     record_names: tuple[str, ...]
+    max_depth: int = 1
 
     @property
     def is_latest(self) -> bool:
@@ -147,6 +149,7 @@ class ColumnFormat:
                 return tuple(f"{topic}-{name}" for topic in topics for name in self.record_names)
 
 
+_RECURSIVE_FORMATS = (ValueFormat.AVRO, ValueFormat.PROTOBUF)
 _OPTIONS_OF_SIDE = ("schema", "version", "framing", "strategy", "record_names")
 
 
@@ -194,6 +197,15 @@ class TypedValuesOptions:
         "a member for each.",
     )
     key_record_names: tuple[str, ...] | None = _record_names("key", "As valueRecordName, for keys.")
+    max_depth: int = _rows.number(
+        "recursiveFieldMaxDepth",
+        "1",
+        "How often a recursive type of Avro or Protobuf becomes columns in itself: with 1, its fields of this type are "
+        "left out.",
+        low=1,
+        high=15,
+        queries=Query.RECORDS,
+    )
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
@@ -218,6 +230,9 @@ class TypedValuesOptions:
                 given.refuse(_column_problems(given, options, column))
             if not options.columns and given.given(cls, "on_malformed"):
                 given.refuse(["Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'"])
+            may_be_recursive = any(column.format in _RECURSIVE_FORMATS for column in options.columns)
+            if not may_be_recursive and given.given(cls, "max_depth"):
+                given.refuse(["Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf"])
             if given.given(cls, "auto_register") and not (options.columns and options.registry):
                 given.refuse(
                     ["Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"]
@@ -241,6 +256,7 @@ class TypedValuesOptions:
             getattr(self, f"{column}_framing") or default,
             getattr(self, f"{column}_strategy"),
             getattr(self, f"{column}_record_names") or (),
+            self.max_depth,
         )
 
 

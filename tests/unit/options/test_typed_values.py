@@ -65,6 +65,7 @@ GOOD = [
         {"valueFraming": "confluent-header"},
         lambda typed: typed.column("value").framing is Framing.CONFLUENT_HEADER,
     ),
+    ({"recursiveFieldMaxDepth": "3"}, lambda typed: typed.column("value").max_depth == 3),
     ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
     (
         {"schema.registry.url": "http://a:1/x/, https://b,"},
@@ -107,6 +108,10 @@ BAD = [
     (
         {"onMalformedRecord": "null"},
         "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'",
+    ),
+    (
+        {"valueFormat": "json", "valueSchema": "{}", "recursiveFieldMaxDepth": "2"},
+        "Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf",
     ),
     (
         {"valueFormat": "avro", "valueSchema": '"int"', "valueFraming": "confluent"},
