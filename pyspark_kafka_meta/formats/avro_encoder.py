@@ -40,6 +40,7 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Map,
     Primitive,
     Record,
+    Recursive,
     Union,
     column_schema,
     is_nullable,
@@ -88,6 +89,8 @@ def avro_encoder(schema: AvroSchema, given: pa.DataType) -> AvroEncoder:
 def _encoder(schema: AvroSchema, given: pa.DataType, path: str) -> ColumnEncoder:
     encoder: ColumnEncoder | None = None
     match schema:
+        case Recursive():
+            return _encoder(schema.record, given, path)
         case Record() if pa.types.is_struct(given):
             encoder = _record_encoder(schema, given, path)
         case Array(items) if pa.types.is_list(given):
@@ -124,7 +127,7 @@ def _default(field: Field, path: str) -> bytes:
         refuse_column(path, "is missing, and the Avro schema has no default for it: add it")
     try:
         return encode_default(field.type, field.default)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return refuse_column(path, f"is missing, and its default in the Avro schema is not valid: {error}")
 
 
@@ -223,8 +226,10 @@ def _text(schema: AvroSchema) -> str:
             return f"fixed {name} of {size} bytes"
         case Fixed(name, size, Logical(logical)):
             return f"fixed {name} of {size} bytes ({logical})"
-        case Record(name) | Enumeration(name):
-            return f"{type(schema).__name__.lower()} {name}"
+        case Record(name) | Recursive(name):
+            return f"record {name}"
+        case Enumeration(name):
+            return f"enumeration {name}"
         case _:
             return type(schema).__name__.lower()
 

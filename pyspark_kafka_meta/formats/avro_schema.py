@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_kafka_meta.errors import ValueSchemaError
@@ -123,7 +124,34 @@ class Union:
 
 
 Named: TypeAlias = Fixed | Enumeration | Record
-AvroSchema: TypeAlias = Primitive | Array | Map | Union | Named
+
+
+@dataclass(frozen=True, slots=True)
+class Recursive:
+    """A record inside itself.
+
+    Attributes:
+        definitions: by full name; this record is complete by the time that anybody reads it.
+    """
+
+    name: str
+    definitions: Mapping[str, Named | None] = dataclass_field(compare=False, repr=False)
+
+    @property
+    def record(self) -> Record:
+        record = self.definitions[self.name]
+        assert isinstance(record, Record)
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A branch of a reader's union that contains a record too deep inside itself: null in its place."""
+
+    branch: AvroSchema
+
+
+AvroSchema: TypeAlias = Primitive | Array | Map | Union | Named | Recursive | LeftOut
 
 
 def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
@@ -131,7 +159,7 @@ def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
     type may be defined again in the same way, as in the schemas of several records, which are registered one by one.
 
     Raises:
-        ValueSchemaError: a text is no Avro schema, a type is recursive, or it has too many parts for columns.
+        ValueSchemaError: a text is no Avro schema, or it has too many parts for columns.
     """
     parser = _Parser()
     try:
@@ -167,8 +195,9 @@ def arrow_type(schema: AvroSchema) -> pa.DataType:
             return pa.struct([pa.field(f"member{index}", kind) for index, kind in members])
         case Enumeration():
             return pa.string()
-        case _:
+        case Primitive() | Fixed():
             return _arrow_scalar(schema)
+    raise AssertionError("a bounded schema has no recursive type")
 
 
 def is_nullable(schema: AvroSchema) -> bool:
@@ -176,11 +205,28 @@ def is_nullable(schema: AvroSchema) -> bool:
     return _is_null(schema) or (isinstance(schema, Union) and any(map(_is_null, schema.branches)))
 
 
+def bounded(schema: AvroSchema, max_depth: int) -> AvroSchema:
+    """The schema in which a record is at most so often in itself, as with Spark's `recursiveFieldMaxDepth`. Fields that
+    would need more are left out.
+
+    Raises:
+        ValueSchemaError: it has too many parts for columns.
+    """
+    return _Bounded(max_depth).schema(schema)
+
+
+def left_out(schema: AvroSchema, max_depth: int) -> Mapping[str, str]:
+    """Why `bounded` has no field for them, by their names after those of their records."""
+    depth = _Bounded(max_depth)
+    depth.schema(schema)
+    return depth.left_out
+
+
 def column_schema(schema: AvroSchema) -> AvroSchema:
     """What a column of this schema holds beside nulls.
 
-    A union loses null. If one branch remains, this is the column. Int with long become long, float with double become
-    double, as in Spark. Any other union remains one: a struct with a nullable field for each branch.
+    A union loses null and what is left out. If one branch remains, this is the column. Int with long become long, float
+    with double become double, as in Spark. Any other union remains one: a struct with a nullable field for each branch.
     """
     if not isinstance(schema, Union):
         return schema
@@ -232,17 +278,12 @@ class _Parser:
                 return self._look_up(kind, namespace)
         raise ValueSchemaError("an Avro schema has a type that is no name, object with a type, or list of types")
 
-    def _look_up(self, name: str, namespace: str) -> Named:
+    def _look_up(self, name: str, namespace: str) -> Named | Recursive:
         """A type without namespace is found from within any namespace, as in Java's parser."""
         full_name = next((known for known in (_full_name(name, namespace), name) if known in self._named), None)
         if full_name is None:
             raise ValueSchemaError(f"an Avro schema uses the type {name!r} without a definition or reference")
-        found = self._named[full_name]
-        if found is None:
-            raise ValueSchemaError(
-                f"the Avro type {full_name!r} contains itself, which no column can: leave its values bytes"
-            )
-        return found
+        return self._named[full_name] or Recursive(full_name, self._named)
 
     def _union(self, branches: list[Any], namespace: str) -> Union:
         union = Union(tuple(self.parse(branch, namespace) for branch in branches))
@@ -349,7 +390,7 @@ def _logical(schema: dict[str, Any], kind: str, size_bytes: int = 0) -> Logical 
 
 
 def _is_null(schema: AvroSchema) -> bool:
-    return isinstance(schema, Primitive) and schema.type == "null"
+    return isinstance(schema, LeftOut) or (isinstance(schema, Primitive) and schema.type == "null")
 
 
 def _branch_kind(branch: AvroSchema) -> str:
@@ -357,10 +398,57 @@ def _branch_kind(branch: AvroSchema) -> str:
     match branch:
         case Primitive(kind):
             return kind
-        case Fixed() | Enumeration() | Record():
+        case Fixed() | Enumeration() | Record() | Recursive():
             return f"type {branch.name}"
         case _:
             return type(branch).__name__
+
+
+class _Bounded:
+    """
+    Attributes:
+        left_out: as of the function.
+    """
+
+    def __init__(self, max_depth: int) -> None:
+        self._max_depth, self._types = max_depth, 0
+        self.left_out: dict[str, str] = {}
+
+    def schema(self, schema: AvroSchema) -> AvroSchema:
+        return self._part(schema, ())
+
+    def _part(self, schema: AvroSchema, parents: tuple[str, ...]) -> AvroSchema:
+        """The bounded type; `LeftOut` if it would be too deep."""
+        self._types += 1
+        if self._types > MAX_TYPES:
+            raise ValueSchemaError(f"an Avro schema has more than {MAX_TYPES} types")
+        match schema:
+            case Recursive(name):
+                return LeftOut(schema) if parents.count(name) >= self._max_depth else self._part(schema.record, parents)
+            case Array(items):
+                part = self._part(items, parents)
+                return LeftOut(schema) if isinstance(part, LeftOut) else Array(part)
+            case Map(values):
+                part = self._part(values, parents)
+                return LeftOut(schema) if isinstance(part, LeftOut) else Map(part)
+            case Record(name, fields):
+                bounded = (self._field(field, (*parents, name)) for field in fields)
+                return replace(schema, fields=tuple(field for field in bounded if field is not None))
+            case Union(branches):
+                parts = tuple(self._part(branch, parents) for branch in branches)
+                has_any = not all(map(_is_null, parts)) or not any(isinstance(part, LeftOut) for part in parts)
+                return Union(parts) if has_any else LeftOut(schema)
+        return schema
+
+    def _field(self, field: Field, parents: tuple[str, ...]) -> Field | None:
+        part = self._part(field.type, parents)
+        branches = part.branches if isinstance(part, Union) else (part,)
+        if any(isinstance(branch, LeftOut) for branch in branches):
+            what = "a branch of its type" if isinstance(part, Union) else "its type"
+            self.left_out[f"{parents[-1]}.{field.name}"] = (
+                f"{what} is recursive; 'recursiveFieldMaxDepth' says how deep it is read"
+            )
+        return None if isinstance(part, LeftOut) else replace(field, type=part)
 
 
 def _check_size(schema: AvroSchema) -> None:

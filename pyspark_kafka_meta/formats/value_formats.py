@@ -88,11 +88,23 @@ def _avro(schema: SchemaText) -> AvroSchema:
     return parse_avro(schema.text, schema.references)
 
 
+def _avro_reader(schema: SchemaText) -> AvroSchema:
+    from pyspark_kafka_meta.formats.avro_schema import bounded
+
+    return bounded(_avro(schema), schema.max_depth)
+
+
 @lru_cache(COMPILED_SCHEMAS)
 def _avro_type(schema: SchemaText) -> pa.DataType:
     from pyspark_kafka_meta.formats.avro_schema import arrow_type
 
-    return arrow_type(_avro(schema))
+    return arrow_type(_avro_reader(schema))
+
+
+def _avro_left_out(schema: SchemaText) -> Mapping[str, str]:
+    from pyspark_kafka_meta.formats.avro_schema import left_out
+
+    return left_out(_avro(schema), schema.max_depth)
 
 
 @lru_cache(COMPILED_SCHEMAS)
@@ -107,7 +119,7 @@ def _avro_name(schema: SchemaText) -> str | None:
 def _avro_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
 
-    return avro_decoder(_avro(writer), _avro(reader))
+    return avro_decoder(_avro(writer), _avro_reader(reader))
 
 
 def _is_avro_bytes(schema: SchemaText) -> bool:
@@ -273,6 +285,7 @@ FORMATS: Mapping[str, Format] = {
         _confluent_avro_decoder,
         _confluent_avro_encoder,
         record_name=_avro_name,
+        left_out=_avro_left_out,
     ),
     "protobuf": Format(
         "Protobuf",

@@ -20,8 +20,10 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Record,
     Union,
     arrow_type,
+    bounded,
     column_schema,
     is_nullable,
+    left_out,
     parse_avro,
 )
 
@@ -214,16 +216,17 @@ def test_a_text_that_is_no_json_is_refused(text: str) -> None:
         parse_avro(text)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        record("n.Node", ["null", "Node"]),
-        record("n.Node", {"type": "array", "items": record("Other", {"type": "map", "values": "Node"})}),
-    ],
-)
-def test_a_recursive_type_is_refused_by_name(schema: Any) -> None:
-    with pytest.raises(ValueSchemaError, match=r"'n\.Node' contains itself"):
-        parsed(schema)
+def test_a_recursive_field_is_left_out_by_name() -> None:
+    node = record("n.Node", "int", ["null", "Node"], ["null", "string", {"type": "array", "items": "Node"}])
+    alone = record("R", {"type": "map", "values": node})
+
+    node_type = pa.struct([pa.field("f0", pa.int32(), nullable=False), ("f2", pa.string())])
+    map_type = pa.map_(pa.string(), pa.field("value", node_type, nullable=False))
+    assert arrow_type(bounded(parsed(alone), 1)) == pa.struct([pa.field("f0", map_type, nullable=False)])
+    assert left_out(parsed(alone), 1) == {
+        "n.Node.f1": "its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
+        "n.Node.f2": "a branch of its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
+    }
 
 
 def test_schemas_of_several_records_may_define_the_same_type() -> None:
