@@ -197,18 +197,28 @@ def only_file(descriptor: bytes) -> bytes:
 def message_name(descriptor: bytes, indexes: Sequence[int]) -> str:
     """The full name of the message type at Confluent's message indexes: [1, 0] is the first type nested in the second.
 
+    Most serializers count the entry types of maps too, as the descriptor has them. Java's with `normalize.schemas`, or
+    with the text of a .proto file, does not: its count is taken where the other one finds no type of values.
+
     Raises:
         IndexError: the last file of the set has no such type.
     """
     file = _Node(_Node(descriptor).all(1)[-1])
-    names, nodes = [file.text(2)] if file.text(2) else [], file.all(4)
-    for index in indexes:
-        if not 0 <= index < len(nodes):
-            raise IndexError(f"the last file has no message type at {list(indexes)}")
-        node = _Node(nodes[index])
-        names.append(node.text(1))
-        nodes = node.all(3)
-    return ".".join(names)
+    for with_entries in (True, False):
+        names, nodes = [file.text(2)] if file.text(2) else [], list(map(_Node, file.all(4)))
+        for index in indexes:
+            types = [node for node in nodes if with_entries or not _is_map_entry(node)]
+            if not 0 <= index < len(types) or _is_map_entry(types[index]):
+                break
+            names.append(types[index].text(1))
+            nodes = list(map(_Node, types[index].all(3)))
+        else:
+            return ".".join(names)
+    raise IndexError(f"the last file has no message type at {list(indexes)}")
+
+
+def _is_map_entry(message: _Node) -> bool:
+    return bool(message.child(7).number(7))
 
 
 def message_indexes(descriptor: bytes, message: str) -> tuple[int, ...]:
@@ -389,7 +399,7 @@ class _Types:
     def _add_message(self, full_name: str, node: _Node, features: Mapping[int, int]) -> None:
         self._add_types(f"{full_name}.", node.all(3), node.all(4), features)
         fields = tuple(_parse_field(_Node(field), features) for field in node.all(2))
-        map_entry = bool(node.child(7).number(7))
+        map_entry = _is_map_entry(node)
         if map_entry and not _is_entry(fields):
             raise ValueError(f"{full_name} is no map entry")
         if any(len({getattr(field, name) for field in fields}) < len(fields) for name in ("name", "number")):

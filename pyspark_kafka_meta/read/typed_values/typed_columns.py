@@ -42,11 +42,13 @@ class Malformed(NamedTuple):
 
     Attributes:
         schema_id: None if it has no frame, or a GUID instead.
+        is_unresolved: its schema cannot be read with the query's.
     """
 
     row: int
     cause: str
     schema_id: int | None
+    is_unresolved: bool = False
 
 
 class _Parts(NamedTuple):
@@ -111,10 +113,15 @@ class ColumnDecoding(NamedTuple):
             malformed += [_malformed(int(rows[fault.row]), fault.cause, unframed.key(fault.row)) for fault in faults]
         for chosen in _groups(ids, kind):
             key, indexes = unframed.key(int(chosen[0])), kinds[kind[chosen[0]]]
+            writer = None
             try:
-                decoder = self._decoder(self.writer(key)._replace(message=indexes))
+                writer = self.writer(key)._replace(message=indexes)
+                decoder = self._decoder(writer)
             except (UnknownSchemaError, ValueSchemaError) as error:
-                malformed += [_malformed(row, str(error), key) for row in rows[chosen].tolist()]
+                malformed += [
+                    _malformed(row, str(error), key)._replace(is_unresolved=writer is not None)
+                    for row in rows[chosen].tolist()
+                ]
                 continue
             decoded = decoder.decode(payloads if len(chosen) == len(ids) else payloads.take(pa.array(chosen)))
             parts.arrays.append(decoded.values)
@@ -231,9 +238,14 @@ class TypedRows:
 
 def _error(column: str, value: Malformed, place: TopicPartition, offset: int) -> MalformedRecordError:
     named = "" if value.schema_id is None else f" of schema id {value.schema_id}"
+    restart = (
+        f"To read it, start the query again with a version of the subject that can, as a newer one may "
+        f"('{column}SchemaVersion'), or with its record or message type ('{column}RecordName'). "
+    )
     return MalformedRecordError(
-        f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. Set 'onMalformedRecord' to "
-        "record to read the cause and the bytes as a row, or to null to read a null without its bytes",
+        f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. "
+        f"{restart if value.is_unresolved else ''}Set 'onMalformedRecord' to record to read the cause and the bytes as "
+        "a row, or to null to read a null without its bytes",
         place.topic,
         place.partition,
         offset,

@@ -51,6 +51,17 @@ def test_message_indexes_name_nested_types() -> None:
         message_name(descriptor, [1, 1])
 
 
+@pytest.mark.parametrize(("indexes", "name"), [([0, 1], "A"), ([0, 2], "B"), ([0, 0], "A")])
+def test_message_indexes_count_entries_of_maps_or_not(indexes: list[int], name: str) -> None:
+    """The library's Java serializer does not, with normalize.schemas."""
+    file = nested_file()
+    first = file.message_type[0]
+    first.nested_type.add(name="TagsEntry").options.map_entry = True
+    first.nested_type.add(name="A")
+    first.nested_type.add(name="B")
+    assert message_name(descriptor_set([file.SerializeToString()]), indexes) == f"shop.First.{name}"
+
+
 def test_unknown_message_type_is_refused() -> None:
     with pytest.raises(ValueSchemaError, match=r"no message type shop\.Third\. It has shop\.First, shop\.Second"):
         parse_protobuf(descriptor_set([nested_file().SerializeToString()]), "shop.Third")

@@ -122,6 +122,7 @@ def test_a_malformed_value_fails_with_its_place(raw: bytes, schema_id: int | Non
     assert str(error).startswith("t-3 at offset 41: the value")
     assert cause in str(error)
     assert "to record to read the cause and the bytes as a row, or to null to read a null without" in str(error)
+    assert ("'valueSchemaVersion'" in str(error)) == ("cannot be read as the reader's" in cause)
 
 
 def test_malformed_values_can_be_null_alone() -> None:
@@ -149,7 +150,7 @@ def test_a_record_of_another_name_is_malformed_even_if_its_fields_fit() -> None:
     decoded, malformed = column.decode(pa.array([framed(1, b"\x0a\2a"), framed(3, b"\x0a"), framed(2, b"\x0a")]))
 
     assert decoded.to_pylist() == [{"id": 5, "note": "a"}, None, {"id": 5, "note": ""}]
-    assert malformed == [Malformed(1, "it is a shop.Customer, not a shop.Order", 3)]
+    assert malformed == [Malformed(1, "it is a shop.Customer, not a shop.Order", 3, True)]
 
 
 def test_json_of_another_title_is_malformed_if_one_is_named() -> None:
@@ -163,7 +164,7 @@ def test_json_of_another_title_is_malformed_if_one_is_named() -> None:
     column = ColumnDecoding(FORMATS["json"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
     decoded, malformed = column.decode(values)
     assert decoded.to_pylist() == [{"id": 5}, None, {"id": 5}]
-    assert malformed == [Malformed(1, "it is a shop.Refund, not a shop.Order", 2)]
+    assert malformed == [Malformed(1, "it is a shop.Refund, not a shop.Order", 2, True)]
     assert column._replace(record_names=()).decode(values)[1] == []
     assert column._replace(record_names=("shop.Bill",)).decode(values)[0].to_pylist() == [{"id": 5}, None, {"id": 5}]
 
