@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -44,6 +44,7 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Union,
     column_schema,
     is_nullable,
+    member_names,
 )
 from pyspark_kafka_meta.formats.column_encoders import (
     ColumnEncoder,
@@ -138,8 +139,8 @@ def _union_encoder(union: Union, given: pa.DataType, path: str) -> ColumnEncoder
         column = Primitive("null")
     if not isinstance(column, Union):
         return BranchEncoder(place_of(path), _branch(union, column), null_branch, _encoder(column, given, path))
-    members = [f"member{index}" for index in range(len(column.branches))]
-    if not pa.types.is_struct(given) or [field.name for field in given] != members:
+    named = [field.name for field in given] if pa.types.is_struct(given) else []
+    if all(named != member_names(replace(column, stable=stable)) for stable in (False, True)):
         return None
     branches = [
         (_branch(union, branch), _encoder(branch, field.type, inner_path(path, field.name)))

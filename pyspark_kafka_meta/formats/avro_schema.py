@@ -118,9 +118,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """One of several types, at least one, none of them a union."""
+    """One of several types, at least one, none of them a union.
+
+    Attributes:
+        stable: in a column, members are named after their types, not after their places.
+    """
 
     branches: tuple[AvroSchema, ...]
+    stable: bool = False
 
 
 Named: TypeAlias = Fixed | Enumeration | Record
@@ -191,8 +196,8 @@ def arrow_type(schema: AvroSchema) -> pa.DataType:
             column = column_schema(schema)
             if not isinstance(column, Union):
                 return arrow_type(column)
-            members = enumerate(map(arrow_type, column.branches))
-            return pa.struct([pa.field(f"member{index}", kind) for index, kind in members])
+            members = zip(member_names(column), map(arrow_type, column.branches), strict=True)
+            return pa.struct([pa.field(name, kind) for name, kind in members])
         case Enumeration():
             return pa.string()
         case Primitive() | Fixed():
@@ -205,19 +210,41 @@ def is_nullable(schema: AvroSchema) -> bool:
     return _is_null(schema) or (isinstance(schema, Union) and any(map(_is_null, schema.branches)))
 
 
-def bounded(schema: AvroSchema, max_depth: int) -> AvroSchema:
-    """The schema in which a record is at most so often in itself, as with Spark's `recursiveFieldMaxDepth`. Fields that
-    would need more are left out.
+def member_names(column: Union) -> list[str]:
+    """Of the struct of a union's column.
+
+    Raises:
+        ValueSchemaError: two types have the same stable name.
+    """
+    if not column.stable:
+        return [f"member{index}" for index in range(len(column.branches))]
+    names = [f"member_{_simple_name(branch)}" for branch in column.branches]
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueSchemaError(
+            f"two types of an Avro union have the same name ({', '.join(names)}): unset "
+            "'enableStableIdentifiersForUnionType'"
+        )
+    return names
+
+
+def _simple_name(branch: AvroSchema) -> str:
+    """As `org.apache.avro.Schema.getName`: without a namespace."""
+    return _branch_kind(branch).removeprefix("type ").rpartition(".")[2]
+
+
+def bounded(schema: AvroSchema, max_depth: int, stable_members: bool = False) -> AvroSchema:
+    """The reader's schema in which a record is at most so often in itself, as with Spark's `recursiveFieldMaxDepth`.
+    Fields that would need more are left out. `stable_members` is as of `Union`.
 
     Raises:
         ValueSchemaError: it has too many parts for columns.
     """
-    return _Bounded(max_depth).schema(schema)
+    return _Bounded(max_depth, stable_members).schema(schema)
 
 
 def left_out(schema: AvroSchema, max_depth: int) -> Mapping[str, str]:
     """Why `bounded` has no field for them, by their names after those of their records."""
-    depth = _Bounded(max_depth)
+    depth = _Bounded(max_depth, False)
     depth.schema(schema)
     return depth.left_out
 
@@ -237,7 +264,7 @@ def column_schema(schema: AvroSchema) -> AvroSchema:
     for narrow, wide in (("int", "long"), ("float", "double")):
         if len(branches) == 2 and types == {narrow, wide}:
             return Primitive(wide)
-    return Union(branches)
+    return replace(schema, branches=branches)
 
 
 def parts(schema: AvroSchema) -> Sequence[AvroSchema]:
@@ -288,7 +315,7 @@ class _Parser:
     def _union(self, branches: list[Any], namespace: str) -> Union:
         union = Union(tuple(self.parse(branch, namespace) for branch in branches))
         kinds = [_branch_kind(branch) for branch in union.branches]
-        if not kinds or "Union" in kinds or len(set(kinds)) < len(kinds):
+        if not kinds or "union" in kinds or len(set(kinds)) < len(kinds):
             raise ValueSchemaError("an Avro schema has a union that is empty, or has a union or the same type twice")
         return union
 
@@ -401,7 +428,7 @@ def _branch_kind(branch: AvroSchema) -> str:
         case Fixed() | Enumeration() | Record() | Recursive():
             return f"type {branch.name}"
         case _:
-            return type(branch).__name__
+            return type(branch).__name__.lower()
 
 
 class _Bounded:
@@ -410,8 +437,8 @@ class _Bounded:
         left_out: as of the function.
     """
 
-    def __init__(self, max_depth: int) -> None:
-        self._max_depth, self._types = max_depth, 0
+    def __init__(self, max_depth: int, stable_members: bool) -> None:
+        self._max_depth, self._stable, self._types = max_depth, stable_members, 0
         self.left_out: dict[str, str] = {}
 
     def schema(self, schema: AvroSchema) -> AvroSchema:
@@ -437,7 +464,7 @@ class _Bounded:
             case Union(branches):
                 parts = tuple(self._part(branch, parents) for branch in branches)
                 has_any = not all(map(_is_null, parts)) or not any(isinstance(part, LeftOut) for part in parts)
-                return Union(parts) if has_any else LeftOut(schema)
+                return Union(parts, self._stable) if has_any else LeftOut(schema)
         return schema
 
     def _field(self, field: Field, parents: tuple[str, ...]) -> Field | None:

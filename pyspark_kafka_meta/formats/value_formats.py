@@ -37,12 +37,14 @@ class SchemaText(NamedTuple):
             Protobuf the set has them.
         message: the message type of Protobuf, by full name or by Confluent's message indexes; empty for the first.
         max_depth: how often a recursive type of Avro or Protobuf becomes columns in itself.
+        stable_members: members of Avro's unions are named after their types.
     """
 
     text: str
     references: tuple[str, ...] = ()
     message: str | tuple[int, ...] = ()
     max_depth: int = 1
+    stable_members: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def _avro(schema: SchemaText) -> AvroSchema:
 def _avro_reader(schema: SchemaText) -> AvroSchema:
     from pyspark_kafka_meta.formats.avro_schema import bounded
 
-    return bounded(_avro(schema), schema.max_depth)
+    return bounded(_avro(schema), schema.max_depth, schema.stable_members)
 
 
 @lru_cache(COMPILED_SCHEMAS)

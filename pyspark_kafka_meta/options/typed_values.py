@@ -122,6 +122,7 @@ class ColumnFormat:
         version: of the subject: a number, or `LATEST_VERSION`.
         record_names: of the strategies record and topic-record.
         max_depth: how often a recursive type becomes columns in itself.
+        stable_members: members of Avro's unions are named after their types.
     """
 
     column: str
@@ -132,6 +133,7 @@ class ColumnFormat:
     strategy: SubjectNameStrategy
     record_names: tuple[str, ...]
     max_depth: int = 1
+    stable_members: bool = False
 
     @property
     def is_latest(self) -> bool:
@@ -206,6 +208,13 @@ class TypedValuesOptions:
         high=15,
         queries=Query.RECORDS,
     )
+    stable_members: bool = _rows.choice(
+        "enableStableIdentifiersForUnionType",
+        {"false": False, "true": True},
+        "Whether members of an Avro union are named after their types (member_int, member_Order), not their places "
+        "(member0).",
+        queries=Query.RECORDS,
+    )
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
@@ -233,6 +242,9 @@ class TypedValuesOptions:
             may_be_recursive = any(column.format in _RECURSIVE_FORMATS for column in options.columns)
             if not may_be_recursive and given.given(cls, "max_depth"):
                 given.refuse(["Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf"])
+            has_avro = any(column.format is ValueFormat.AVRO for column in options.columns)
+            if not has_avro and given.given(cls, "stable_members"):
+                given.refuse(["Option 'enableStableIdentifiersForUnionType' has no effect without a format avro"])
             if given.given(cls, "auto_register") and not (options.columns and options.registry):
                 given.refuse(
                     ["Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"]
@@ -257,6 +269,7 @@ class TypedValuesOptions:
             getattr(self, f"{column}_strategy"),
             getattr(self, f"{column}_record_names") or (),
             self.max_depth,
+            self.stable_members,
         )
 
 

@@ -104,7 +104,7 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
 def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
     """What a column is read as. Args and errors as of `query_schemas`; `client` is None without a registry."""
     schema, source = column_schema(column, topics, client)
-    schema = schema._replace(max_depth=column.max_depth)
+    schema = schema._replace(max_depth=column.max_depth, stable_members=column.stable_members)
     try:
         columns = str(FORMATS[column.format].arrow_type(schema))
     except ValueSchemaError as error:
@@ -190,8 +190,9 @@ def fingerprint(schema: SchemaText) -> str:
     """Equal for equal schemas, whatever their ids and the blanks in their JSON. The order of names counts: JSON Schema
     has that of its columns."""
     message = [str(schema.message)] if schema.message else []
-    depth = [str(schema.max_depth)] if schema.max_depth > 1 else []
-    return _digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message, *depth]))
+    columns = schema._replace(text="", references=(), message="")
+    how = [] if columns == SchemaText("") else [str(columns)]
+    return _digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message, *how]))
 
 
 def _compact(text: str) -> str:

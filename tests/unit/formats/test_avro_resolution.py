@@ -16,7 +16,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
-from pyspark_kafka_meta.formats.avro_schema import bounded, parse_avro
+from pyspark_kafka_meta.formats.avro_schema import arrow_type, bounded, parse_avro
 from pyspark_kafka_meta.formats.values import Decoded, ValueDecoder
 from tests.unit.formats.avro_bytes import long, sized
 
@@ -268,6 +268,22 @@ def test_a_value_that_the_reader_cannot_have_is_a_fault(
 
     assert [(fault.row, cause in fault.cause) for fault in result.faults] == [(1, True)]
     assert result.values.is_valid().to_pylist() == [True, False, True]
+
+
+def test_members_have_the_names_of_their_types_in_any_order() -> None:
+    reader = bounded(
+        parse_avro(json.dumps(["null", "int", record(name="n.Order"), {"type": "map", "values": "int"}])), 1, True
+    )
+    writer = parse_avro(json.dumps([record(name="n.Order"), "int"]))
+    result = avro_decoder(writer, reader).decode(pa.array([long(1) + long(5), long(0)]))
+
+    assert result.values.to_pylist() == [
+        {"member_int": 5, "member_Order": None, "member_map": None},
+        {"member_int": None, "member_Order": {}, "member_map": None},
+    ]
+    same = bounded(parse_avro(json.dumps(["int", record(name="n.Int")])), 1, True)
+    with pytest.raises(ValueSchemaError, match="two types of an Avro union have the same name"):
+        arrow_type(same)
 
 
 TREE = record(

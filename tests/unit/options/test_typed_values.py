@@ -65,6 +65,7 @@ GOOD = [
         {"valueFraming": "confluent-header"},
         lambda typed: typed.column("value").framing is Framing.CONFLUENT_HEADER,
     ),
+    ({"enableStableIdentifiersForUnionType": "true"}, lambda typed: typed.column("key").stable_members),
     ({"recursiveFieldMaxDepth": "3"}, lambda typed: typed.column("value").max_depth == 3),
     ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
     (
@@ -108,6 +109,10 @@ BAD = [
     (
         {"onMalformedRecord": "null"},
         "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'",
+    ),
+    (
+        {"valueFormat": "json", "valueSchema": "{}", "enableStableIdentifiersForUnionType": "true"},
+        "Option 'enableStableIdentifiersForUnionType' has no effect without a format avro",
     ),
     (
         {"valueFormat": "json", "valueSchema": "{}", "recursiveFieldMaxDepth": "2"},
