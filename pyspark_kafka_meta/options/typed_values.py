@@ -215,6 +215,12 @@ class TypedValuesOptions:
         "(member0).",
         queries=Query.RECORDS,
     )
+    includes_raw: bool = _rows.choice(
+        "includeRaw",
+        {"false": False, "true": True},
+        "Whether a column value_raw (key_raw) has the bytes of a typed column, with their frame.",
+        queries=Query.RECORDS,
+    )
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
@@ -237,8 +243,11 @@ class TypedValuesOptions:
         if not given.has_invalid(cls) and not given.has_invalid(RegistryOptions):
             for column in ("value", "key"):
                 given.refuse(_column_problems(given, options, column))
-            if not options.columns and given.given(cls, "on_malformed"):
-                given.refuse(["Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'"])
+            if not options.columns:
+                given.refuse(
+                    f"Option '{name}' has no effect without 'valueFormat' or 'keyFormat'"
+                    for name in given.given(cls, "on_malformed", "includes_raw")
+                )
             may_be_recursive = any(column.format in _RECURSIVE_FORMATS for column in options.columns)
             if not may_be_recursive and given.given(cls, "max_depth"):
                 given.refuse(["Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf"])

@@ -8,9 +8,11 @@ import base64
 import http.client
 import json
 import random
+import re
 import ssl
 import time
 from collections.abc import Mapping
+from time import sleep
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -62,13 +64,28 @@ class _TryAgain(Exception):  # noqa: N818
     Attributes:
         is_timeout: the last attempt has little time, so its timeout says less than an earlier error.
         is_final: for this URL.
+        after_s: at least so long the registry wants to be left alone.
     """
 
-    def __init__(self, error: SchemaRegistryError, *, is_timeout: bool = False, is_final: bool = False) -> None:
+    def __init__(
+        self, error: SchemaRegistryError, *, is_timeout: bool = False, is_final: bool = False, after_s: float = 0.0
+    ) -> None:
         super().__init__(error)
         self.error = error
         self.is_timeout = is_timeout
         self.is_final = is_final
+        self.after_s = after_s
+
+
+class _Response(NamedTuple):
+    """
+    Attributes:
+        after_s: of Retry-After; else 0.
+    """
+
+    status: int
+    data: bytes
+    after_s: float
 
 
 class RegistryHttp:
@@ -115,16 +132,17 @@ class RegistryHttp:
                 pause_s = 0.0
                 if position == len(self._urls) - 1:
                     pause_s = min(BACKOFF_S * 2**rounds, BACKOFF_MAX_S) * random.uniform(0.5, 1)
+                    pause_s = max(pause_s, failed.after_s)
                 if time.monotonic() + pause_s >= deadline:
                     raise error from None
-            time.sleep(pause_s)
+            sleep(pause_s)
 
     def _attempt(
         self, url: str, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None, deadline: float
     ) -> Any:
         """The body of the response."""
         try:
-            status, data = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
+            response = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
         except TimeoutError:
             raise _TryAgain(
                 SchemaRegistryError(
@@ -166,9 +184,9 @@ class RegistryHttp:
                     f"the schema registry at {url} did not respond with HTTP when asked {asked.what}: check the URL"
                 )
             ) from None
-        return self._content(url, asked, status, data)
+        return self._content(url, asked, response)
 
-    def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, bytes]:
+    def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None, deadline: float) -> _Response:
         parts = urlsplit(url)
         connection = self._connection(parts, remaining_s(deadline))
         is_proxied = self._options.proxy_host is not None and parts.scheme == "http"
@@ -180,7 +198,7 @@ class RegistryHttp:
             content = response.read(MAX_RESPONSE_BYTES + 1)
             if response.length and len(content) <= MAX_RESPONSE_BYTES:
                 raise http.client.IncompleteRead(content, response.length)  # as read() without a limit does
-            return response.status, content
+            return _Response(response.status, content, _seconds(response.getheader("Retry-After")))
         finally:
             connection.close()
 
@@ -198,8 +216,9 @@ class RegistryHttp:
             connection.set_tunnel(*registry)
         return connection
 
-    def _content(self, url: str, asked: Asked, status: int, data: bytes) -> Any:
+    def _content(self, url: str, asked: Asked, response: _Response) -> Any:
         """What the response means."""
+        status, data, after_s = response
         try:
             content = json.loads(data) if len(data) <= MAX_RESPONSE_BYTES else None
         except (ValueError, RecursionError):
@@ -214,7 +233,7 @@ class RegistryHttp:
             return content
         error = self._error(url, asked, status, content if isinstance(content, dict) else {})
         if status in _RETRIED:
-            raise _TryAgain(error)
+            raise _TryAgain(error, after_s=after_s)
         raise error
 
     def _error(self, url: str, asked: Asked, status: int, content: Mapping[str, Any]) -> SchemaRegistryError:
@@ -281,6 +300,11 @@ def _headers(options: RegistryOptions) -> dict[str, str]:
     if options.bearer_token is not None:
         return {**headers, "Authorization": f"Bearer {options.bearer_token.reveal()}"}
     return headers
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Registries say seconds; dates are not read."""
+    return float(retry_after) if retry_after is not None and re.fullmatch("[0-9]{1,9}", retry_after) else 0.0
 
 
 def _cause(error: Exception) -> str:

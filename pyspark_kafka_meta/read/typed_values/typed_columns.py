@@ -31,6 +31,8 @@ from pyspark_kafka_meta.options import Framing, OnMalformedRecord
 
 ERROR_SUFFIX = "_error"
 """`value_error` describes what is wrong with `value`."""
+RAW_SUFFIX = "_raw"
+"""`value_raw` has the bytes of `value`."""
 ERROR_TYPE = pa.struct([("cause", pa.string()), ("schema_id", pa.int64()), ("raw", pa.binary())])
 NO_INDEXES: tuple[int, ...] = ()
 """Of a format without message indexes."""
@@ -193,8 +195,9 @@ class TypedRows:
             typed: by column, `key` or `value`.
         """
         self._columns = columns
-        bases = [column.removesuffix(ERROR_SUFFIX) for column in columns]
-        self._typed = {column: decoded for column, decoded in typed.items() if column in bases}
+        decoded = [column.removesuffix(ERROR_SUFFIX) for column in columns]
+        self._typed = {column: each for column, each in typed.items() if column in decoded}
+        bases = [column.removesuffix(RAW_SUFFIX) for column in decoded]
         self._on_malformed = on_malformed
         self._in_headers = [column for column, each in self._typed.items() if each.framing.is_confluents]
         self._headers = HEADERS_COLUMN if HEADERS_COLUMN in columns else SCHEMA_ID_HEADERS_COLUMN
@@ -209,9 +212,10 @@ class TypedRows:
             MalformedRecordError: a value cannot be decoded, and onMalformedRecord is fail.
             SchemaRegistryError: the registry did not respond with a schema.
         """
-        if not self._typed:
+        if not self._typed and self.raw_columns == list(self._columns):
             return batch
         arrays = {name: batch.column(name) for name in self.raw_columns}
+        arrays |= {f"{name}{RAW_SUFFIX}": arrays[name] for name in ("key", "value") if name in arrays}
         for column, typed in self._typed.items():
             raw = arrays[column]
             in_headers = header_frames(arrays[self._headers], column) if column in self._in_headers else None

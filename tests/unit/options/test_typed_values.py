@@ -67,6 +67,7 @@ GOOD = [
     ),
     ({"enableStableIdentifiersForUnionType": "true"}, lambda typed: typed.column("key").stable_members),
     ({"recursiveFieldMaxDepth": "3"}, lambda typed: typed.column("value").max_depth == 3),
+    ({"includeRaw": "true"}, lambda typed: typed.includes_raw),
     ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
     (
         {"schema.registry.url": "http://a:1/x/, https://b,"},

@@ -16,6 +16,7 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
+from pyspark_kafka_meta.schema_registry import registry_http
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
 from pyspark_kafka_meta.schema_registry.registry_http import MAX_ID
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
@@ -226,6 +227,22 @@ def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegist
 
     assert client(registry, timeout_ms=20_000).schema(1).schema.text == '"int"'
     assert len(registry.requests) == 4
+
+
+def test_a_registry_is_left_alone_as_long_as_it_wants(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(registry_http, "sleep", pauses.append)
+    registry.register("t-value", '"int"')
+    for retry_after in ("7", "Fri, 31 Dec 1999 23:59:59 GMT"):
+        registry.respond(429, headers={"Retry-After": retry_after})
+
+    assert client(registry).schema(1).schema.text == '"int"'
+    assert pauses[0] == 7
+    assert pauses[1] < 1
+    registry.respond(503, headers={"Retry-After": "30"})
+    with pytest.raises(SchemaRegistryError, match="503"):
+        client(registry).schema(1)
+    assert len(pauses) == 2
 
 
 def test_an_error_says_more_than_the_timeout_of_the_last_attempt(

@@ -88,6 +88,15 @@ def test_one_writer_is_decoded_at_once() -> None:
     assert batch.to_pydict() == {"value": [105, None, 106], "value_error": [None, None, None]}
 
 
+def test_bytes_are_beside_the_value_or_alone() -> None:
+    values = [framed(2, b"5"), b"x", None]
+    rows = typed_rows(["value_raw", "value"], OnMalformedRecord.NULL)
+    alone = typed_rows(["offset", "value_raw"])
+
+    assert rows.convert(records(rows, values)).to_pydict() == {"value_raw": values, "value": [105, None, None]}
+    assert alone.convert(records(alone, values)).to_pydict() == {"offset": [40, 41, 42], "value_raw": values}
+
+
 BAD = [
     (b"12", None, "no frame: 2 bytes are shorter than a frame of 5 bytes"),
     (b"{}{}{}", None, "no frame: its first byte is not 0"),
