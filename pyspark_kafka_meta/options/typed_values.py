@@ -39,12 +39,14 @@ class Framing(StrEnum):
     """The same when read; the schema's GUID is written into a header."""
     APICURIO = "apicurio"
     """The byte 0 and a schema id of 8 bytes."""
+    APICURIO_HEADER = "apicurio-header"
+    """Nothing: a header has a content id of 8 bytes. Not for writes."""
     NONE = "none"
 
     @property
     def id_bytes(self) -> int:
-        """Of the schema id; 0 without a frame."""
-        return {Framing.NONE: 0, Framing.APICURIO: 8}.get(self, 4)
+        """Of the schema id before values; 0 if none is there."""
+        return {Framing.NONE: 0, Framing.APICURIO_HEADER: 0, Framing.APICURIO: 8}.get(self, 4)
 
     @property
     def is_confluents(self) -> bool:
@@ -185,7 +187,8 @@ class TypedValuesOptions:
         "value",
         "What precedes an encoded value: confluent (the byte 0 and a schema id of 4 bytes; default with a registry), "
         "confluent-header (nothing, as a header has the GUID of the schema; a read takes either with both values), "
-        "apicurio (8 bytes), or none (default without a registry).",
+        "apicurio (8 bytes), apicurio-header (nothing, as a header has a content id; a read only), or none (default "
+        "without a registry).",
     )
     key_framing: Framing | None = _framing("key", "As valueFraming, for keys.")
     value_strategy: SubjectNameStrategy = _strategy(
@@ -299,8 +302,8 @@ def _column_problems(given: GivenOptions, options: TypedValuesOptions, column: s
             if is_set
         )
         return
-    if chosen.format is ValueFormat.PROTOBUF and chosen.framing is Framing.APICURIO:
-        yield f"'{name['framing']}' apicurio is not supported for protobuf: use confluent or none"
+    if chosen.format is ValueFormat.PROTOBUF and chosen.framing in (Framing.APICURIO, Framing.APICURIO_HEADER):
+        yield f"'{name['framing']}' {chosen.framing} is not supported for protobuf: use confluent or none"
     if options.registry is None:
         if chosen.framing is not Framing.NONE:
             yield f"'{name['framing']}' {chosen.framing} needs 'schema.registry.url', as a frame has only a schema id"
@@ -337,5 +340,7 @@ def _write_problems(
         yield f"Set either 'auto.register.schemas' or '{name['version']}', not both"
     if registers and chosen.format is ValueFormat.PROTOBUF:
         yield "'auto.register.schemas' is not supported for protobuf: register the .proto file in the registry"
+    if chosen.framing is Framing.APICURIO_HEADER:
+        yield f"'{name['framing']}' apicurio-header is not supported in a write: use apicurio"
     if len(chosen.record_names) > 1:
         yield f"Option '{name['record_names']}' must be one name in a write"

@@ -16,7 +16,14 @@ from time import sleep
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from pyspark_kafka_meta.errors import ConnectError, OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    OptionError,
+    SchemaRegistryError,
+    UnknownSchemaError,
+)
+from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token, forget_token
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
 from pyspark_kafka_meta.kafka.network.sockets import remaining_s, within
 from pyspark_kafka_meta.model import shortened
@@ -48,6 +55,7 @@ class Asked(NamedTuple):
     Attributes:
         what: after "asked" in errors.
         is_final: whether a schema in the response stays the same.
+        is_500_final: whether a status of 500 will not pass.
     """
 
     what: str
@@ -56,6 +64,7 @@ class Asked(NamedTuple):
     subject: str | None = None
     is_final: bool = False
     is_registration: bool = False
+    is_500_final: bool = False
 
 
 class _TryAgain(Exception):  # noqa: N818
@@ -96,7 +105,9 @@ class RegistryHttp:
         self._options = options
         self._urls = options.urls
         self._headers = _headers(options)
-        self._secrets = [secret.reveal() for secret in (options.user_info, options.bearer_token) if secret is not None]
+        secrets = (options.user_info, options.bearer_token, options.token_client_secret)
+        self._secrets = [secret.reveal() for secret in secrets if secret is not None]
+        self._oauth = options.oauth
 
     def send(self, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None) -> Any:
         """The content of the response. The request and its retries share the timeout of the options.
@@ -140,9 +151,40 @@ class RegistryHttp:
     def _attempt(
         self, url: str, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None, deadline: float
     ) -> Any:
-        """The body of the response."""
+        """The body of the response. If the registry refuses a token, which may have expired, another is tried once."""
+        token = self._token(deadline)
+        response = self._response(url, method, path, asked, body, deadline, token)
+        if response.status == 401 and self._oauth is not None and token is not None:
+            forget_token(self._oauth, token)
+            response = self._response(url, method, path, asked, body, deadline, self._token(deadline))
+        return self._content(url, asked, response)
+
+    def _token(self, deadline: float) -> str | None:
+        if self._oauth is None:
+            return None
         try:
-            response = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
+            token = bearer_token(self._oauth, "", deadline)
+        except ConnectError as error:
+            raise _TryAgain(SchemaRegistryError(f"no token for the schema registry: {error}")) from None
+        except AuthenticationError as error:
+            raise SchemaRegistryError(f"no token for the schema registry: {error}") from None
+        if token not in self._secrets:
+            self._secrets.append(token)
+        return token
+
+    def _response(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        asked: Asked,
+        body: Mapping[str, Any] | None,
+        deadline: float,
+        token: str | None,
+    ) -> _Response:
+        headers = self._headers if token is None else {**self._headers, "Authorization": f"Bearer {token}"}
+        try:
+            return within(deadline, lambda: self._exchange(method, f"{url}{path}", body, headers, deadline))
         except TimeoutError:
             raise _TryAgain(
                 SchemaRegistryError(
@@ -184,16 +226,17 @@ class RegistryHttp:
                     f"the schema registry at {url} did not respond with HTTP when asked {asked.what}: check the URL"
                 )
             ) from None
-        return self._content(url, asked, response)
 
-    def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None, deadline: float) -> _Response:
+    def _exchange(
+        self, method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], deadline: float
+    ) -> _Response:
         parts = urlsplit(url)
         connection = self._connection(parts, remaining_s(deadline))
         is_proxied = self._options.proxy_host is not None and parts.scheme == "http"
         target = url if is_proxied else urlunsplit(parts._replace(scheme="", netloc=""))
         try:
             data = None if body is None else json.dumps(body).encode()
-            connection.request(method, target, data, self._headers)
+            connection.request(method, target, data, headers)
             response = connection.getresponse()
             content = response.read(MAX_RESPONSE_BYTES + 1)
             if response.length and len(content) <= MAX_RESPONSE_BYTES:
@@ -233,7 +276,7 @@ class RegistryHttp:
             return content
         error = self._error(url, asked, status, content if isinstance(content, dict) else {})
         if status in _RETRIED:
-            raise _TryAgain(error, after_s=after_s)
+            raise _TryAgain(error, is_final=asked.is_500_final and status == 500, after_s=after_s)
         raise error
 
     def _error(self, url: str, asked: Asked, status: int, content: Mapping[str, Any]) -> SchemaRegistryError:
@@ -243,7 +286,7 @@ class RegistryHttp:
         if status == 401:
             return SchemaRegistryError(
                 f"the schema registry at {url} refused the login (401): set or correct "
-                "'schema.registry.basic.auth.user.info' or 'schema.registry.bearer.auth.token'",
+                "'schema.registry.basic.auth.user.info' or the schema.registry.bearer.auth options",
                 code,
             )
         if status == 403:
@@ -294,6 +337,8 @@ class RegistryHttp:
 
 def _headers(options: RegistryOptions) -> dict[str, str]:
     headers = {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
+    clouds = {"target-sr-cluster": options.logical_cluster, "Confluent-Identity-Pool-Id": options.identity_pool_id}
+    headers |= {name: value for name, value in clouds.items() if value is not None}
     if options.user_info is not None:
         login = base64.b64encode(options.user_info.reveal().encode()).decode()
         return {**headers, "Authorization": f"Basic {login}"}

@@ -65,6 +65,7 @@ def typed_rows(
             reader.schema,
             partial(_writer, reader.format, registry, client, schemas.typed.on_malformed is OnMalformedRecord.FAIL),
             reader.column.record_names,
+            reader.column.column,
         )
         for reader in schemas.readers
     }

@@ -169,6 +169,7 @@ class MockRegistry:
         routes: tuple[tuple[str, bool, Callable[..., Any]], ...] = (
             ("/subjects", False, lambda: sorted(self._subjects)),
             (r"/schemas/ids/(\d+)", False, lambda key: self._found(key, lambda version: str(version.schema_id))),
+            (r"/schemas/ids/(\d+)/versions", False, self._places),
             *([("/schemas/guids/([^/]+)", False, lambda key: self._found(key, _guid))] if self.has_guids else []),
             ("/subjects/([^/]+)/versions", False, lambda subject: [*range(1, len(self._versions(subject)) + 1)]),
             ("/subjects/([^/]+)/versions/([^/]+)", False, self._by_version),
@@ -193,6 +194,14 @@ class MockRegistry:
                 if key(version) == wanted:
                     return self._content(version)
         raise _Refusal(40403, f"Schema {wanted} not found")
+
+    def _places(self, schema_id: str) -> list[dict[str, Any]]:
+        return [
+            {"subject": subject, "version": number}
+            for subject, versions in self._subjects.items()
+            for number, version in enumerate(versions, 1)
+            if str(version.schema_id) == schema_id
+        ]
 
     def _by_version(self, subject: str, version: str) -> dict[str, Any]:
         versions = self._versions(subject)

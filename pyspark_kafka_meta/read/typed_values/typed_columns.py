@@ -16,10 +16,15 @@ import pyarrow.compute as pc
 
 from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.framing import (
+    FOREIGN_FRAME_BYTES,
     HeaderFrames,
     Unframed,
+    content_id_header,
+    foreign_frame,
     header_frames,
+    id_header,
     unframe,
+    unframe_with_content_ids,
     unframe_with_headers,
     without_message_indexes,
 )
@@ -71,6 +76,7 @@ class ColumnDecoding(NamedTuple):
     Attributes:
         writer: the schema of an id or GUID; raises UnknownSchemaError, or ValueSchemaError if it has another format.
         record_names: of the records that are read; empty for those of any name.
+        column: `key` or `value`.
     """
 
     format: Format
@@ -78,6 +84,14 @@ class ColumnDecoding(NamedTuple):
     reader: SchemaText
     writer: Callable[[int | str], SchemaText]
     record_names: tuple[str, ...] = ()
+    column: str = "value"
+
+    @property
+    def header(self) -> str | None:
+        """With the frames; None if there is none."""
+        if self.framing is Framing.APICURIO_HEADER:
+            return content_id_header(self.column)
+        return id_header(self.column) if self.framing.is_confluents else None
 
     def decode(self, values: pa.Array, in_headers: HeaderFrames | None = None) -> tuple[pa.Array, list[Malformed]]:
         """The decoded column, and its malformed values in the order of rows.
@@ -94,9 +108,12 @@ class ColumnDecoding(NamedTuple):
             parts.malformed.extend(Malformed(fault.row, fault.cause, None) for fault in unframed.faults)
             self._decode(unframed, parts)
         array = self._in_order(parts.arrays, parts.rows, len(values))
-        return array, sorted(parts.malformed, key=lambda value: value.row)
+        return array, _with_foreign_frames(sorted(parts.malformed, key=lambda value: value.row), values)
 
     def _unframed(self, values: pa.Array, in_headers: HeaderFrames | None) -> Iterator[Unframed]:
+        if self.framing is Framing.APICURIO_HEADER:
+            yield unframe_with_content_ids(values, in_headers, content_id_header(self.column))
+            return
         if in_headers is not None:
             yield unframe_with_headers(values, in_headers)
             is_here = np.ones(len(values), np.bool_)
@@ -151,6 +168,18 @@ class ColumnDecoding(NamedTuple):
         return pa.concat_arrays([*parts, nulls]).take(pa.array(order))
 
 
+def _with_foreign_frames(malformed: list[Malformed], values: pa.Array) -> list[Malformed]:
+    """The malformed values, with causes that name frames of other registries."""
+    if not malformed:
+        return malformed
+    heads = pc.binary_slice(values.take(pa.array([value.row for value in malformed])), 0, FOREIGN_FRAME_BYTES)
+    named = zip(malformed, map(foreign_frame, heads.to_pylist()), strict=True)
+    return [
+        value if whose is None else value._replace(cause=f"{value.cause}; its frame may be {whose}, which is not read")
+        for value, whose in named
+    ]
+
+
 def _malformed(row: int, cause: str, key: int | str) -> Malformed:
     """Of a value with a frame. The cause names the GUID of a schema, as there is no number for it."""
     if isinstance(key, int):
@@ -199,8 +228,9 @@ class TypedRows:
         self._typed = {column: each for column, each in typed.items() if column in decoded}
         bases = [column.removesuffix(RAW_SUFFIX) for column in decoded]
         self._on_malformed = on_malformed
-        self._in_headers = [column for column, each in self._typed.items() if each.framing.is_confluents]
-        self._headers = HEADERS_COLUMN if HEADERS_COLUMN in columns else SCHEMA_ID_HEADERS_COLUMN
+        self._in_headers = {column: each.header for column, each in self._typed.items() if each.header is not None}
+        is_apicurios = any(each.framing is Framing.APICURIO_HEADER for each in self._typed.values())
+        self._headers = HEADERS_COLUMN if HEADERS_COLUMN in columns or is_apicurios else SCHEMA_ID_HEADERS_COLUMN
         needed = [*(LOCATION if self._typed else ()), *([self._headers] if self._in_headers else ())]
         self.raw_columns = list(dict.fromkeys([*bases, *needed]))
         self.malformed: dict[tuple[str, TopicPartition], MalformedCount] = {}
@@ -218,7 +248,8 @@ class TypedRows:
         arrays |= {f"{name}{RAW_SUFFIX}": arrays[name] for name in ("key", "value") if name in arrays}
         for column, typed in self._typed.items():
             raw = arrays[column]
-            in_headers = header_frames(arrays[self._headers], column) if column in self._in_headers else None
+            header = self._in_headers.get(column)
+            in_headers = None if header is None else header_frames(arrays[self._headers], header)
             arrays[column], malformed = typed.decode(raw, in_headers)
             if malformed:
                 self._take(column, malformed, batch)
@@ -246,10 +277,12 @@ def _error(column: str, value: Malformed, place: TopicPartition, offset: int) ->
         f"To read it, start the query again with a version of the subject that can, as a newer one may "
         f"('{column}SchemaVersion'), or with its record or message type ('{column}RecordName'). "
     )
+    framing = f"Check '{column}Framing': Apicurio's serializers may write ids into headers (apicurio-header). "
+    advice = restart if value.is_unresolved else framing if value.cause.startswith("no frame") else ""
     return MalformedRecordError(
         f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. "
-        f"{restart if value.is_unresolved else ''}Set 'onMalformedRecord' to record to read the cause and the bytes as "
-        "a row, or to null to read a null without its bytes",
+        f"{advice}Set 'onMalformedRecord' to record to read the cause and the bytes as a row, or to null to read a "
+        "null without its bytes",
         place.topic,
         place.partition,
         offset,

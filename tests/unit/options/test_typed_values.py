@@ -57,6 +57,11 @@ def test_subjects_are_named_as_the_strategy_says(strategy: str, subjects: tuple[
     assert typed.column("value").subjects(("t",)) == subjects
 
 
+ISSUER = {
+    "schema.registry.bearer.auth.issuer.endpoint.url": "https://a/token",
+    "schema.registry.bearer.auth.client.id": "me",
+    "schema.registry.bearer.auth.client.secret": SECRET,
+}
 GOOD = [
     ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
     ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
@@ -77,6 +82,15 @@ GOOD = [
         {"schema.registry.url": "HTTPS://a", "schema.registry.ssl.truststore.location": "ca.pem"},
         lambda typed: typed.registry.urls == ("https://a",),
     ),
+    (
+        {**ISSUER, "schema.registry.bearer.auth.scope": "api"},
+        lambda typed: (typed.registry.oauth.oauth_client_id, typed.registry.oauth.oauth_scope) == ("me", "api"),
+    ),
+    (
+        {"schema.registry.bearer.auth.custom.provider.class": "a.b:C"},
+        lambda typed: typed.registry.oauth.oauth_token_provider == "a.b:C",
+    ),
+    ({"schema.registry.bearer.auth.logical.cluster": "lsrc-1"}, lambda typed: typed.registry.oauth is None),
     ({"schema.registry.timeout.ms": "500"}, lambda typed: typed.registry.timeout_ms == 500),
 ]
 
@@ -116,6 +130,10 @@ BAD = [
         "Option 'enableStableIdentifiersForUnionType' has no effect without a format avro",
     ),
     (
+        {**AVRO, "valueFormat": "protobuf", "valueFraming": "apicurio-header"},
+        "'valueFraming' apicurio-header is not supported for protobuf: use confluent or none",
+    ),
+    (
         {"valueFormat": "json", "valueSchema": "{}", "recursiveFieldMaxDepth": "2"},
         "Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf",
     ),
@@ -140,6 +158,22 @@ BAD = [
     ({**AVRO, "schema.registry.url": "localhost:8081"}, "Option 'schema.registry.url' must be http://host:port or"),
     ({**AVRO, "schema.registry.url": "http://a:99999"}, "Option 'schema.registry.url' must be http://host:port or"),
     ({**AVRO, "schema.registry.url": "mock://a"}, "Option 'schema.registry.url' must be http://host:port or https:"),
+    (
+        {**AVRO, **ISSUER, "schema.registry.bearer.auth.token": SECRET},
+        "Set either 'schema.registry.bearer.auth.token' or 'schema.registry.bearer.auth.issuer.endpoint.url', not both",
+    ),
+    (
+        {**AVRO, **ISSUER, "schema.registry.bearer.auth.issuer.endpoint.url": f"https://{SECRET}@a"},
+        "Option 'schema.registry.bearer.auth.issuer.endpoint.url' must be https://host/path",
+    ),
+    (
+        {**AVRO, "schema.registry.bearer.auth.issuer.endpoint.url": "https://a"},
+        "'schema.registry.bearer.auth.issuer.endpoint.url' needs 'schema.registry.bearer.auth.client.id' and",
+    ),
+    (
+        {**AVRO, "schema.registry.bearer.auth.client.secret": SECRET},
+        "Option 'schema.registry.bearer.auth.client.secret' has no effect without 'schema.registry.bearer.auth.issuer.",
+    ),
     (
         {"schema.registry.bearer.auth.token": SECRET},
         "Option 'schema.registry.bearer.auth.token' has no effect without 'schema.registry.url'",

@@ -192,6 +192,44 @@ def test_values_without_frames_have_the_readers_schema() -> None:
     }
 
 
+def test_content_ids_of_apicurios_headers_name_the_schema() -> None:
+    rows = typed_rows(["value", "value_error"], framing=Framing.APICURIO_HEADER)
+    header, content_id = "apicurio.value.contentId", (2).to_bytes(8)
+    values = [b"5", b"6", None, b"7", b"8", b"9"]
+    headers: list[list[tuple[str, bytes | None]] | None] = [
+        [(header, content_id)],
+        [("apicurio.value.globalId", content_id)],
+        [(header, content_id)],
+        [(header, b"\2")],
+        None,
+        [(header, (99).to_bytes(8)), ("a", b"")],
+    ]
+
+    batch = rows.convert(records(rows, values, headers)).to_pydict()
+
+    assert batch["value"] == [105, None, None, None, None, None]
+    causes = [error and error["cause"][:59] for error in batch["value_error"]]
+    without = "no frame: it has no header apicurio.value.contentId with a c"[:59]
+    assert causes == [None, without, None, without, without, "the registry does not have 99"]
+    assert rows.convert(records(rows, [b"5"])).to_pydict()["value"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("value", "whose"),
+    [
+        (b"\3\5" + bytes(16) + b"x", "AWS Glue's"),
+        (bytes(4) + b"0123456789abcdef0123456789abcdef" + b"x", "Azure's"),
+        (b"\3" + bytes(5), None),
+    ],
+)
+def test_frames_of_other_registries_are_named(value: bytes, whose: str | None) -> None:
+    rows = typed_rows(["value", "value_error"])
+
+    cause = rows.convert(records(rows, [value])).to_pydict()["value_error"][0]["cause"]
+
+    assert (f"its frame may be {whose}, which is not read" in cause) == (whose is not None)
+
+
 OTHER_GUID = "00000000-0000-4000-8000-000000000007"
 IN_HEADER: list[tuple[bytes | None, list[tuple[str, bytes | None]] | None, Any]] = [
     (b"5", [(HEADER, guid_frame(GUID))], 1005),
