@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ MAX_TYPES = 100_000
 """With a named type counted where it is used, because each use is a column."""
 MAX_DECIMAL_DIGITS = 38
 """Of Spark's decimals. Schemas of Kafka Connect say 64, whatever their values have: larger values are malformed."""
+
+_COMMENTS = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+"""Or texts in JSON, which may have the same signs. Java's parser allows comments."""
 
 _LOGICAL_TYPES = {
     "int": ("date", "time-millis"),
@@ -151,9 +155,14 @@ class Recursive:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A branch of a reader's union that contains a record too deep inside itself: null in its place."""
+    """A branch of a reader's union that has no column: null in its place.
+
+    Attributes:
+        why: it has none.
+    """
 
     branch: AvroSchema
+    why: str
 
 
 AvroSchema: TypeAlias = Primitive | Array | Map | Union | Named | Recursive | LeftOut
@@ -234,12 +243,13 @@ def _simple_name(branch: AvroSchema) -> str:
 
 def bounded(schema: AvroSchema, max_depth: int, stable_members: bool = False) -> AvroSchema:
     """The reader's schema in which a record is at most so often in itself, as with Spark's `recursiveFieldMaxDepth`.
-    Fields that would need more are left out. `stable_members` is as of `Union`.
+    Fields that would need more are left out, and fields that Spark has no type for. `stable_members` is as of `Union`.
 
     Raises:
         ValueSchemaError: it has too many parts for columns.
     """
-    return _Bounded(max_depth, stable_members).schema(schema)
+    part = _Bounded(max_depth, stable_members).schema(schema)
+    return schema if isinstance(part, LeftOut) else part
 
 
 def left_out(schema: AvroSchema, max_depth: int) -> Mapping[str, str]:
@@ -357,11 +367,12 @@ class _Parser:
 
 
 def _json(text: str) -> Any:
-    """A text that is no JSON may be the name of a primitive type, as registries return it."""
+    """A text that is no JSON may be the name of a primitive type, as registries return it, or have comments."""
     if text.strip() in PRIMITIVES:
         return text.strip()
     try:
-        return json.loads(text, parse_constant=int)  # fails for Infinity and NaN, which are no JSON
+        # parse_constant fails for Infinity and NaN, which are no JSON
+        return json.loads(_COMMENTS.sub(lambda found: found[1] or "", text), parse_constant=int)
     except ValueError:
         raise ValueSchemaError("an Avro schema is not JSON") from None
 
@@ -451,31 +462,45 @@ class _Bounded:
             raise ValueSchemaError(f"an Avro schema has more than {MAX_TYPES} types")
         match schema:
             case Recursive(name):
-                return LeftOut(schema) if parents.count(name) >= self._max_depth else self._part(schema.record, parents)
-            case Array(items):
-                part = self._part(items, parents)
-                return LeftOut(schema) if isinstance(part, LeftOut) else Array(part)
-            case Map(values):
-                part = self._part(values, parents)
-                return LeftOut(schema) if isinstance(part, LeftOut) else Map(part)
+                return (
+                    LeftOut(schema, _RECURSIVE)
+                    if parents.count(name) >= self._max_depth
+                    else self._part(schema.record, parents)
+                )
+            case Array(inner) | Map(inner):
+                part = self._part(inner, parents)
+                return LeftOut(schema, part.why) if isinstance(part, LeftOut) else type(schema)(part)
             case Record(name, fields):
                 bounded = (self._field(field, (*parents, name)) for field in fields)
                 return replace(schema, fields=tuple(field for field in bounded if field is not None))
             case Union(branches):
-                parts = tuple(self._part(branch, parents) for branch in branches)
-                has_any = not all(map(_is_null, parts)) or not any(isinstance(part, LeftOut) for part in parts)
-                return Union(parts, self._stable) if has_any else LeftOut(schema)
+                union = Union(tuple(self._part(branch, parents) for branch in branches), self._stable)
+                left_out = _left_out_branches(union)
+                return LeftOut(schema, left_out[0].why) if left_out and all(map(_is_null, union.branches)) else union
+            case Primitive(logical=Logical(scale=scale)) | Fixed(logical=Logical(scale=scale)) if (
+                scale > MAX_DECIMAL_DIGITS
+            ):
+                return LeftOut(schema, _too_many_digits(scale))
         return schema
 
     def _field(self, field: Field, parents: tuple[str, ...]) -> Field | None:
         part = self._part(field.type, parents)
-        branches = part.branches if isinstance(part, Union) else (part,)
-        if any(isinstance(branch, LeftOut) for branch in branches):
-            what = "a branch of its type" if isinstance(part, Union) else "its type"
-            self.left_out[f"{parents[-1]}.{field.name}"] = (
-                f"{what} is recursive; 'recursiveFieldMaxDepth' says how deep it is read"
-            )
+        for left_out in [part] if isinstance(part, LeftOut) else _left_out_branches(part):
+            what = "its type" if left_out is part else "a branch of its type"
+            self.left_out[f"{parents[-1]}.{field.name}"] = f"{what} {left_out.why}"
         return None if isinstance(part, LeftOut) else replace(field, type=part)
+
+
+_RECURSIVE = "is recursive; 'recursiveFieldMaxDepth' says how deep it is read"
+
+
+def _too_many_digits(scale: int) -> str:
+    return f"is a decimal of {scale} digits after the point, and Spark's have at most {MAX_DECIMAL_DIGITS}"
+
+
+def _left_out_branches(schema: AvroSchema) -> list[LeftOut]:
+    branches = schema.branches if isinstance(schema, Union) else ()
+    return [branch for branch in branches if isinstance(branch, LeftOut)]
 
 
 def _check_size(schema: AvroSchema) -> None:
@@ -507,10 +532,7 @@ def _arrow_scalar(schema: Primitive | Fixed) -> pa.DataType:
     match logical.name if logical else "":
         case "decimal" if logical:
             if logical.scale > MAX_DECIMAL_DIGITS:
-                raise ValueSchemaError(
-                    f"an Avro decimal has {logical.scale} digits after the point, and Spark's have at most "
-                    f"{MAX_DECIMAL_DIGITS}"
-                )
+                raise ValueSchemaError(f"an Avro type {_too_many_digits(logical.scale)}")
             return pa.decimal128(min(logical.precision, MAX_DECIMAL_DIGITS), logical.scale)
         case "date":
             return pa.date32()

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
 from pyspark_kafka_meta.formats.avro_schema import (
     Array,
     Enumeration,
@@ -229,6 +230,28 @@ def test_a_recursive_field_is_left_out_by_name() -> None:
     }
 
 
+def test_a_field_of_an_impossible_decimal_is_left_out_by_name() -> None:
+    """A decimal with less precision than scale is bytes, as in Java."""
+    number = {"type": "bytes", "logicalType": "decimal", "precision": 130, "scale": 127}
+    table = parsed(record("T", "int", number, ["null", number], ["null", "string", number]))
+
+    assert [field.name for field in arrow_type(bounded(table, 1))] == ["f0", "f3"]
+    why = "is a decimal of 127 digits after the point, and Spark's have at most 38"
+    assert left_out(table, 1) == {
+        "T.f1": f"its type {why}",
+        "T.f2": f"its type {why}",
+        "T.f3": f"a branch of its type {why}",
+    }
+    value = b"\x02" + b"\x02\x05" + b"\x02\x02\x05" + b"\x04\x02\x05"
+    result = avro_decoder(table, bounded(table, 1)).decode(pa.array([value]))
+    assert (result.values.to_pylist(), result.faults) == ([{"f0": 1, "f3": None}], [])
+
+
+def test_a_text_may_have_comments() -> None:
+    text = '/* a\n "b" */ {"type": "enum", // of "two"\n "name": "E", "symbols": ["A"], "doc": "// \\" /* no */"}'
+    assert parse_avro(text) == Enumeration("E", ("A",))
+
+
 def test_schemas_of_several_records_may_define_the_same_type() -> None:
     address = record("Address", "string")
     union = [record("Order", address), record("Customer", address, "Address")]
@@ -311,7 +334,7 @@ def test_a_decimal_has_as_many_digits_as_spark_has() -> None:
     connects = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 2}
 
     assert arrow_type(parsed(connects)) == pa.decimal128(38, 2)
-    with pytest.raises(ValueSchemaError, match="has 39 digits after the point, and Spark's have at most 38"):
+    with pytest.raises(ValueSchemaError, match="a decimal of 39 digits after the point, and Spark's have at most 38"):
         arrow_type(parsed({**connects, "scale": 39}))
 
 
