@@ -180,6 +180,8 @@ class RegistryOptions:
         has_secret = options.oauth or options.user_info is not None or options.bearer_token is not None
         if not problems and has_secret and any(url.startswith("http://") for url in options.urls):
             logger.warning("schema.registry.url is not https: the login is sent unencrypted")
+        if not problems and (options.token_issuer_url or "").startswith("http://"):
+            logger.warning("%sissuer.endpoint.url is not https: the client's secret is sent unencrypted", _BEARER)
         return options
 
     @property

@@ -242,5 +242,9 @@ def test_a_login_over_http_is_a_warning(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING):
         SourceOptions.parse({**MINIMAL, **AVRO, "schema.registry.basic.auth.user.info": f"me:{SECRET}"})
 
+        endpoint = {**ISSUER, "schema.registry.bearer.auth.issuer.endpoint.url": "http://a/token"}
+        SourceOptions.parse({**MINIMAL, **AVRO, **endpoint})
+
     assert "schema.registry.url is not https: the login is sent unencrypted" in caplog.text
+    assert "issuer.endpoint.url is not https: the client's secret is sent unencrypted" in caplog.text
     assert SECRET not in caplog.text
