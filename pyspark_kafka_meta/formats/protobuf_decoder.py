@@ -240,14 +240,14 @@ class _Chunk:
 
     def _json(self, column: ColumnPlan, parts: _Parts) -> pa.StringArray:
         """The JSON text of each message; the parts of a message are merged by joining them."""
-        data = [b""] * parts.total
+        pieces: list[list[memoryview]] = [[] for _ in range(parts.total)]
         view = memoryview(self.payload.bytes.data)
         for message, at, end in zip(parts.message.tolist(), parts.at.tolist(), parts.end.tolist(), strict=True):
-            data[message] += view[at:end]
+            pieces[message].append(view[at:end])
         texts = [""] * parts.total
-        for message, each in enumerate(data):
+        for message, each in enumerate(pieces):
             try:
-                texts[message] = json_text(column.field.type_name, each)
+                texts[message] = json_text(column.field.type_name, b"".join(each))
             except ValueError as error:
                 self._fault(parts.rows[message : message + 1], column.path, str(error))
         return pa.array(texts, pa.string())

@@ -31,7 +31,7 @@ _MICROS_PER_SECOND = 1_000_000
 _MAX_SECONDS = (2**63 - 1) // _MICROS_PER_SECOND - 3  # nanos are at most 2.2 s
 _MAX_DIGITS = 1_000
 """Of a decimal with zeros at its end. More take long."""
-_DEEP = f"its JSON is over {MAX_GROUP_DEPTH} levels deep"
+_DEEP = f"its JSON has more than {MAX_GROUP_DEPTH} nested messages"
 
 Converted = tuple[pa.Array, Flags]
 """A column, and which values are right."""
@@ -151,7 +151,7 @@ def _list(data: memoryview, at: int, end: int, depth: int) -> list[Any]:
 
 
 def _value(data: memoryview, at: int, end: int, depth: int) -> Any:
-    """Of the last kind that the message has."""
+    """Of the last kind that the message has; several structs or lists after one another are merged."""
     value: Any = None
     for tag, field in _fields(data, at, end, depth):
         match tag:
@@ -164,9 +164,11 @@ def _value(data: memoryview, at: int, end: int, depth: int) -> Any:
             case 0x20:
                 value = field.raw != 0
             case 0x2A:
-                value = _struct(data, field.at, field.after, depth + 1)
+                value = value if isinstance(value, dict) else {}
+                value.update(_struct(data, field.at, field.after, depth + 1))
             case 0x32:
-                value = _list(data, field.at, field.after, depth + 1)
+                value = value if isinstance(value, list) else []
+                value.extend(_list(data, field.at, field.after, depth + 1))
     return value
 
 

@@ -136,7 +136,7 @@ def test_deep_json_is_a_fault() -> None:
     for _ in range(120):
         content = sized(0x32, sized(0x0A, content))
     _, (cause,) = read(schema_of(file_of_types("google.protobuf.Value")), sized(0x0A, content))
-    assert cause == "a: its JSON is over 100 levels deep"
+    assert cause == "a: its JSON has more than 100 nested messages"
 
 
 JSON = st.recursive(
@@ -178,6 +178,18 @@ def test_parts_of_a_struct_are_merged_and_absent_values_are_null() -> None:
         [{"a": '{"x":true,"y":true}', "b": "null"}, {"a": None, "b": None}],
         [],
     )
+
+
+@given(values=st.lists(JSON, min_size=2, max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_parts_of_a_value_are_merged_as_by_protobufs_library(values: list[Any]) -> None:
+    parts = [json_format.ParseDict(value, struct_pb2.Value()).SerializeToString() for value in values]
+    expected = json_format.MessageToDict(struct_pb2.Value.FromString(b"".join(parts)))
+    (row,), faults = read(
+        schema_of(file_of_types("google.protobuf.Value")), b"".join(sized(0x0A, part) for part in parts)
+    )
+    assert faults == []
+    assert json.loads(row["a"]) == expected
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "NaN", '{"a":1e999}'])
