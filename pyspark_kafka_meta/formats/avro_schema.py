@@ -450,6 +450,7 @@ class _Bounded:
 
     def __init__(self, max_depth: int, stable_members: bool) -> None:
         self._max_depth, self._stable, self._types = max_depth, stable_members, 0
+        self._place = "the value"  # the field around the type
         self.left_out: dict[str, str] = {}
 
     def schema(self, schema: AvroSchema) -> AvroSchema:
@@ -475,8 +476,12 @@ class _Bounded:
                 return replace(schema, fields=tuple(field for field in bounded if field is not None))
             case Union(branches):
                 union = Union(tuple(self._part(branch, parents) for branch in branches), self._stable)
-                left_out = _left_out_branches(union)
-                return LeftOut(schema, left_out[0].why) if left_out and all(map(_is_null, union.branches)) else union
+                left_out = [branch for branch in union.branches if isinstance(branch, LeftOut)]
+                if left_out and all(map(_is_null, union.branches)):
+                    return LeftOut(schema, left_out[0].why)
+                for branch in left_out:
+                    self.left_out[self._place] = f"a branch of its type {branch.why}"
+                return union
             case Primitive(logical=Logical(scale=scale)) | Fixed(logical=Logical(scale=scale)) if (
                 scale > MAX_DECIMAL_DIGITS
             ):
@@ -484,10 +489,11 @@ class _Bounded:
         return schema
 
     def _field(self, field: Field, parents: tuple[str, ...]) -> Field | None:
+        around, self._place = self._place, f"{parents[-1]}.{field.name}"
         part = self._part(field.type, parents)
-        for left_out in [part] if isinstance(part, LeftOut) else _left_out_branches(part):
-            what = "its type" if left_out is part else "a branch of its type"
-            self.left_out[f"{parents[-1]}.{field.name}"] = f"{what} {left_out.why}"
+        if isinstance(part, LeftOut):
+            self.left_out[self._place] = f"its type {part.why}"
+        self._place = around
         return None if isinstance(part, LeftOut) else replace(field, type=part)
 
 
@@ -496,11 +502,6 @@ _RECURSIVE = "is recursive; 'recursiveFieldMaxDepth' says how deep it is read"
 
 def _too_many_digits(scale: int) -> str:
     return f"is a decimal of {scale} digits after the point, and Spark's have at most {MAX_DECIMAL_DIGITS}"
-
-
-def _left_out_branches(schema: AvroSchema) -> list[LeftOut]:
-    branches = schema.branches if isinstance(schema, Union) else ()
-    return [branch for branch in branches if isinstance(branch, LeftOut)]
 
 
 def _check_size(schema: AvroSchema) -> None:

@@ -218,15 +218,20 @@ def test_a_text_that_is_no_json_is_refused(text: str) -> None:
 
 
 def test_a_recursive_field_is_left_out_by_name() -> None:
-    node = record("n.Node", "int", ["null", "Node"], ["null", "string", {"type": "array", "items": "Node"}])
+    nodes = {"type": "array", "items": ["string", "Node"]}
+    node = record("n.Node", "int", ["null", "Node"], ["null", "string", {"type": "array", "items": "Node"}], nodes)
     alone = record("R", {"type": "map", "values": node})
 
-    node_type = pa.struct([pa.field("f0", pa.int32(), nullable=False), ("f2", pa.string())])
+    names = pa.list_(pa.field("element", pa.string()))
+    node_type = pa.struct(
+        [pa.field("f0", pa.int32(), nullable=False), ("f2", pa.string()), pa.field("f3", names, nullable=False)]
+    )
     map_type = pa.map_(pa.string(), pa.field("value", node_type, nullable=False))
     assert arrow_type(bounded(parsed(alone), 1)) == pa.struct([pa.field("f0", map_type, nullable=False)])
     assert left_out(parsed(alone), 1) == {
         "n.Node.f1": "its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
         "n.Node.f2": "a branch of its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
+        "n.Node.f3": "a branch of its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
     }
 
 
