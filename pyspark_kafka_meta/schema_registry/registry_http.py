@@ -105,8 +105,9 @@ class RegistryHttp:
         self._options = options
         self._urls = options.urls
         self._headers = _headers(options)
-        secrets = (options.user_info, options.bearer_token, options.token_client_secret)
-        self._secrets = [secret.reveal() for secret in secrets if secret is not None]
+        names = ("user_info", "bearer_token", "token_client_secret")
+        given = {name: getattr(options, name) for name in names}
+        self._secrets = {name: secret.reveal() for name, secret in given.items() if secret is not None}
         self._oauth = options.oauth
 
     def send(self, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None) -> Any:
@@ -168,8 +169,7 @@ class RegistryHttp:
             raise _TryAgain(SchemaRegistryError(f"no token for the schema registry: {error}")) from None
         except AuthenticationError as error:
             raise SchemaRegistryError(f"no token for the schema registry: {error}") from None
-        if token not in self._secrets:
-            self._secrets.append(token)
+        self._secrets["token"] = token
         return token
 
     def _response(
@@ -328,7 +328,7 @@ class RegistryHttp:
 
     def harmless(self, message: str) -> str:
         """A text of the registry for an error: of one line, and without the login."""
-        for secret in self._secrets:
+        for secret in self._secrets.values():
             password = secret.partition(":")[2] or secret
             for form in (secret, password, base64.b64encode(secret.encode()).decode()):
                 message = message.replace(form, HIDDEN)
