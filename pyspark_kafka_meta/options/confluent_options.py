@@ -25,7 +25,6 @@ CONFLUENTS = {
     "basic.auth.credentials.source": "the login is schema.registry.basic.auth.user.info, whatever the source: remove "
     "the option",
     "bearer.auth.cache.expiry.buffer.seconds": "a token is replaced after 80 % of its lifetime",
-    "bearer.auth.credentials.source": "the source follows from the other options: remove the option",
     "bearer.auth.scope.claim.name": _TOKEN,
     "bearer.auth.sub.claim.name": _TOKEN,
     "bearer.auth.uami.endpoint.query": _TOKEN,

@@ -9,17 +9,20 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from urllib.parse import urlsplit
 
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, options_of
-from pyspark_kafka_meta.options.parsers import Secret
+from pyspark_kafka_meta.options.parsers import Secret, parse_choice
 from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions, package_problems, parse_provider
 from pyspark_kafka_meta.validators import non_empty
 
 logger = logging.getLogger(__name__)
 
 _BEARER = "schema.registry.bearer.auth."
+_TOKEN_SOURCES = {"STATIC_TOKEN": "bearer_token", "OAUTHBEARER": "token_issuer_url", "CUSTOM": "token_provider"}
+"""Fields that have a token, or say where it is from."""
 _rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)
 
 
@@ -101,6 +104,13 @@ class RegistryOptions:
         _parse_token,
         "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
         "Token for the registry, instead.",
+    )
+    token_source: str | None = _rows.option(
+        f"{_BEARER}credentials.source",
+        None,
+        partial(parse_choice, values=_TOKEN_SOURCES),
+        f"Option '{_BEARER}credentials.source' must be {' or '.join(_TOKEN_SOURCES)}, got '{{value}}'",
+        "Where the token is from: STATIC_TOKEN, OAUTHBEARER or CUSTOM. It follows from the options below.",
     )
     token_issuer_url: str | None = _rows.option(
         f"{_BEARER}issuer.endpoint.url",
@@ -231,6 +241,9 @@ def _registry_problems(given: GivenOptions, options: RegistryOptions) -> Iterato
 
 
 def _oauth_problems(given: GivenOptions, options: RegistryOptions) -> Iterator[str]:
+    if options.token_source is not None and getattr(options, options.token_source) is None:
+        needed = options_of(RegistryOptions)[options.token_source].name
+        yield f"'{_BEARER}credentials.source' needs '{needed}'"
     client = given.given(RegistryOptions, "token_client_id", "token_client_secret", "token_scope")
     if options.token_issuer_url is None and client:
         yield f"Option '{client[0]}' has no effect without '{_BEARER}issuer.endpoint.url'"

@@ -83,7 +83,11 @@ GOOD = [
         lambda typed: typed.registry.urls == ("https://a",),
     ),
     (
-        {**ISSUER, "schema.registry.bearer.auth.scope": "api"},
+        {
+            **ISSUER,
+            "schema.registry.bearer.auth.scope": "api",
+            "schema.registry.bearer.auth.credentials.source": "OAUTHBEARER",
+        },
         lambda typed: (typed.registry.oauth.oauth_client_id, typed.registry.oauth.oauth_scope) == ("me", "api"),
     ),
     (
@@ -169,6 +173,10 @@ BAD = [
     (
         {**AVRO, "schema.registry.bearer.auth.issuer.endpoint.url": "https://a"},
         "'schema.registry.bearer.auth.issuer.endpoint.url' needs 'schema.registry.bearer.auth.client.id' and",
+    ),
+    (
+        {**AVRO, "schema.registry.bearer.auth.credentials.source": "OAUTHBEARER"},
+        "'schema.registry.bearer.auth.credentials.source' needs 'schema.registry.bearer.auth.issuer.endpoint.url'",
     ),
     (
         {**AVRO, "schema.registry.bearer.auth.client.secret": SECRET},
