@@ -15,7 +15,9 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Enumeration,
     Fixed,
     Map,
+    Named,
     Record,
+    Recursive,
     Union,
     parts,
 )
@@ -41,6 +43,7 @@ class _Names:
     def __init__(self) -> None:
         self._types: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
+        self._records: dict[str, Named | None] = {}
 
     def add(self, schema: AvroSchema) -> None:
         """Those of a schema and its parts."""
@@ -63,13 +66,15 @@ class _Names:
                 return self._union(branches)
             case Record():
                 return self._record(schema)
+            case Recursive(name):
+                return Recursive(self._types.get(name, name), self._records)
             case Enumeration() | Fixed():
                 return replace(schema, name=self._types.get(schema.name, schema.name), aliases=())
         return schema
 
     def _union(self, branches: tuple[AvroSchema, ...]) -> Union:
         union = Union(tuple(map(self.apply, branches)))
-        names = [branch.name for branch in union.branches if isinstance(branch, Record | Enumeration | Fixed)]
+        names = [branch.name for branch in union.branches if isinstance(branch, Named | Recursive)]
         if len(set(names)) < len(names):
             raise ValueSchemaError("by the reader's aliases, two types in a union of the writer have the same name")
         return union
@@ -83,4 +88,5 @@ class _Names:
         ]
         if len({field.name for field in fields}) < len(fields):
             raise ValueSchemaError(f"by the reader's aliases, two fields of the writer's record {name!r} are the same")
-        return Record(name, tuple(fields))
+        self._records[name] = renamed = Record(name, tuple(fields))
+        return renamed

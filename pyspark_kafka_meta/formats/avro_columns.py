@@ -19,6 +19,9 @@ from pyspark_kafka_meta.formats.avro_cursor import BAD_LENGTH, BAD_VARINT, TRUNC
 BAD_INT = "an int has more than 32 bits"
 BAD_BOOLEAN = "a boolean is neither 0 nor 1"
 BAD_TEXT = "a string is not UTF-8"
+MAX_NESTING = 64
+"""Levels of a recursive record: Python's stack has several frames for each."""
+BAD_NESTING = f"a recursive record has more than {MAX_NESTING} levels"
 BAD_UNIT = "a time does not fit 64 bits in the reader's unit"
 NO_BRANCH = "a union has a branch that is not in the schema"
 NO_SYMBOL = "an enum has a symbol that is not in the schema"
@@ -359,6 +362,59 @@ class Member(Column):
 
     def skip_one(self, data: memoryview, at: int, end: int) -> int:
         return self._column.skip_one(data, at, end)
+
+
+class Skipped(Column):
+    """Values that nobody reads: null."""
+
+    def __init__(self, kind: pa.DataType, column: Column) -> None:
+        self.type, self.field, self._column = kind, column.field, column
+        self.min_bytes, self.fixed_bytes = column.min_bytes, column.fixed_bytes
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        self.skip(cursor)
+        return pa.nulls(len(cursor), self.type)
+
+    def skip(self, cursor: Cursor) -> None:
+        self._column.skip(cursor)
+
+    def skip_one(self, data: memoryview, at: int, end: int) -> int:
+        return self._column.skip_one(data, at, end)
+
+
+class Recursion(Column):
+    """A record inside itself, which is skipped.
+
+    Attributes:
+        record: the column of the record, once it is complete.
+    """
+
+    record: Column
+
+    def __init__(self, field: str) -> None:
+        self.type, self.field, self._depth = pa.null(), field, 0
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        raise NotImplementedError
+
+    def skip(self, cursor: Cursor) -> None:
+        if self._depth == MAX_NESTING:
+            cursor.fail(np.ones(len(cursor), np.bool_), BAD_NESTING, self.field)
+            return
+        self._depth += 1
+        try:
+            self.record.skip(cursor)
+        finally:
+            self._depth -= 1
+
+    def skip_one(self, data: memoryview, at: int, end: int) -> int:
+        if self._depth == MAX_NESTING:
+            raise BadValue(BAD_NESTING)
+        self._depth += 1
+        try:
+            return self.record.skip_one(data, at, end)
+        finally:
+            self._depth -= 1
 
 
 def check(cursor: Cursor, bad: Flags, cause: str, field: str) -> None:

@@ -29,13 +29,18 @@ BAD_VARINT = "a number has more than 64 bits"
 BAD_LENGTH = "a length is negative or reaches over the end of the value"
 BAD_COUNT = "a number of items is larger than the rest of the value, or has too many items without bytes"
 BAD_SIZE = "a block of items has another size than it says"
-MAX_EMPTY_ITEMS = 100
+MAX_EMPTY_ITEMS = 10_000
 """In one value: items of arrays and maps that take no bytes, such as nulls, which no end of the value limits."""
+MAX_EMPTY_ITEMS_OF_CHUNK = 1_000_000
 
 WORD_BYTES = 8
 _MAX_VARINT_BYTES = 10
 _LOW_BITS = np.uint64(0x0101010101010101)
 _ONE = np.uint64(1)
+
+
+class TooManyEmptyItemsError(Exception):
+    """The values of a chunk together have more than `MAX_EMPTY_ITEMS_OF_CHUNK`: decode fewer at once."""
 
 
 class Memory:
@@ -161,11 +166,18 @@ class Cursor:
         return before
 
     def limit_empty_items(self, counts: Longs, field: str) -> Longs:
-        """Numbers of items without bytes, 0 where a value would have more than `MAX_EMPTY_ITEMS`."""
-        np.add.at(self.memory.empty_items, self.rows, counts)
-        bad = self.memory.empty_items[self.rows] > MAX_EMPTY_ITEMS
+        """Numbers of items without bytes, 0 where a value would have more than `MAX_EMPTY_ITEMS`.
+
+        Raises:
+            TooManyEmptyItemsError: see there.
+        """
+        total = self.memory.empty_items
+        np.add.at(total, self.rows, counts)
+        bad = total[self.rows] > MAX_EMPTY_ITEMS
         if bad.any():
             self.fail(bad, BAD_COUNT, field)
+        if total[total <= MAX_EMPTY_ITEMS].sum() > MAX_EMPTY_ITEMS_OF_CHUNK:
+            raise TooManyEmptyItemsError
         return np.where(bad, 0, counts)
 
     def _varints_in_words(self, field: str) -> tuple[npt.NDArray[np.uint64], Longs]:

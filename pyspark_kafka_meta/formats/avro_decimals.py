@@ -18,11 +18,16 @@ _DECIMAL_BYTES = 16
 
 @dataclass(frozen=True)
 class Decimal(Slices):
-    """An unscaled number in bytes, big-endian, with sign."""
+    """An unscaled number in bytes, big-endian, with sign.
+
+    Attributes:
+        scale: of the writer, at most that of the type.
+    """
 
     type: pa.DataType
     field: str
     fixed_bytes: int | None = None
+    scale: int = 0
 
     def read(self, cursor: Cursor) -> pa.Array:
         at, length = cursor.slices(self.fixed_bytes, self.field)
@@ -33,8 +38,14 @@ class Decimal(Slices):
         if long.size:
             words[long], has_more = _words(memory.data, at[long], length[long])
             bad[long] |= has_more
-        check(cursor, bad | ~_has_digits(words, self.type.precision), BAD_DECIMAL, self.field)
-        return pa.Array.from_buffers(self.type, len(at), [None, pa.py_buffer(words)])
+        more = self.type.scale - self.scale
+        bad |= ~_has_digits(words, max(self.type.precision - more, 0))
+        check(cursor, bad, BAD_DECIMAL, self.field)
+        if not more:
+            return pa.Array.from_buffers(self.type, len(at), [None, pa.py_buffer(words)])
+        words[bad] = 0
+        kind = pa.decimal128(max(self.type.precision - more, self.scale, 1), self.scale)
+        return pa.Array.from_buffers(kind, len(at), [None, pa.py_buffer(words)]).cast(self.type)
 
 
 def _words(data: Bytes, at: Longs, length: Longs) -> tuple[Longs, Flags]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 
 from pyspark_kafka_meta.arrow_arrays import Longs, joined, memory_of, number_array, offsets_of, slices
 from pyspark_kafka_meta.formats.avro_columns import Column
-from pyspark_kafka_meta.formats.avro_cursor import WORD_BYTES, Cursor, Memory
+from pyspark_kafka_meta.formats.avro_cursor import WORD_BYTES, Cursor, Memory, TooManyEmptyItemsError
 from pyspark_kafka_meta.formats.avro_resolution import resolve
 from pyspark_kafka_meta.formats.avro_schema import AvroSchema
 from pyspark_kafka_meta.formats.values import Decoded, Fault, ValueDecoder
@@ -40,10 +42,19 @@ class _AvroDecoder:
         arrays: list[pa.Array] = []
         faults: list[Fault] = []
         for first, chunk in slices(values, CHUNK_ROWS, CHUNK_BYTES):
-            array, causes = self._decode_chunk(chunk)
-            arrays.append(array)
-            faults += [Fault(first + row, causes[row]) for row in sorted(causes)]
+            for at, array, causes in self._decoded(first, chunk):
+                arrays.append(array)
+                faults += [Fault(at + row, causes[row]) for row in sorted(causes)]
         return Decoded(joined(arrays, self.type), faults)
+
+    def _decoded(self, first: int, values: pa.BinaryArray) -> Iterator[tuple[int, pa.Array, dict[int, str]]]:
+        """A chunk from a row on, in as many parts as it needs."""
+        try:
+            yield first, *self._decode_chunk(values)
+        except TooManyEmptyItemsError:
+            half = len(values) // 2
+            yield from self._decoded(first, values[:half])
+            yield from self._decoded(first + half, values[half:])
 
     def _decode_chunk(self, values: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
         """The decoded values, and the causes of faults by row."""

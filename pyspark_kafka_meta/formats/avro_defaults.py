@@ -14,6 +14,7 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Map,
     Primitive,
     Record,
+    Recursive,
     Union,
 )
 
@@ -29,6 +30,8 @@ def encode_default(schema: AvroSchema, default: Any) -> bytes:
     match schema, default:
         case Primitive() | Fixed() | Enumeration(), _:
             return _encode_scalar(schema, default)
+        case Recursive(), _:
+            return encode_default(schema.record, default)
         case Array(items), list():
             return _block([encode_default(items, item) for item in default])
         case Map(values), dict():

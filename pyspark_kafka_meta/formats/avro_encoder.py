@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -41,9 +41,11 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Map,
     Primitive,
     Record,
+    Recursive,
     Union,
     column_schema,
     is_nullable,
+    member_names,
 )
 from pyspark_kafka_meta.formats.column_encoders import (
     ColumnEncoder,
@@ -89,6 +91,8 @@ def avro_encoder(schema: AvroSchema, given: pa.DataType) -> AvroEncoder:
 def _encoder(schema: AvroSchema, given: pa.DataType, path: str) -> ColumnEncoder:
     encoder: ColumnEncoder | None = None
     match schema:
+        case Recursive():
+            return _encoder(schema.record, given, path)
         case Record() if pa.types.is_struct(given):
             encoder = _record_encoder(schema, given, path)
         case Array(items) if pa.types.is_list(given):
@@ -125,7 +129,7 @@ def _default(field: Field, path: str) -> bytes:
         refuse_column(path, "is missing, and the Avro schema has no default for it: add it")
     try:
         return encode_default(field.type, field.default)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return refuse_column(path, f"is missing, and its default in the Avro schema is not valid: {error}")
 
 
@@ -136,8 +140,8 @@ def _union_encoder(union: Union, given: pa.DataType, path: str) -> ColumnEncoder
         column = Primitive("null")
     if not isinstance(column, Union):
         return BranchEncoder(place_of(path), _branch(union, column), null_branch, _encoder(column, given, path))
-    members = [f"member{index}" for index in range(len(column.branches))]
-    if not pa.types.is_struct(given) or [field.name for field in given] != members:
+    named = [field.name for field in given] if pa.types.is_struct(given) else []
+    if all(named != member_names(replace(column, stable=stable)) for stable in (False, True)):
         return None
     branches = [
         (_branch(union, branch), _encoder(branch, field.type, inner_path(path, field.name)))
@@ -224,8 +228,10 @@ def _text(schema: AvroSchema) -> str:
             return f"fixed {name} of {size} bytes"
         case Fixed(name, size, Logical(logical)):
             return f"fixed {name} of {size} bytes ({logical})"
-        case Record(name) | Enumeration(name):
-            return f"{type(schema).__name__.lower()} {name}"
+        case Record(name) | Recursive(name):
+            return f"record {name}"
+        case Enumeration(name):
+            return f"enumeration {name}"
         case _:
             return type(schema).__name__.lower()
 

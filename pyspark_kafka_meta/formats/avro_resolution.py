@@ -7,14 +7,18 @@ same type, then one that it can be promoted to.
 Where it differs from Java:
 
 - A time or number has the same meaning before and after: milliseconds that a reader wants as microseconds are
-  converted, a decimal must keep its scale and is no string, and a date cannot be read as a timestamp. A long that is
+  converted, a decimal has the same value and is no string, and a date cannot be read as a timestamp. A long that is
   read as a union of float and double keeps the digits that a float would lose.
+- A field that the writer lacks is null, if it may be null and has no default.
 - A type that the reader cannot have is refused, or is a fault, also as the items of an empty array.
 - Names of enums and fixed types match without namespaces in unions too, and a record that no branch has the name of is
   read as a branch only if all its parts can be.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +33,8 @@ from pyspark_kafka_meta.formats.avro_columns import (
     Member,
     Null,
     Real,
+    Recursion,
+    Skipped,
     Symbol,
     Unresolved,
 )
@@ -44,9 +50,11 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Enumeration,
     Field,
     Fixed,
+    LeftOut,
     Map,
     Primitive,
     Record,
+    Recursive,
     Union,
     arrow_type,
     column_schema,
@@ -87,6 +95,8 @@ def resolve(writer: AvroSchema, reader: AvroSchema) -> Column:
 def _resolve(writer: AvroSchema, reader: AvroSchema, field: str) -> Column:
     """The same once aliases do not matter. `field` is the dotted path of the field, for errors and faults."""
     match writer, reader:
+        case Recursive(), _:
+            return _resolve(writer.record, reader, field)
         case Union(branches), _:
             return _from_union(branches, reader, field)
         case _, Union():
@@ -141,12 +151,12 @@ def _bytes(writer: Primitive | Fixed, reader: Primitive | Fixed, field: str) -> 
     kind = arrow_type(reader)
     if not pa.types.is_decimal(kind):
         return Binary(kind, field, size)
-    if writer.logical and _is_decimal(writer) and writer.logical.scale != kind.scale:
+    scale = writer.logical.scale if writer.logical and _is_decimal(writer) else kind.scale
+    if scale > kind.scale:
         raise ValueSchemaError(
-            f"{_where(field)}the writer's decimal has {writer.logical.scale} digits after the point, the reader's "
-            f"{kind.scale}"
+            f"{_where(field)}the writer's decimal has {scale} digits after the point, the reader's {kind.scale}"
         )
-    return Decimal(kind, field, size)
+    return Decimal(kind, field, size, scale)
 
 
 def _is_decimal(schema: Primitive | Fixed) -> bool:
@@ -183,10 +193,16 @@ def _record(writer: Record, reader: Record, field: str) -> Column:
     return RecordColumn(arrow_type(reader), field, fields, defaults)
 
 
-def _skipped(schema: AvroSchema, field: str) -> Column:
-    """A decoder of values that nobody reads: they need no type of Spark."""
+def _skipped(schema: AvroSchema, field: str, around: Mapping[str, Recursion] = MappingProxyType({})) -> Column:
+    """A decoder of values that nobody reads: they need no type of Spark.
+
+    Args:
+        around: the records that the type is in, by name.
+    """
     kind = pa.null()
     match schema:
+        case Recursive(name):
+            return around[name] if name in around else _skipped(schema.record, field, around)
         case Primitive(name):
             return _primitive(Primitive(name), Primitive(name), field)
         case Fixed(size_bytes=size):
@@ -194,21 +210,32 @@ def _skipped(schema: AvroSchema, field: str) -> Column:
         case Enumeration():
             return _enumeration(schema, schema, field)
         case Array(items):
-            return Items(kind, field, _skipped(items, field))
+            return Items(kind, field, _skipped(items, field, around))
         case Map(values):
             key = Binary(kind, field)
-            return Items(kind, field, RecordColumn(kind, field, [(key, None), (_skipped(values, field), None)], {}))
-        case Record(fields=fields):
-            parts = [(_skipped(each.type, inner_path(field, each.name)), None) for each in fields]
-            return RecordColumn(kind, field, parts, {})
+            return Items(
+                kind, field, RecordColumn(kind, field, [(key, None), (_skipped(values, field, around), None)], {})
+            )
+        case Record(name, fields):
+            again = Recursion(field)
+            inside = {**around, name: again}
+            parts = [(_skipped(each.type, inner_path(field, each.name), inside), None) for each in fields]
+            again.record = RecordColumn(kind, field, parts, {})
+            return again.record
         case Union(branches):
-            return UnionColumn(kind, field, [_skipped(branch, field) for branch in branches])
+            return UnionColumn(kind, field, [_skipped(branch, field, around) for branch in branches])
+    raise AssertionError("a writer has no part that is left out")
 
 
 def _default(field: Field, path: str) -> pa.Array:
     """The default value of a field that the writer lacks, decoded as if the writer had written it."""
+    if not field.has_default and is_nullable(field.type):
+        return pa.nulls(1, arrow_type(field.type))
     if not field.has_default:
-        raise ValueSchemaError(f"{_where(path)}the writer lacks the field, and the reader has no default for it")
+        raise ValueSchemaError(
+            f"{_where(path)}the writer lacks the field, and the reader has no default for it: read with a version that "
+            "has one, or that lacks the field (valueSchemaVersion), or with such a valueSchema"
+        )
     try:
         data = np.array(bytearray(encode_default(field.type, field.default)), np.uint8)
     except ValueError as error:
@@ -239,6 +266,8 @@ def _into_union(writer: AvroSchema, reader: Union, field: str) -> Column:
     kind, column = arrow_type(reader), column_schema(reader)
     if writer == Primitive("null") and is_nullable(reader):
         return Null(kind, field)
+    if any(isinstance(branch, LeftOut) and _is_same(writer, branch.branch) for branch in reader.branches):
+        return Skipped(kind, _skipped(writer, field))
     if not isinstance(column, Union):
         return _resolve(writer, column, field)
     index, member = _member(writer, column, field)
@@ -253,7 +282,11 @@ def _member(writer: AvroSchema, reader: Union, field: str) -> tuple[int, Column]
             if matches(writer, branch):
                 return index, _resolve(writer, branch, field)
     columns = [_resolved_or_error(writer, branch, field) for branch in reader.branches]
-    fitting = [(index, column) for index, column in enumerate(columns) if isinstance(column, Column)]
+    fitting = [
+        (index, column)
+        for index, (column, branch) in enumerate(zip(columns, reader.branches, strict=True))
+        if isinstance(column, Column) and (_has_same_name(writer, branch) or _has_all_fields(writer, branch))
+    ]
     if not fitting:
         raise ValueSchemaError(f"{_where(field)}no branch of the reader's union can have the writer's {_kind(writer)}")
     same_name = [each for each in fitting if _has_same_name(writer, reader.branches[each[0]])]
@@ -266,6 +299,8 @@ def _is_same(writer: AvroSchema, reader: AvroSchema) -> bool:
             return kind == other
         case ((Record() | Enumeration() | Fixed()), (Record() | Enumeration() | Fixed())):
             return type(writer) is type(reader) and writer.name == reader.name
+        case Record(name), Recursive(other):
+            return name == other
     return type(writer) is type(reader)
 
 
@@ -291,6 +326,14 @@ def _has_same_name(writer: AvroSchema, reader: AvroSchema) -> bool:
     return False
 
 
+def _has_all_fields(writer: AvroSchema, reader: AvroSchema) -> bool:
+    """Whether no field of a record is null only because the writer lacks it: such a record may be another one."""
+    if not isinstance(writer, Record) or not isinstance(reader, Record):
+        return True
+    written = {field.name for field in writer.fields}
+    return all(field.has_default or field.name in written for field in reader.fields)
+
+
 def _where(field: str) -> str:
     return f"field {field!r}: " if field else ""
 
@@ -299,6 +342,8 @@ def _kind(schema: AvroSchema) -> str:
     match schema:
         case Primitive(kind, logical):
             return logical.name if logical else kind
+        case Recursive(name):
+            return f"record {name}"
         case Record() | Enumeration() | Fixed():
             return f"{type(schema).__name__.lower()} {schema.name}"
         case _:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_kafka_meta.errors import ValueSchemaError
@@ -24,6 +26,9 @@ MAX_TYPES = 100_000
 """With a named type counted where it is used, because each use is a column."""
 MAX_DECIMAL_DIGITS = 38
 """Of Spark's decimals. Schemas of Kafka Connect say 64, whatever their values have: larger values are malformed."""
+
+_COMMENTS = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+"""Or texts in JSON, which may have the same signs. Java's parser allows comments."""
 
 _LOGICAL_TYPES = {
     "int": ("date", "time-millis"),
@@ -117,13 +122,50 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """One of several types, at least one, none of them a union."""
+    """One of several types, at least one, none of them a union.
+
+    Attributes:
+        stable: in a column, members are named after their types, not after their places.
+    """
 
     branches: tuple[AvroSchema, ...]
+    stable: bool = False
 
 
 Named: TypeAlias = Fixed | Enumeration | Record
-AvroSchema: TypeAlias = Primitive | Array | Map | Union | Named
+
+
+@dataclass(frozen=True, slots=True)
+class Recursive:
+    """A record inside itself.
+
+    Attributes:
+        definitions: by full name; this record is complete by the time that anybody reads it.
+    """
+
+    name: str
+    definitions: Mapping[str, Named | None] = dataclass_field(compare=False, repr=False)
+
+    @property
+    def record(self) -> Record:
+        record = self.definitions[self.name]
+        assert isinstance(record, Record)
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A branch of a reader's union that has no column: null in its place.
+
+    Attributes:
+        why: it has none.
+    """
+
+    branch: AvroSchema
+    why: str
+
+
+AvroSchema: TypeAlias = Primitive | Array | Map | Union | Named | Recursive | LeftOut
 
 
 def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
@@ -131,7 +173,7 @@ def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
     type may be defined again in the same way, as in the schemas of several records, which are registered one by one.
 
     Raises:
-        ValueSchemaError: a text is no Avro schema, a type is recursive, or it has too many parts for columns.
+        ValueSchemaError: a text is no Avro schema, or it has too many parts for columns.
     """
     parser = _Parser()
     try:
@@ -163,12 +205,13 @@ def arrow_type(schema: AvroSchema) -> pa.DataType:
             column = column_schema(schema)
             if not isinstance(column, Union):
                 return arrow_type(column)
-            members = enumerate(map(arrow_type, column.branches))
-            return pa.struct([pa.field(f"member{index}", kind) for index, kind in members])
+            members = zip(member_names(column), map(arrow_type, column.branches), strict=True)
+            return pa.struct([pa.field(name, kind) for name, kind in members])
         case Enumeration():
             return pa.string()
-        case _:
+        case Primitive() | Fixed():
             return _arrow_scalar(schema)
+    raise AssertionError("a bounded schema has no recursive type")
 
 
 def is_nullable(schema: AvroSchema) -> bool:
@@ -176,11 +219,51 @@ def is_nullable(schema: AvroSchema) -> bool:
     return _is_null(schema) or (isinstance(schema, Union) and any(map(_is_null, schema.branches)))
 
 
+def member_names(column: Union) -> list[str]:
+    """Of the struct of a union's column.
+
+    Raises:
+        ValueSchemaError: two types have the same stable name.
+    """
+    if not column.stable:
+        return [f"member{index}" for index in range(len(column.branches))]
+    names = [f"member_{_simple_name(branch)}" for branch in column.branches]
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueSchemaError(
+            f"two types of an Avro union have the same name ({', '.join(names)}): unset "
+            "'enableStableIdentifiersForUnionType'"
+        )
+    return names
+
+
+def _simple_name(branch: AvroSchema) -> str:
+    """As `org.apache.avro.Schema.getName`: without a namespace."""
+    return _branch_kind(branch).removeprefix("type ").rpartition(".")[2]
+
+
+def bounded(schema: AvroSchema, max_depth: int, stable_members: bool = False) -> AvroSchema:
+    """The reader's schema in which a record is at most so often in itself, as with Spark's `recursiveFieldMaxDepth`.
+    Fields that would need more are left out, and fields that Spark has no type for. `stable_members` is as of `Union`.
+
+    Raises:
+        ValueSchemaError: it has too many parts for columns.
+    """
+    part = _Bounded(max_depth, stable_members).schema(schema)
+    return schema if isinstance(part, LeftOut) else part
+
+
+def left_out(schema: AvroSchema, max_depth: int) -> Mapping[str, str]:
+    """Why `bounded` has no field for them, by their names after those of their records."""
+    depth = _Bounded(max_depth, False)
+    depth.schema(schema)
+    return depth.left_out
+
+
 def column_schema(schema: AvroSchema) -> AvroSchema:
     """What a column of this schema holds beside nulls.
 
-    A union loses null. If one branch remains, this is the column. Int with long become long, float with double become
-    double, as in Spark. Any other union remains one: a struct with a nullable field for each branch.
+    A union loses null and what is left out. If one branch remains, this is the column. Int with long become long, float
+    with double become double, as in Spark. Any other union remains one: a struct with a nullable field for each branch.
     """
     if not isinstance(schema, Union):
         return schema
@@ -191,7 +274,7 @@ def column_schema(schema: AvroSchema) -> AvroSchema:
     for narrow, wide in (("int", "long"), ("float", "double")):
         if len(branches) == 2 and types == {narrow, wide}:
             return Primitive(wide)
-    return Union(branches)
+    return replace(schema, branches=branches)
 
 
 def parts(schema: AvroSchema) -> Sequence[AvroSchema]:
@@ -256,22 +339,17 @@ class _Parser:
                 return self._look_up(kind, namespace)
         raise ValueSchemaError("an Avro schema has a type that is no name, object with a type, or list of types")
 
-    def _look_up(self, name: str, namespace: str) -> Named:
+    def _look_up(self, name: str, namespace: str) -> Named | Recursive:
         """A type without namespace is found from within any namespace, as in Java's parser."""
         full_name = next((known for known in (_full_name(name, namespace), name) if known in self._named), None)
         if full_name is None:
             raise ValueSchemaError(f"an Avro schema uses the type {name!r} without a definition or reference")
-        found = self._named[full_name]
-        if found is None:
-            raise ValueSchemaError(
-                f"the Avro type {full_name!r} contains itself, which no column can: leave its values bytes"
-            )
-        return found
+        return self._named[full_name] or Recursive(full_name, self._named)
 
     def _union(self, branches: list[Any], namespace: str) -> Union:
         union = Union(tuple(self.parse(branch, namespace) for branch in branches))
         kinds = [_branch_kind(branch) for branch in union.branches]
-        if not kinds or "Union" in kinds or len(set(kinds)) < len(kinds):
+        if not kinds or "union" in kinds or len(set(kinds)) < len(kinds):
             raise ValueSchemaError("an Avro schema has a union that is empty, or has a union or the same type twice")
         return union
 
@@ -313,11 +391,12 @@ class _Parser:
 
 
 def _json(text: str) -> Any:
-    """A text that is no JSON may be the name of a primitive type, as registries return it."""
+    """A text that is no JSON may be the name of a primitive type, as registries return it, or have comments."""
     if text.strip() in PRIMITIVES:
         return text.strip()
     try:
-        return json.loads(text, parse_constant=int)  # fails for Infinity and NaN, which are no JSON
+        # parse_constant fails for Infinity and NaN, which are no JSON
+        return json.loads(_COMMENTS.sub(lambda found: found[1] or "", text), parse_constant=int)
     except ValueError:
         raise ValueSchemaError("an Avro schema is not JSON") from None
 
@@ -373,7 +452,7 @@ def _logical(schema: dict[str, Any], kind: str, size_bytes: int = 0) -> Logical 
 
 
 def _is_null(schema: AvroSchema) -> bool:
-    return isinstance(schema, Primitive) and schema.type == "null"
+    return isinstance(schema, LeftOut) or (isinstance(schema, Primitive) and schema.type == "null")
 
 
 def _branch_kind(branch: AvroSchema) -> str:
@@ -381,10 +460,72 @@ def _branch_kind(branch: AvroSchema) -> str:
     match branch:
         case Primitive(kind):
             return kind
-        case Fixed() | Enumeration() | Record():
+        case Fixed() | Enumeration() | Record() | Recursive():
             return f"type {branch.name}"
         case _:
-            return type(branch).__name__
+            return type(branch).__name__.lower()
+
+
+class _Bounded:
+    """
+    Attributes:
+        left_out: as of the function.
+    """
+
+    def __init__(self, max_depth: int, stable_members: bool) -> None:
+        self._max_depth, self._stable, self._types = max_depth, stable_members, 0
+        self._place = "the value"  # the field around the type
+        self.left_out: dict[str, str] = {}
+
+    def schema(self, schema: AvroSchema) -> AvroSchema:
+        return self._part(schema, ())
+
+    def _part(self, schema: AvroSchema, parents: tuple[str, ...]) -> AvroSchema:
+        """The bounded type; `LeftOut` if it would be too deep."""
+        self._types += 1
+        if self._types > MAX_TYPES:
+            raise ValueSchemaError(f"an Avro schema has more than {MAX_TYPES} types")
+        match schema:
+            case Recursive(name):
+                return (
+                    LeftOut(schema, _RECURSIVE)
+                    if parents.count(name) >= self._max_depth
+                    else self._part(schema.record, parents)
+                )
+            case Array(inner) | Map(inner):
+                part = self._part(inner, parents)
+                return LeftOut(schema, part.why) if isinstance(part, LeftOut) else type(schema)(part)
+            case Record(name, fields):
+                bounded = (self._field(field, (*parents, name)) for field in fields)
+                return replace(schema, fields=tuple(field for field in bounded if field is not None))
+            case Union(branches):
+                union = Union(tuple(self._part(branch, parents) for branch in branches), self._stable)
+                left_out = [branch for branch in union.branches if isinstance(branch, LeftOut)]
+                if left_out and all(map(_is_null, union.branches)):
+                    return LeftOut(schema, left_out[0].why)
+                for branch in left_out:
+                    self.left_out[self._place] = f"a branch of its type {branch.why}"
+                return union
+            case Primitive(logical=Logical(scale=scale)) | Fixed(logical=Logical(scale=scale)) if (
+                scale > MAX_DECIMAL_DIGITS
+            ):
+                return LeftOut(schema, _too_many_digits(scale))
+        return schema
+
+    def _field(self, field: Field, parents: tuple[str, ...]) -> Field | None:
+        around, self._place = self._place, f"{parents[-1]}.{field.name}"
+        part = self._part(field.type, parents)
+        if isinstance(part, LeftOut):
+            self.left_out[self._place] = f"its type {part.why}"
+        self._place = around
+        return None if isinstance(part, LeftOut) else replace(field, type=part)
+
+
+_RECURSIVE = "is recursive; 'recursiveFieldMaxDepth' says how deep it is read"
+
+
+def _too_many_digits(scale: int) -> str:
+    return f"is a decimal of {scale} digits after the point, and Spark's have at most {MAX_DECIMAL_DIGITS}"
 
 
 def _check_size(schema: AvroSchema) -> None:
@@ -416,10 +557,7 @@ def _arrow_scalar(schema: Primitive | Fixed) -> pa.DataType:
     match logical.name if logical else "":
         case "decimal" if logical:
             if logical.scale > MAX_DECIMAL_DIGITS:
-                raise ValueSchemaError(
-                    f"an Avro decimal has {logical.scale} digits after the point, and Spark's have at most "
-                    f"{MAX_DECIMAL_DIGITS}"
-                )
+                raise ValueSchemaError(f"an Avro type {_too_many_digits(logical.scale)}")
             return pa.decimal128(min(logical.precision, MAX_DECIMAL_DIGITS), logical.scale)
         case "date":
             return pa.date32()

@@ -7,6 +7,7 @@ prefers the header. All frames of a column are read together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -21,9 +22,11 @@ from pyspark_kafka_meta.formats.protobuf_wire import varint_bytes
 from pyspark_kafka_meta.formats.values import Fault
 
 MAGIC, MAGIC_GUID = 0, 1
-HEADER_ID_BYTES, GUID_BYTES = 4, 16
+HEADER_ID_BYTES, GUID_BYTES, CONTENT_ID_BYTES = 4, 16, 8
 MAX_INDEXES = 100
 """Protobuf's libraries nest no deeper."""
+FOREIGN_FRAME_BYTES = 36
+"""Of the longest one that is recognised."""
 MAX_KINDS = 1_000
 """Of different message types in a column: more are bytes that are no message indexes."""
 
@@ -113,17 +116,21 @@ def id_header(column: str) -> str:
     return f"__{column}_schema_id"
 
 
-def header_frames(headers: pa.Array, column: str) -> HeaderFrames | None:
-    """The frames of a column; None if no record has one.
+def content_id_header(column: str) -> str:
+    """The header with the content ids of Apicurio's serializers (`DefaultHeadersHandler`)."""
+    return f"apicurio.{column}.contentId"
+
+
+def header_frames(headers: pa.Array, name: str) -> HeaderFrames | None:
+    """The frames in headers of this name; None if no record has one.
 
     Args:
         headers: the headers column.
-        column: `key` or `value`.
     """
     if headers.null_count == len(headers):
         return None
     items = headers.flatten()
-    at = pc.indices_nonzero(pc.equal(items.field("key"), id_header(column))).to_numpy()
+    at = pc.indices_nonzero(pc.equal(items.field("key"), name)).to_numpy()
     if not len(at):
         return None
     ends = np.cumsum(list_lengths(headers))
@@ -131,7 +138,7 @@ def header_frames(headers: pa.Array, column: str) -> HeaderFrames | None:
     is_last = np.append(rows[1:] != rows[:-1], True)
     frames = items.field("value").take(pa.array(at[is_last]))
     has_value = frames.is_valid()
-    return HeaderFrames(id_header(column), rows[is_last][has_value.to_numpy(zero_copy_only=False)], frames.drop_null())
+    return HeaderFrames(name, rows[is_last][has_value.to_numpy(zero_copy_only=False)], frames.drop_null())
 
 
 def unframe_with_headers(values: pa.Array, in_headers: HeaderFrames) -> Unframed:
@@ -162,6 +169,31 @@ def unframe_with_headers(values: pa.Array, in_headers: HeaderFrames) -> Unframed
         [str(UUID(bytes=guid.tobytes())) for guid in distinct],
         binary_array(data, at[is_framed], offsets[1:][is_framed] - at[is_framed]),
     )
+
+
+def unframe_with_content_ids(values: pa.Array, in_headers: HeaderFrames | None, header: str) -> Unframed:
+    """The values of a column, each whole, with the ids in headers of Apicurio's serializers: 8 bytes each."""
+    framed = np.empty(0, np.int64) if in_headers is None else in_headers.rows
+    frames = pa.array([], pa.binary()) if in_headers is None else in_headers.frames
+    offsets, data = offsets_of(frames), memory_of(frames)
+    is_id = (np.diff(offsets) == CONTENT_ID_BYTES) & np.asarray(values.is_valid())[framed]
+    rows, starts = framed[is_id], offsets[:-1][is_id]
+    schema_ids = _grid(data, starts, CONTENT_ID_BYTES).view(f">i{CONTENT_ID_BYTES}").ravel().astype(np.int64)
+    rows, schema_ids = rows[schema_ids >= 0], schema_ids[schema_ids >= 0]
+    without = np.array(values.is_valid())
+    without[rows] = False
+    cause = f"no frame: it has no header {header} with a content id ('apicurio.registry.use-id' of its producer)"
+    faults = [Fault(row, cause) for row in np.flatnonzero(without).tolist()]
+    return Unframed(rows, schema_ids, values.take(pa.array(rows)), faults)
+
+
+def foreign_frame(value: bytes) -> str | None:
+    """Whose frame, of those that cannot be read, a value begins with; None if it begins with none."""
+    if len(value) > 18 and value[0] == 3 and value[1] in (0, 5):
+        return "AWS Glue's"
+    if value[:4] == bytes(4) and re.fullmatch(rb"[0-9a-f]{32}", value[4:36]):
+        return "Azure's"
+    return None
 
 
 def _grid(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.uint8]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import Flags, list_lengths, number_array
 from pyspark_kafka_meta.formats.column_encoders import (
@@ -28,13 +29,16 @@ from pyspark_kafka_meta.formats.column_encoders import (
     valid_rows,
 )
 from pyspark_kafka_meta.formats.encoded_rows import EncodedRows, Unsigned, zigzag
+from pyspark_kafka_meta.formats.protobuf_known_values import date_fields, json_message
 from pyspark_kafka_meta.formats.protobuf_schema import Enum
 from pyspark_kafka_meta.formats.protobuf_values import NUMBERS
-from pyspark_kafka_meta.formats.protobuf_wire import LENGTH, VARINT
+from pyspark_kafka_meta.formats.protobuf_wire import END_GROUP, GROUP, LENGTH, VARINT, varint_bytes
+from pyspark_kafka_meta.formats.values import UnwritableValueError
 
 Encoded: TypeAlias = Unsigned | pa.BinaryArray
 
 _MICROS_PER_SECOND, _NANOS_PER_MICRO = 1_000_000, 1_000
+_EXACT = Context(prec=40)
 
 
 class Content(Protocol):
@@ -191,9 +195,78 @@ class TimeContent:
         rest = np.fmod(micros, _MICROS_PER_SECOND) if self.is_signed else np.remainder(micros, _MICROS_PER_SECOND)
         seconds, nanos = micros // _MICROS_PER_SECOND + (rest < 0), (rest * _NANOS_PER_MICRO).astype(np.int32)
         valid = valid_rows(values) if values.null_count else None
-        fields = {"seconds": number_array(seconds, valid), "nanos": number_array(nanos, valid)}
-        structs = pa.StructArray.from_arrays(list(fields.values()), list(fields), mask=values.is_null())
-        return self.message.encoded(structs)
+        fields = [number_array(seconds, valid), number_array(nanos, valid)]
+        return self.message.encoded(_structs(["seconds", "nanos"], fields, values))
+
+
+@dataclass(frozen=True, slots=True)
+class DateContent:
+    """google.type.Date, of days."""
+
+    wire_type: ClassVar[int] = LENGTH
+    message: MessageContent
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        days = _numbers(values.view(pa.int32()), pa.int32())
+        fields = [pa.array(field.astype(np.int32)) for field in date_fields(days)]
+        return self.message.encoded(_structs(["year", "month", "day"], fields, values))
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalContent:
+    """google.type.Decimal, which is text, or confluent.type.Decimal: an unscaled number in bytes, big-endian, with
+    sign."""
+
+    wire_type: ClassVar[int] = LENGTH
+    message: MessageContent
+    type: pa.Decimal128Type
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        numbers, digits = values.to_pylist(), self.type.scale
+        if len(self.message.fields) == 1:
+            texts = pa.array([None if number is None else f"{number:f}" for number in numbers], pa.string())
+            return self.message.encoded(_structs(["value"], [texts], values))
+        unscaled = [0 if number is None else int(number.scaleb(digits, _EXACT)) for number in numbers]
+        data = pa.array([number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True) for number in unscaled])
+        constants = [pa.repeat(pa.scalar(number, pa.int64()), len(values)) for number in (self.type.precision, digits)]
+        fields = [data, constants[0], constants[1].cast(pa.int32())]
+        return self.message.encoded(_structs(["value", "precision", "scale"], fields, values))
+
+
+def _structs(names: list[str], fields: list[pa.Array], values: pa.Array) -> pa.StructArray:
+    """Null where the values are."""
+    return pa.StructArray.from_arrays(fields, names, mask=values.is_null())
+
+
+@dataclass(frozen=True, slots=True)
+class JsonContent:
+    """google.protobuf.Struct, Value or ListValue, of JSON text."""
+
+    wire_type: ClassVar[int] = LENGTH
+    place: str
+    name: str
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        messages: list[bytes | None] = []
+        for row, text in enumerate(values.to_pylist()):
+            try:
+                messages.append(None if text is None else json_message(self.name, text))
+            except ValueError as error:
+                raise UnwritableValueError(row, f"{self.place} {error}") from None
+        return pa.array(messages, pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupContent:
+    """A message that ends with a tag, as groups and DELIMITED fields."""
+
+    wire_type: ClassVar[int] = GROUP
+    message: Content
+    number: int
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        end = pa.scalar(varint_bytes(self.number << 3 | END_GROUP), pa.binary())
+        return pc.binary_join_element_wise(self.message.encoded(values), end, pa.scalar(b"", pa.binary()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +337,8 @@ class RepeatedEncoder:
 def _append(rows: EncodedRows, wire_type: int, encoded: Encoded, used: Flags | None) -> None:
     """Append the contents without tags."""
     if isinstance(encoded, pa.BinaryArray):
-        rows.append_unsigned_varints(lengths(encoded).view(np.uint32), used)
+        if wire_type != GROUP:
+            rows.append_unsigned_varints(lengths(encoded).view(np.uint32), used)
         rows.append_values(encoded)
     elif wire_type == VARINT:
         rows.append_unsigned_varints(encoded, used)

@@ -29,6 +29,7 @@ from pyspark_kafka_meta.arrow_arrays import (
     offsets_of,
     slices,
 )
+from pyspark_kafka_meta.formats.protobuf_known_values import CONVERSIONS, json_text
 from pyspark_kafka_meta.formats.protobuf_plan import ColumnPlan, MessagePlan, compile_plan
 from pyspark_kafka_meta.formats.protobuf_scan import NONE_FOUND, Found, find_fields
 from pyspark_kafka_meta.formats.protobuf_schema import Enum, ProtobufSchema
@@ -49,10 +50,6 @@ CHUNK_BYTES = 2 * 1024 * 1024
 """A chunk has one row at least. In larger ones, each field reads bytes that have left the CPU's cache."""
 
 MISSING = "a required field is missing"
-OUT_OF_RANGE = "seconds do not fit Spark's microseconds"
-
-_MICROS_PER_SECOND = 1_000_000
-_MAX_SECONDS = (2**63 - 1) // _MICROS_PER_SECOND - 3  # nanos are at most 2.2 s
 
 
 def protobuf_decoder(writer: ProtobufSchema, reader: ProtobufSchema) -> ProtobufDecoder:
@@ -179,7 +176,7 @@ class _Chunk:
             return self._map(column, found, count, rows)
         if column.field.repeated:
             return self._list(column, found, count, rows)
-        if column.field.kind == "message":
+        if column.field.is_message:
             return self._message(column, found, count, rows)
         values, absent = one_each(self._values(column, found, rows), found.message, count)
         if absent is None:
@@ -191,7 +188,7 @@ class _Chunk:
     def _values(self, column: ColumnPlan, found: Found, rows: Longs) -> pa.Array:
         """A value for each occurrence."""
         kind = column.field.kind
-        if kind == "message":
+        if column.field.is_message:
             parts = _Parts(found.at, found.after, np.arange(len(found.at)), len(found.at), rows[found.message])
             return self._messages(column, parts)
         if kind in NUMBERS:
@@ -229,15 +226,31 @@ class _Chunk:
         return values
 
     def _messages(self, column: ColumnPlan, parts: _Parts) -> pa.Array:
-        assert column.message is not None
+        if column.message is None:
+            return self._json(column, parts)
         structs = self.structs(column.message, parts)
         type_ = column.type.value_type if column.field.repeated and column.type is not None else column.type
         if type_ is None or pa.types.is_struct(type_):
             return structs
-        micros, good = _micros(*structs.flatten())
+        convert, cause = CONVERSIONS[column.field.type_name]
+        values, good = convert(structs.flatten(), type_)
         if not good.all():
-            self._fault(parts.rows[~good], column.path, OUT_OF_RANGE)
-        return pa.array(micros).view(type_)
+            self._fault(parts.rows[~good], column.path, cause)
+        return values
+
+    def _json(self, column: ColumnPlan, parts: _Parts) -> pa.StringArray:
+        """The JSON text of each message; the parts of a message are merged by joining them."""
+        pieces: list[list[memoryview]] = [[] for _ in range(parts.total)]
+        view = memoryview(self.payload.bytes.data)
+        for message, at, end in zip(parts.message.tolist(), parts.at.tolist(), parts.end.tolist(), strict=True):
+            pieces[message].append(view[at:end])
+        texts = [""] * parts.total
+        for message, each in enumerate(pieces):
+            try:
+                texts[message] = json_text(column.field.type_name, b"".join(each))
+            except ValueError as error:
+                self._fault(parts.rows[message : message + 1], column.path, str(error))
+        return pa.array(texts, pa.string())
 
     def _map(self, column: ColumnPlan, found: Found, count: int, rows: Longs) -> pa.Array:
         """The last entry of each key. An entry with an unknown value of a closed enum is an unknown field."""
@@ -279,10 +292,3 @@ def _names(enum: Enum, numbers: pa.Array) -> pa.StringArray:
     encoded = numbers.dictionary_encode()
     names = pa.array([enum.name_of(number) for number in encoded.dictionary.to_pylist()], pa.string())
     return names.take(encoded.indices)
-
-
-def _micros(seconds: pa.Array, nanos: pa.Array) -> tuple[Longs, Flags]:
-    """Microseconds, cut towards zero as Spark does, and which ones fit."""
-    s, n = seconds.to_numpy(), nanos.to_numpy().astype(np.int64)
-    good = (s >= -_MAX_SECONDS) & (s <= _MAX_SECONDS)
-    return np.where(good, s, 0) * _MICROS_PER_SECOND + np.sign(n) * (np.abs(n) // 1000), good

@@ -19,7 +19,11 @@ from pyspark_kafka_meta.formats.column_encoders import (
 from pyspark_kafka_meta.formats.protobuf_column_encoders import (
     BytesContent,
     Content,
+    DateContent,
+    DecimalContent,
     EnumContent,
+    GroupContent,
+    JsonContent,
     MessageContent,
     NumberContent,
     PackedContent,
@@ -28,21 +32,25 @@ from pyspark_kafka_meta.formats.protobuf_column_encoders import (
     StringContent,
     TimeContent,
 )
-from pyspark_kafka_meta.formats.protobuf_schema import (
+from pyspark_kafka_meta.formats.protobuf_known_types import (
+    CONFLUENT_DECIMAL,
+    DATE,
+    DECIMAL,
     DURATION,
+    JSON_TYPES,
     TIMESTAMP,
-    Field,
-    Message,
-    ProtobufSchema,
-    is_map,
 )
-from pyspark_kafka_meta.formats.protobuf_wire import LENGTH, varint_bytes
+from pyspark_kafka_meta.formats.protobuf_schema import Field, Message, ProtobufSchema, is_map
+from pyspark_kafka_meta.formats.protobuf_wire import GROUP, LENGTH, varint_bytes
 from pyspark_kafka_meta.formats.values import inner_path
 
 _32_BITS = ("int32", "sint32", "sfixed32")
 _64_BITS = ("int64", "sint64", "sfixed64", "uint32", "fixed32")
 _UNSIGNED_64_BITS = ("uint64", "fixed64")
 _TIME_FIELDS = pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])
+_DATE_FIELDS = pa.struct([(name, pa.int32()) for name in ("year", "month", "day")])
+_DECIMAL_FIELDS = pa.struct([("value", pa.binary()), ("precision", pa.int64()), ("scale", pa.int32())])
+_TEXT_FIELDS = pa.struct([("value", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class _Compiler:
         if field.repeated and pa.types.is_list(given) and not is_map(self.schema, field):
             path = inner_path(path, "element")
             items = self._content(field, given.value_type, path)
-            if field.packed and items.wire_type != LENGTH:
+            if field.packed and items.wire_type not in (LENGTH, GROUP):
                 return _encoder(field, path, PackedContent(place_of(path), items), implicit=True)
             return RepeatedEncoder(_encoder(field, path, items, required=True))
         if field.repeated:
@@ -117,10 +125,11 @@ class _Compiler:
         return MessageContent(place_of(path), encoders)
 
     def _content(self, field: Field, given: pa.DataType, path: str) -> Content:
-        if field.kind == "message":
-            return self._message_content(field.type_name, given, path)
-        content = self._scalar_content(field, given, place_of(path))
-        return content or refuse_column(path, f"has type {given}, which cannot be written as Protobuf {field.kind}")
+        if field.is_message:
+            content = self._message_content(field.type_name, given, path)
+            return GroupContent(content, field.number) if field.kind == "group" else content
+        scalar = self._scalar_content(field, given, place_of(path))
+        return scalar or refuse_column(path, f"has type {given}, which cannot be written as Protobuf {field.kind}")
 
     def _message_content(self, name: str, given: pa.DataType, path: str) -> Content:
         message = self.schema.messages.get(name)
@@ -130,6 +139,13 @@ class _Compiler:
             return TimeContent(self.message(message, _TIME_FIELDS, path), is_signed=True)
         if pa.types.is_timestamp(given) and given.unit == "us" and given.tz and name == TIMESTAMP:
             return TimeContent(self.message(message, _TIME_FIELDS, path), is_signed=False)
+        if pa.types.is_date32(given) and name == DATE:
+            return DateContent(self.message(message, _DATE_FIELDS, path))
+        if pa.types.is_decimal128(given) and name in (DECIMAL, CONFLUENT_DECIMAL):
+            fields = _DECIMAL_FIELDS if name == CONFLUENT_DECIMAL else _TEXT_FIELDS
+            return DecimalContent(self.message(message, fields, path), given)
+        if pa.types.is_string(given) and name in JSON_TYPES:
+            return JsonContent(place_of(path), name)
         return self.message(message, given, path)
 
     def _scalar_content(self, field: Field, given: pa.DataType, place: str) -> Content | None:

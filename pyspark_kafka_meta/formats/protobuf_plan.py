@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.protobuf_known_types import JSON_TYPES
 from pyspark_kafka_meta.formats.protobuf_scan import Tag
 from pyspark_kafka_meta.formats.protobuf_schema import Enum, Field, Message, ProtobufSchema, arrow_type, is_map
 from pyspark_kafka_meta.formats.protobuf_values import NUMBERS
-from pyspark_kafka_meta.formats.protobuf_wire import LENGTH
+from pyspark_kafka_meta.formats.protobuf_wire import GROUP, LENGTH
 
 _ALSO_READABLE = {
     "int32": ("bool", "enum"),
@@ -37,10 +38,10 @@ class ColumnPlan:
 
     Attributes:
         path: of the field, for causes of faults.
-        type: of the column; None if there is none, because the field's messages have no columns.
+        type: of the column; None if there is none, because the field's messages have no fields.
         default: where the field is absent; null for null.
         enum: the type of an enum.
-        message: the plan of a message or of a map's entries.
+        message: the plan of a message or of a map's entries; None for `JSON_TYPES`.
         is_map: the column is a map.
     """
 
@@ -87,9 +88,10 @@ class _Compiler:
     def message(self, written: Message | None, read: Message, type_: pa.DataType, path: str) -> MessagePlan:
         """The plan for messages of type `read`, written as `written`; None if the writer does not have the field."""
         written_fields = {field.number: field for field in written.fields} if written else {}
-        columns = tuple(self._column(written_fields.get(field.number), field, type_, path) for field in read.fields)
+        fields = [each for each in read.fields if read.map_entry or self._is_read(each, type_)]
+        columns = tuple(self._column(written_fields.get(field.number), field, type_, path) for field in fields)
         tags = {tag.value: tag for field in written_fields.values() for tag in _tags(field, kept=False)}
-        tags |= {tag.value: tag for field in read.fields for tag in _tags(field, kept=True)}
+        tags |= {tag.value: tag for field in fields for tag in _tags(field, kept=True)}
         oneofs = {column.field.oneof: () for column in columns if column.field.oneof is not None}
         return MessagePlan(
             read.full_name,
@@ -100,6 +102,10 @@ class _Compiler:
             tuple(tuple(column for column in columns if column.field.oneof == oneof) for oneof in oneofs),
         )
 
+    def _is_read(self, field: Field, type_: pa.DataType) -> bool:
+        """Messages without fields have no column, but may be malformed; fields that are left out are skipped."""
+        return type_.get_field_index(field.name) >= 0 or field.type_name in self.reader.empty
+
     def _column(self, written: Field | None, read: Field, parent: pa.DataType, path: str) -> ColumnPlan:
         path = f"{path}.{read.name}" if path else read.name
         if written is not None:
@@ -108,7 +114,8 @@ class _Compiler:
         type_ = parent.field(index).type if index >= 0 else None
         map_ = is_map(self.reader, read)
         enum = self.reader.enums[read.type_name] if read.kind == "enum" else None
-        message = self._nested(written, read, type_, path, map_) if read.kind == "message" else None
+        is_plain = not read.is_message or read.type_name in JSON_TYPES
+        message = None if is_plain else self._nested(written, read, type_, path, map_)
         return ColumnPlan(path, read, type_, _default(read, enum, type_, path), enum, message, map_)
 
     def _nested(
@@ -123,25 +130,24 @@ class _Compiler:
                 pa.struct([("key", type_.key_type), ("value", type_.item_type)]) if type_ is not None else pa.struct([])
             )
         else:
-            struct = _struct(type_.value_type if read.repeated and type_ is not None else type_)
+            struct = self._struct(read_type, type_.value_type if read.repeated and type_ is not None else type_)
         return self.message(written_type, read_type, struct, path)
+
+    def _struct(self, message: Message, type_: pa.DataType | None) -> pa.DataType:
+        """The type of the messages: those that become times, dates or decimals are read as structs before."""
+        if type_ is None:
+            return pa.struct([])
+        return type_ if pa.types.is_struct(type_) else arrow_type(replace(self.reader, message=message.full_name))
 
     def _check(self, written: Field, read: Field, path: str) -> None:
         is_other_kind = written.kind != read.kind and written.kind not in _ALSO_READABLE.get(read.kind, ())
-        is_other_map = is_map(self.writer, written) != is_map(self.reader, read) if read.kind == "message" else False
+        is_other_map = is_map(self.writer, written) != is_map(self.reader, read) if read.is_message else False
         if is_other_kind or is_other_map or (written.repeated and not read.repeated):
             there, here = _describe(self.writer, written), _describe(self.reader, read)
             raise ValueSchemaError(
                 f"The Protobuf field {path} (number {read.number}) is {there} in the schema of the values, and {here}"
                 " in the schema of the column: values would change."
             )
-
-
-def _struct(type_: pa.DataType | None) -> pa.DataType:
-    """The type of the messages: Timestamp and Duration are read as structs before they become numbers."""
-    if type_ is None:
-        return pa.struct([])
-    return type_ if pa.types.is_struct(type_) else pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])
 
 
 def _describe(schema: ProtobufSchema, field: Field) -> str:
@@ -152,12 +158,12 @@ def _describe(schema: ProtobufSchema, field: Field) -> str:
 def _tags(field: Field, kept: bool) -> Iterator[Tag]:
     if field.kind in NUMBERS:
         yield Tag(field.number, NUMBERS[field.kind].wire_type, field.repeated, kept)
-    if (field.kind not in NUMBERS and field.kind != "group") or (field.kind in NUMBERS and field.repeated):
-        yield Tag(field.number, LENGTH, field.repeated, kept)
+    if field.kind not in NUMBERS or field.repeated:
+        yield Tag(field.number, GROUP if field.kind == "group" else LENGTH, field.repeated, kept)
 
 
 def _default(field: Field, enum: Enum | None, type_: pa.DataType | None, path: str) -> pa.Scalar:
-    if type_ is None or field.repeated or field.kind == "message":
+    if type_ is None or field.repeated or field.is_message:
         return pa.scalar(None)
     if field.default is not None:
         try:

@@ -18,6 +18,7 @@ from pyspark_kafka_meta.arrow_arrays import Flags, Longs
 from pyspark_kafka_meta.formats.protobuf_wire import (
     FIXED32,
     FIXED64,
+    GROUP,
     LENGTH,
     LONG_VARINT,
     MAX_LENGTH_BYTES,
@@ -125,7 +126,10 @@ class _Scan:
         self._drop_complete()
 
     def read_known_fields(self) -> None:
+        """Those of all messages together; groups are read one by one."""
         for tag in self._tags:
+            if tag.wire_type == GROUP:
+                continue
             rows = self._rows_with(tag, None)
             while rows is None or len(rows):
                 self._read(tag, rows)

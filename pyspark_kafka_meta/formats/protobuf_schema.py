@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.formats.protobuf_wire import varint_bytes, wire_fields
+from pyspark_kafka_meta.formats import protobuf_known_types as known_types
+from pyspark_kafka_meta.formats.protobuf_wire import GROUP, varint_bytes, wire_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TIMESTAMP = "google.protobuf.Timestamp"
-DURATION = "google.protobuf.Duration"
 MAX_DEPTH = 100
 """As Protobuf's libraries limit messages."""
 MAX_COLUMNS = 100_000
@@ -101,6 +100,7 @@ class Field:
         packed: repeated numbers are written as one field.
         oneof: the index of the oneof in its message; None if it is in none.
         default: proto2's, as text.
+        digits: precision and scale of a decimal, as Kafka Connect notes them in the field's options.
     """
 
     name: str
@@ -113,6 +113,12 @@ class Field:
     presence: bool = False
     oneof: int | None = None
     default: str | None = None
+    digits: tuple[int, int] = known_types.DECIMAL_DIGITS
+
+    @property
+    def is_message(self) -> bool:
+        """Whether its values are messages; those of a group, or DELIMITED, end with a tag."""
+        return self.kind in ("message", "group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +140,15 @@ class ProtobufSchema:
     Attributes:
         message: full name of the type.
         empty: full names of messages without columns.
+        max_depth: how often a recursive type becomes columns in itself, as Spark's `recursive.fields.max.depth`: with 1
+            a field of a type that it is part of is left out.
     """
 
     message: str
     messages: Mapping[str, Message]
     enums: Mapping[str, Enum]
     empty: frozenset[str]
+    max_depth: int = 1
 
 
 def descriptor_set(files: Sequence[bytes]) -> bytes:
@@ -168,19 +177,19 @@ def parse_protobuf(descriptor: bytes, message: str | None = None) -> ProtobufSch
         ) from None
     if first not in types.messages:
         raise ValueSchemaError(f"The Protobuf schema has no message type {first}. It has {_some(types.messages)}.")
-    messages = types.messages | _WELL_KNOWN
-    return ProtobufSchema(first, messages, types.enums, _empty_messages(messages))
+    messages = types.messages | _KNOWN_MESSAGES
+    return ProtobufSchema(first, messages, _KNOWN_ENUMS | types.enums, _empty_messages(messages))
 
 
 def only_file(descriptor: bytes) -> bytes:
-    """The last file of a set, a serialized FileDescriptorProto, of which the others are Protobuf's own.
+    """The last file of a set, a serialized FileDescriptorProto, of which the others define known types alone.
 
     Raises:
         ValueSchemaError: there are others, which a registry must have as references.
     """
     *imported, file = _Node(descriptor).all(1)
     names = [_Node(each).text(1) for each in imported]
-    if others := [name for name in names if not name.startswith("google/protobuf/")]:
+    if others := [name for name in names if not name.startswith(_KNOWN_FILES)]:
         raise ValueSchemaError(f"its Protobuf schema imports {', '.join(others[:10])}: define all types in one file")
     return file
 
@@ -188,18 +197,28 @@ def only_file(descriptor: bytes) -> bytes:
 def message_name(descriptor: bytes, indexes: Sequence[int]) -> str:
     """The full name of the message type at Confluent's message indexes: [1, 0] is the first type nested in the second.
 
+    Most serializers count the entry types of maps too, as the descriptor has them. Java's with `normalize.schemas`, or
+    with the text of a .proto file, does not: its count is taken where the other one finds no type of values.
+
     Raises:
         IndexError: the last file of the set has no such type.
     """
     file = _Node(_Node(descriptor).all(1)[-1])
-    names, nodes = [file.text(2)] if file.text(2) else [], file.all(4)
-    for index in indexes:
-        if not 0 <= index < len(nodes):
-            raise IndexError(f"the last file has no message type at {list(indexes)}")
-        node = _Node(nodes[index])
-        names.append(node.text(1))
-        nodes = node.all(3)
-    return ".".join(names)
+    for with_entries in (True, False):
+        names, nodes = [file.text(2)] if file.text(2) else [], list(map(_Node, file.all(4)))
+        for index in indexes:
+            types = [node for node in nodes if with_entries or not _is_map_entry(node)]
+            if not 0 <= index < len(types) or _is_map_entry(types[index]):
+                break
+            names.append(types[index].text(1))
+            nodes = list(map(_Node, types[index].all(3)))
+        else:
+            return ".".join(names)
+    raise IndexError(f"the last file has no message type at {list(indexes)}")
+
+
+def _is_map_entry(message: _Node) -> bool:
+    return bool(message.child(7).number(7))
 
 
 def message_indexes(descriptor: bytes, message: str) -> tuple[int, ...]:
@@ -223,12 +242,19 @@ def message_indexes(descriptor: bytes, message: str) -> tuple[int, ...]:
 
 
 def arrow_type(schema: ProtobufSchema) -> pa.StructType:
-    """The type of a column of these messages.
+    """The type of a column of these messages, without the fields of `left_out`.
 
     Raises:
-        ValueSchemaError: a type is recursive, missing, a group, or too large.
+        ValueSchemaError: the type is too large.
     """
     return _ArrowTypes(schema).struct(schema.message, ())
+
+
+def left_out(schema: ProtobufSchema) -> Mapping[str, str]:
+    """Why fields have no column, by their names after those of their messages. Raises as `arrow_type`."""
+    types = _ArrowTypes(schema)
+    types.struct(schema.message, ())
+    return types.left_out
 
 
 def columns_of(schema: ProtobufSchema, message: str) -> list[Field]:
@@ -255,12 +281,17 @@ def _empty_messages(messages: Mapping[str, Message]) -> frozenset[str]:
 
 
 class _ArrowTypes:
-    """Arrow types of messages, while they are neither recursive nor too large."""
+    """Arrow types of messages, while they are not too large.
+
+    Attributes:
+        left_out: as of the function.
+    """
 
     def __init__(self, schema: ProtobufSchema) -> None:
         import pyarrow as pa
 
         self._schema, self._columns = schema, 0
+        self.left_out: dict[str, str] = {}
         self._scalars = {
             "double": pa.float64(),
             "float": pa.float32(),
@@ -272,55 +303,67 @@ class _ArrowTypes:
             **dict.fromkeys(("int64", "sint64", "sfixed64", "uint32", "fixed32"), pa.int64()),
             **dict.fromkeys(("uint64", "fixed64"), pa.decimal128(20, 0)),
         }
+        self._known = {
+            known_types.TIMESTAMP: pa.timestamp("us", "UTC"),
+            known_types.DURATION: pa.duration("us"),
+            known_types.DATE: pa.date32(),
+            known_types.DECIMAL: pa.decimal128(*known_types.DECIMAL_DIGITS),
+            **dict.fromkeys(known_types.JSON_TYPES, pa.string()),
+        }
 
     def struct(self, message: str, parents: tuple[str, ...]) -> pa.StructType:
         import pyarrow as pa
 
-        if message in parents:
-            cycle = " > ".join((*parents[parents.index(message) :], message))
-            raise ValueSchemaError(f"The Protobuf type {message} is recursive ({cycle}); Spark has no type for it.")
         if len(parents) >= MAX_DEPTH:
             raise ValueSchemaError(f"The Protobuf type {self._schema.message} has over {MAX_DEPTH} levels.")
         fields = columns_of(self._schema, message)
         self._columns += len(fields)
         if self._columns > MAX_COLUMNS:
             raise ValueSchemaError(f"The Protobuf type {self._schema.message} has over {MAX_COLUMNS} columns.")
-        return pa.struct([self._field(field, (*parents, message)) for field in fields])
+        columns = [self._field(field, (*parents, message)) for field in fields]
+        return pa.struct([column for column in columns if column is not None])
 
-    def _field(self, field: Field, parents: tuple[str, ...]) -> pa.Field:
+    def _field(self, field: Field, parents: tuple[str, ...]) -> pa.Field | None:
         import pyarrow as pa
 
-        if field.type_name and not self._known(field):
-            raise ValueSchemaError(
-                f"The Protobuf schema lacks the type {field.type_name} of {parents[-1]}.{field.name}: add the file "
-                "that defines it."
-            )
+        key = None
+        element = field
         if is_map(self._schema, field):
-            key, value = self._schema.messages[field.type_name].fields
-            key_type, value_type = self._scalars[key.kind], self._singular(value, parents)
-            return pa.field(field.name, pa.map_(key_type, pa.field("value", value_type, nullable=False)))
-        type_ = self._singular(field, parents)
+            key, element = self._schema.messages[field.type_name].fields
+        type_ = self._singular(element, parents)
+        if type_ is None:
+            return None
+        if key is not None:
+            return pa.field(field.name, pa.map_(self._scalars[key.kind], pa.field("value", type_, nullable=False)))
         if field.repeated:
             type_ = pa.list_(pa.field("element", type_, nullable=False))
         return pa.field(field.name, type_, nullable=not field.required)
 
-    def _known(self, field: Field) -> bool:
-        return field.type_name in (self._schema.enums if field.kind == "enum" else self._schema.messages)
-
-    def _singular(self, field: Field, parents: tuple[str, ...]) -> pa.DataType:
+    def _singular(self, field: Field, parents: tuple[str, ...]) -> pa.DataType | None:
+        """None if there is no column for it."""
         import pyarrow as pa
 
-        if field.kind == "group":
-            raise ValueSchemaError(
-                f"The Protobuf field {parents[-1]}.{field.name} is a group (deprecated); groups cannot be read."
-            )
-        if field.kind != "message":
+        why = self._why_not(field, parents)
+        if why is not None:
+            self.left_out[f"{parents[-1]}.{field.name}"] = why
+            return None
+        if not field.is_message:
             return self._scalars[field.kind]
-        if field.type_name == TIMESTAMP:
-            return pa.timestamp("us", "UTC")
-        if field.type_name == DURATION:
-            return pa.duration("us")
-        return self.struct(field.type_name, parents)
+        if field.type_name == known_types.CONFLUENT_DECIMAL:
+            return pa.decimal128(*field.digits)
+        if field.type_name in self._known:
+            return self._known[field.type_name]
+        struct = self.struct(field.type_name, parents)
+        return struct if struct.num_fields else None
+
+    def _why_not(self, field: Field, parents: tuple[str, ...]) -> str | None:
+        has_type = field.is_message or field.kind == "enum"
+        if has_type and field.type_name not in (self._schema.messages if field.is_message else self._schema.enums):
+            return f"the Protobuf schema lacks its type {field.type_name}"
+        if parents.count(field.type_name) < self._schema.max_depth:
+            return None
+        cycle = " > ".join((*parents[parents.index(field.type_name) :], field.type_name))
+        return f"its type is recursive ({cycle}); 'recursiveFieldMaxDepth' says how deep it is read"
 
 
 @dataclass(frozen=True)
@@ -356,7 +399,7 @@ class _Types:
     def _add_message(self, full_name: str, node: _Node, features: Mapping[int, int]) -> None:
         self._add_types(f"{full_name}.", node.all(3), node.all(4), features)
         fields = tuple(_parse_field(_Node(field), features) for field in node.all(2))
-        map_entry = bool(node.child(7).number(7))
+        map_entry = _is_map_entry(node)
         if map_entry and not _is_entry(fields):
             raise ValueError(f"{full_name} is no map entry")
         if any(len({getattr(field, name) for field in fields}) < len(fields) for name in ("name", "number")):
@@ -380,6 +423,7 @@ def _parse_field(node: _Node, features: Mapping[int, int]) -> Field:
         kind="group" if kind == "message" and features.get(_MESSAGE_ENCODING) == _DELIMITED else kind,
         type_name=node.text(6).removeprefix("."),
         repeated=node.number(4) == _REPEATED,
+        digits=_digits(options),
         packed=bool(options.number(2)) if options.has(2) else features.get(_REPEATED_ENCODING) != _EXPANDED,
         required=node.number(4) == _REQUIRED or presence == _LEGACY_REQUIRED,
         presence=presence != _IMPLICIT or node.has(9) or kind == "message",
@@ -388,12 +432,25 @@ def _parse_field(node: _Node, features: Mapping[int, int]) -> Field:
     )
 
 
+def _digits(options: _Node) -> tuple[int, int]:
+    """Of `confluent.field_meta`, whose `params` are a map."""
+    entries = map(_Node, options.child(1088).all(2))
+    params = {entry.text(1): entry.text(2) for entry in entries}
+    try:
+        precision, scale = int(params["precision"]), int(params["scale"])
+    except (KeyError, ValueError):
+        return known_types.DECIMAL_DIGITS
+    return (precision, scale) if 0 <= scale <= precision <= 38 and precision else known_types.DECIMAL_DIGITS
+
+
 class _Node:
     """A message of descriptor.proto, read by field numbers."""
 
     def __init__(self, data: bytes) -> None:
         self._fields: dict[int, list[bytes | int]] = {}
         for wire in wire_fields(data, 0, len(data)):
+            if wire.tag & 7 == GROUP:
+                continue
             value = wire.raw if wire.tag & 7 == 0 else data[wire.at : wire.after]
             self._fields.setdefault(wire.tag >> 3, []).append(value)
 
@@ -425,16 +482,33 @@ def _some(names: Mapping[str, Message]) -> str:
     return ", ".join(list(names)[:10]) or "none"
 
 
-def _well_known() -> Iterator[Message]:
-    """Types that every Protobuf library has, so that registries do not keep their files."""
-    for name, kind in (("Timestamp", "int32"), ("Duration", "int32")):
-        yield Message(f"google.protobuf.{name}", (Field("seconds", 1, "int64"), Field("nanos", 2, kind)))
-    for kind in ("double", "float", "int64", "uint64", "int32", "uint32", "bool", "string", "bytes"):
-        name = {"uint64": "UInt64", "uint32": "UInt32"}.get(kind, kind.capitalize())
-        yield Message(f"google.protobuf.{name}Value", (Field("value", 1, kind),))
-    yield Message("google.protobuf.Any", (Field("type_url", 1, "string"), Field("value", 2, "bytes")))
-    yield Message("google.protobuf.FieldMask", (Field("paths", 1, "string", repeated=True),))
-    yield Message("google.protobuf.Empty", ())
+def _known_lines(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.strip().splitlines():
+        name, _, rest = line.partition(":")
+        yield name, rest
 
 
-_WELL_KNOWN = {message.full_name: message for message in _well_known()}
+def _known_message(name: str, fields: str) -> Message:
+    return Message(name, tuple(_known_field(*each) for each in enumerate(filter(None, fields.split(",")), 1)))
+
+
+def _known_field(number: int, text: str) -> Field:
+    *label, kind, name = text.split()
+    is_message, is_oneof = "." in kind, label == ["oneof"]
+    return Field(
+        name,
+        number,
+        "message" if is_message else kind,
+        kind if is_message else "",
+        repeated=label == ["repeated"],
+        presence=is_message or is_oneof,
+        oneof=0 if is_oneof else None,
+    )
+
+
+_KNOWN_FILES = ("google/protobuf/", "google/type/", "confluent/")
+_KNOWN_MESSAGES = {name: _known_message(name, rest) for name, rest in _known_lines(known_types.MESSAGES)}
+_KNOWN_ENUMS = {
+    name: Enum(name, False, dict(enumerate(rest.split())), {each: index for index, each in enumerate(rest.split())})
+    for name, rest in _known_lines(known_types.ENUMS)
+}

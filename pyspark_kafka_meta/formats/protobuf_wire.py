@@ -107,7 +107,7 @@ class WireField(NamedTuple):
 
     Attributes:
         at: where its value begins, after tag and length.
-        after: where it ends.
+        after: where it ends; of a group before the tag that ends it.
         raw: the value of a varint; else 0.
     """
 
@@ -118,20 +118,19 @@ class WireField(NamedTuple):
 
 
 def wire_fields(data: bytes | memoryview, at: int, end: int) -> Iterator[WireField]:
-    """The fields of the message between two positions; groups are skipped.
+    """The fields of the message between two positions.
 
     Raises:
         ValueError: the message is malformed. The fields before were yielded.
     """
     while at < end:
         tag, at = _tag(data, at, end)
-        field = _field(data, tag, at, end, 0)
-        if field.tag & 7 != GROUP:
-            yield field
-        at = field.after
+        field, at = _field(data, tag, at, end, 0)
+        yield field
 
 
-def _field(data: bytes | memoryview, tag: int, at: int, end: int, depth: int) -> WireField:
+def _field(data: bytes | memoryview, tag: int, at: int, end: int, depth: int) -> tuple[WireField, int]:
+    """A field, and the position after it."""
     raw = 0
     match tag & 7:
         case 0:
@@ -142,7 +141,8 @@ def _field(data: bytes | memoryview, tag: int, at: int, end: int, depth: int) ->
             length, at = _varint(data, at, end, MAX_LENGTH_BYTES)
             after = at + length
         case 3:
-            after = _after_group(data, tag, at, end, depth + 1)
+            after, next_at = _group_end(data, tag, at, end, depth + 1)
+            return WireField(tag, at, after, 0), next_at
         case 4:
             raise ValueError(BAD_GROUP)
         case 5:
@@ -151,17 +151,19 @@ def _field(data: bytes | memoryview, tag: int, at: int, end: int, depth: int) ->
             raise ValueError(BAD_TAG)
     if after > end:
         raise ValueError(TOO_SHORT)
-    return WireField(tag, at, after, raw)
+    return WireField(tag, at, after, raw), after
 
 
-def _after_group(data: bytes | memoryview, start_tag: int, at: int, end: int, depth: int) -> int:
+def _group_end(data: bytes | memoryview, start_tag: int, at: int, end: int, depth: int) -> tuple[int, int]:
+    """Where the tag that ends a group begins and ends."""
     if depth > MAX_GROUP_DEPTH:
         raise ValueError(DEEP_GROUP)
     while at < end:
+        before = at
         tag, at = _tag(data, at, end)
         if tag == start_tag + 1:
-            return at
-        at = _field(data, tag, at, end, depth).after
+            return before, at
+        _, at = _field(data, tag, at, end, depth)
     raise ValueError(BAD_GROUP)
 
 

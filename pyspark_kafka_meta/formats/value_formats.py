@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,11 +36,15 @@ class SchemaText(NamedTuple):
         references: texts of the schemas that it refers to by name, each after those that it refers to itself; of
             Protobuf the set has them, of JSON the name is their `$id`.
         message: the message type of Protobuf, by full name or by Confluent's message indexes; empty for the first.
+        max_depth: how often a recursive type of Avro or Protobuf becomes columns in itself.
+        stable_members: members of Avro's unions are named after their types.
     """
 
     text: str
     references: tuple[str, ...] = ()
     message: str | tuple[int, ...] = ()
+    max_depth: int = 1
+    stable_members: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ class Format:
         title: in texts for users.
         registry_type: the format's `schemaType` in a schema registry.
         parse: a schema, which may be recursive.
-        arrow_type: of a column with a schema, which is not recursive.
+        arrow_type: of a column with a schema.
+        left_out: why fields of a schema have no column, by their names.
         decoder: from a writer's schema to a reader's schema, compiled once in a process.
         encoder: of columns of a type, with a schema.
         any_of: the schema of values that have one of several schemas; None if there is none.
@@ -78,6 +83,7 @@ class Format:
     record_name: Callable[[SchemaText], str | None] = lambda _: None
     registered_text: Callable[[SchemaText], str] = lambda schema: schema.text
     read_as: Callable[[SchemaText], Hashable] = lambda schema: schema
+    left_out: Callable[[SchemaText], Mapping[str, str]] = lambda _: {}
 
 
 def _avro(schema: SchemaText) -> AvroSchema:
@@ -86,11 +92,23 @@ def _avro(schema: SchemaText) -> AvroSchema:
     return parse_avro(schema.text, schema.references)
 
 
+def _avro_reader(schema: SchemaText) -> AvroSchema:
+    from pyspark_kafka_meta.formats.avro_schema import bounded
+
+    return bounded(_avro(schema), schema.max_depth, schema.stable_members)
+
+
 @lru_cache(COMPILED_SCHEMAS)
 def _avro_type(schema: SchemaText) -> pa.DataType:
     from pyspark_kafka_meta.formats.avro_schema import arrow_type
 
-    return arrow_type(_avro(schema))
+    return arrow_type(_avro_reader(schema))
+
+
+def _avro_left_out(schema: SchemaText) -> Mapping[str, str]:
+    from pyspark_kafka_meta.formats.avro_schema import left_out
+
+    return left_out(_avro(schema), schema.max_depth)
 
 
 @lru_cache(COMPILED_SCHEMAS)
@@ -111,7 +129,7 @@ def _avro_read_as(schema: SchemaText) -> str:
 def _avro_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
 
-    return avro_decoder(_avro(writer), _avro(reader))
+    return avro_decoder(_avro(writer), _avro_reader(reader))
 
 
 def _is_avro_bytes(schema: SchemaText) -> bool:
@@ -158,13 +176,13 @@ def _avro_derived(given: pa.DataType, name: str | None) -> SchemaText:
 def _protobuf(schema: SchemaText) -> ProtobufSchema:
     from pyspark_kafka_meta.formats.protobuf_schema import message_name, parse_protobuf
 
-    descriptor = base64.b64decode(schema.text)
-    if isinstance(schema.message, str):
-        return parse_protobuf(descriptor, schema.message)
-    try:
-        return parse_protobuf(descriptor, message_name(descriptor, schema.message) if schema.message else None)
-    except (IndexError, ValueError, KeyError) as error:
-        raise ValueSchemaError(f"its schema has no such message type: {error}") from None
+    descriptor, message = base64.b64decode(schema.text), schema.message or None
+    if isinstance(message, tuple):
+        try:
+            message = message_name(descriptor, message)
+        except (IndexError, ValueError, KeyError) as error:
+            raise ValueSchemaError(f"its schema has no such message type: {error}") from None
+    return replace(parse_protobuf(descriptor, message), max_depth=schema.max_depth)
 
 
 @lru_cache(COMPILED_SCHEMAS)
@@ -172,6 +190,12 @@ def _protobuf_type(schema: SchemaText) -> pa.DataType:
     from pyspark_kafka_meta.formats.protobuf_schema import arrow_type
 
     return arrow_type(_protobuf(schema))
+
+
+def _protobuf_left_out(schema: SchemaText) -> Mapping[str, str]:
+    from pyspark_kafka_meta.formats.protobuf_schema import left_out
+
+    return left_out(_protobuf(schema))
 
 
 @lru_cache(COMPILED_SCHEMAS)
@@ -277,6 +301,7 @@ FORMATS: Mapping[str, Format] = {
         _confluent_avro_encoder,
         record_name=_avro_name,
         read_as=_avro_read_as,
+        left_out=_avro_left_out,
     ),
     "protobuf": Format(
         "Protobuf",
@@ -288,6 +313,7 @@ FORMATS: Mapping[str, Format] = {
         message_indexes=_protobuf_indexes,
         record_name=_protobuf_name,
         registered_text=_protobuf_file,
+        left_out=_protobuf_left_out,
     ),
     "json": Format(
         "JSON",

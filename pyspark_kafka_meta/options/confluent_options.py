@@ -7,7 +7,7 @@ format, and of Confluent's Python client. Some people write them with `REGISTRY`
 from __future__ import annotations
 
 REGISTRY = "schema.registry."
-_TOKEN = "the only token is schema.registry.bearer.auth.token"
+_TOKEN = "tokens are schema.registry.bearer.auth.token, or of bearer.auth.issuer.endpoint.url with client id and secret"
 _COLUMNS = "keys and values are columns, not objects of a class"
 _TIMEOUT = "schema.registry.timeout.ms limits a request with its retries"
 _CACHE = "a worker keeps each schema that it has fetched"
@@ -24,15 +24,7 @@ _STORE = "the type of a store is detected: remove the option"
 CONFLUENTS = {
     "basic.auth.credentials.source": "the login is schema.registry.basic.auth.user.info, whatever the source: remove "
     "the option",
-    "bearer.auth.cache.expiry.buffer.seconds": _TOKEN,
-    "bearer.auth.client.id": _TOKEN,
-    "bearer.auth.client.secret": _TOKEN,
-    "bearer.auth.credentials.source": _TOKEN,
-    "bearer.auth.custom.provider.class": _TOKEN,
-    "bearer.auth.identity.pool.id": _TOKEN,
-    "bearer.auth.issuer.endpoint.url": _TOKEN,
-    "bearer.auth.logical.cluster": _TOKEN,
-    "bearer.auth.scope": _TOKEN,
+    "bearer.auth.cache.expiry.buffer.seconds": "a token is replaced after 80 % of its lifetime",
     "bearer.auth.scope.claim.name": _TOKEN,
     "bearer.auth.sub.claim.name": _TOKEN,
     "bearer.auth.uami.endpoint.query": _TOKEN,

@@ -9,15 +9,20 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
 from urllib.parse import urlsplit
 
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, options_of
-from pyspark_kafka_meta.options.parsers import Secret
-from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions, package_problems
+from pyspark_kafka_meta.options.parsers import Secret, parse_choice
+from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions, package_problems, parse_provider
 from pyspark_kafka_meta.validators import non_empty
 
 logger = logging.getLogger(__name__)
 
+_BEARER = "schema.registry.bearer.auth."
+_TOKEN_SOURCES = {"STATIC_TOKEN": "bearer_token", "OAUTHBEARER": "token_issuer_url", "CUSTOM": "token_provider"}
+"""Fields that have a token, or say where it is from."""
 _rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)
 
 
@@ -40,6 +45,11 @@ def _parse_url(url: str) -> str:
     return parts.geturl().rstrip("/")  # with the scheme in lower case
 
 
+def _parse_issuer(text: str) -> str:
+    _parse_url(text)
+    return text.strip()
+
+
 def _parse_host(text: str) -> str:
     host = text.strip()
     if not re.fullmatch(r"[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", host):
@@ -54,11 +64,15 @@ def _parse_user_info(text: str) -> Secret:
 
 
 def _parse_token(text: str) -> Secret:
+    return Secret(_parse_header(text))
+
+
+def _parse_header(text: str) -> str:
     """Without the line break at the end of a token's file. Python's HTTP client repeats a header that it refuses."""
-    token = text.strip()
-    if not re.fullmatch(r"[!-~]+", token):
+    word = text.strip()
+    if not re.fullmatch(r"[!-~]+", word):
         raise ValueError
-    return Secret(token)
+    return word
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,46 @@ class RegistryOptions:
         _parse_token,
         "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
         "Token for the registry, instead.",
+    )
+    token_source: str | None = _rows.option(
+        f"{_BEARER}credentials.source",
+        None,
+        partial(parse_choice, values=_TOKEN_SOURCES),
+        f"Option '{_BEARER}credentials.source' must be {' or '.join(_TOKEN_SOURCES)}, got '{{value}}'",
+        "Where the token is from: STATIC_TOKEN, OAUTHBEARER or CUSTOM. It follows from the options below.",
+    )
+    token_issuer_url: str | None = _rows.option(
+        f"{_BEARER}issuer.endpoint.url",
+        None,
+        _parse_issuer,
+        f"Option '{_BEARER}issuer.endpoint.url' must be https://host/path",
+        "OpenID Connect token endpoint, whose tokens for client credentials log in at the registry.",
+    )
+    token_client_id: str | None = _rows.text(f"{_BEARER}client.id", "Client id for the token endpoint.")
+    token_client_secret: Secret | None = _rows.secret(
+        f"{_BEARER}client.secret", "Client secret for the token endpoint."
+    )
+    token_scope: str | None = _rows.text(f"{_BEARER}scope", "Scope for the token endpoint.")
+    token_provider: str | None = _rows.option(
+        f"{_BEARER}custom.provider.class",
+        None,
+        parse_provider,
+        f"Option '{_BEARER}custom.provider.class' must be module:Class",
+        "As oauthTokenProvider, for the registry, instead of a token endpoint.",
+    )
+    logical_cluster: str | None = _rows.option(
+        f"{_BEARER}logical.cluster",
+        None,
+        _parse_header,
+        f"Option '{_BEARER}logical.cluster' must be one word of ASCII characters",
+        "Logical cluster of Confluent Cloud's registry (lsrc-...), for the header target-sr-cluster.",
+    )
+    identity_pool_id: str | None = _rows.option(
+        f"{_BEARER}identity.pool.id",
+        None,
+        _parse_header,
+        f"Option '{_BEARER}identity.pool.id' must be one word of ASCII characters",
+        "Identity pool of Confluent Cloud (pool-...), for the header Confluent-Identity-Pool-Id.",
     )
     timeout_ms: int = _rows.number(
         "schema.registry.timeout.ms", "60000", "Maximum duration of a request to the registry with its retries.", low=1
@@ -133,10 +187,27 @@ class RegistryOptions:
         given.refuse(problems)
         if options.urls is None:
             return None
-        has_secret = options.user_info is not None or options.bearer_token is not None
+        has_secret = options.oauth or options.user_info is not None or options.bearer_token is not None
         if not problems and has_secret and any(url.startswith("http://") for url in options.urls):
             logger.warning("schema.registry.url is not https: the login is sent unencrypted")
+        if not problems and (options.token_issuer_url or "").startswith("http://"):
+            logger.warning("%sissuer.endpoint.url is not https: the client's secret is sent unencrypted", _BEARER)
         return options
+
+    @property
+    def oauth(self) -> SecurityOptions | None:
+        """Where tokens come from, in the form of a broker's options; None if there is at most one."""
+        if self.token_issuer_url is None and self.token_provider is None:
+            return None
+        return replace(
+            PLAINTEXT,
+            sasl_mechanism="OAUTHBEARER",
+            oauth_token_provider=self.token_provider,
+            oauth_token_endpoint_url=self.token_issuer_url,
+            oauth_client_id=self.token_client_id,
+            oauth_client_secret=self.token_client_secret,
+            oauth_scope=self.token_scope,
+        )
 
     @property
     def security(self) -> SecurityOptions:
@@ -154,15 +225,29 @@ def _registry_problems(given: GivenOptions, options: RegistryOptions) -> Iterato
     if tls and not any(url.startswith("https://") for url in options.urls):
         yield f"Option '{tls[0]}' has no effect without TLS: begin 'schema.registry.url' with https://"
     for one, other in (
-        ("user_info", "bearer_token"),
+        *combinations(("user_info", "bearer_token", "token_issuer_url", "token_provider"), 2),
         ("truststore_location", "truststore_certificates"),
         ("keystore_location", "keystore_key"),
     ):
         if len(names := given.given(RegistryOptions, one, other)) == 2:
             yield f"Set either '{names[0]}' or '{names[1]}', not both"
+    yield from _oauth_problems(given, options)
     for pair in (("keystore_key", "keystore_certificate_chain"), ("proxy_host", "proxy_port")):
         if len(given.given(RegistryOptions, *pair)) == 1:
             one, other = (options_of(RegistryOptions)[field].name for field in pair)
             yield f"Options '{one}' and '{other}' must be set together"
     if options.keystore_location or options.keystore_key:
         yield from package_problems("A client certificate", "cryptography")
+
+
+def _oauth_problems(given: GivenOptions, options: RegistryOptions) -> Iterator[str]:
+    if options.token_source is not None and getattr(options, options.token_source) is None:
+        needed = options_of(RegistryOptions)[options.token_source].name
+        yield f"'{_BEARER}credentials.source' needs '{needed}'"
+    client = given.given(RegistryOptions, "token_client_id", "token_client_secret", "token_scope")
+    if options.token_issuer_url is None and client:
+        yield f"Option '{client[0]}' has no effect without '{_BEARER}issuer.endpoint.url'"
+    if options.token_issuer_url is not None:
+        if not (options.token_client_id and options.token_client_secret):
+            yield f"'{_BEARER}issuer.endpoint.url' needs '{_BEARER}client.id' and '{_BEARER}client.secret'"
+        yield from package_problems("A token endpoint", "authlib")

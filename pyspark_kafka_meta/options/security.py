@@ -201,7 +201,7 @@ def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value) for name, _, value in (pair.partition("=") for pair in pairs)))
 
 
-def _provider(text: str) -> str:
+def parse_provider(text: str) -> str:
     if re.fullmatch(r"\w+(\.\w+)*:\w+", text.strip()) is None:
         raise ValueError
     return text.strip()
@@ -258,7 +258,7 @@ class SecurityOptions:
     oauth_token_provider: str | None = _rows.option(
         "oauthTokenProvider",
         None,
-        _provider,
+        parse_provider,
         "Option 'oauthTokenProvider' must be module:Class",
         "For OAUTHBEARER: module:Class, created without arguments, with a thread-safe method `token()`. An OSError "
         "is retried for a while; any other exception ends the query.",

@@ -39,12 +39,14 @@ class Framing(StrEnum):
     """The same when read; the schema's GUID is written into a header."""
     APICURIO = "apicurio"
     """The byte 0 and a schema id of 8 bytes."""
+    APICURIO_HEADER = "apicurio-header"
+    """Nothing: a header has a content id of 8 bytes. Not for writes."""
     NONE = "none"
 
     @property
     def id_bytes(self) -> int:
-        """Of the schema id; 0 without a frame."""
-        return {Framing.NONE: 0, Framing.APICURIO: 8}.get(self, 4)
+        """Of the schema id before values; 0 if none is there."""
+        return {Framing.NONE: 0, Framing.APICURIO_HEADER: 0, Framing.APICURIO: 8}.get(self, 4)
 
     @property
     def is_confluents(self) -> bool:
@@ -131,6 +133,8 @@ class ColumnFormat:
         version: of the subject: a number, or `LATEST_VERSION`.
         subject: instead of those of the strategy.
         record_names: of the strategies record and topic-record, or of a derived schema.
+        max_depth: how often a recursive type becomes columns in itself.
+        stable_members: members of Avro's unions are named after their types.
     """
 
     column: str
@@ -141,6 +145,8 @@ class ColumnFormat:
     strategy: SubjectNameStrategy
     subject: str | None
     record_names: tuple[str, ...]
+    max_depth: int = 1
+    stable_members: bool = False
 
     @property
     def is_latest(self) -> bool:
@@ -160,6 +166,7 @@ class ColumnFormat:
                 return tuple(f"{topic}-{name}" for topic in topics for name in self.record_names)
 
 
+_RECURSIVE_FORMATS = (ValueFormat.AVRO, ValueFormat.PROTOBUF)
 _OPTIONS_OF_SIDE = ("schema", "version", "framing", "strategy", "subject", "record_names")
 
 
@@ -194,7 +201,8 @@ class TypedValuesOptions:
         "value",
         "What precedes an encoded value: confluent (the byte 0 and a schema id of 4 bytes; default with a registry), "
         "confluent-header (nothing, as a header has the GUID of the schema; a read takes either with both values), "
-        "apicurio (8 bytes), or none (default without a registry).",
+        "apicurio (8 bytes), apicurio-header (nothing, as a header has a content id; a read only), or none (default "
+        "without a registry).",
     )
     key_framing: Framing | None = _framing("key", "As valueFraming, for keys.")
     value_strategy: SubjectNameStrategy = _strategy(
@@ -214,6 +222,28 @@ class TypedValuesOptions:
         "records, separated by commas, become a struct with a member for each. Quote a name with a comma.",
     )
     key_record_names: tuple[str, ...] | None = _record_names("key", "As valueRecordName, for keys.")
+    max_depth: int = _rows.number(
+        "recursiveFieldMaxDepth",
+        "1",
+        "How often a recursive type of Avro or Protobuf becomes columns in itself: with 1, its fields of this type are "
+        "left out.",
+        low=1,
+        high=15,
+        queries=Query.RECORDS,
+    )
+    stable_members: bool = _rows.choice(
+        "enableStableIdentifiersForUnionType",
+        {"false": False, "true": True},
+        "Whether members of an Avro union are named after their types (member_int, member_Order), not their places "
+        "(member0).",
+        queries=Query.RECORDS,
+    )
+    includes_raw: bool = _rows.choice(
+        "includeRaw",
+        {"false": False, "true": True},
+        "Whether a column value_raw (key_raw) has the bytes of a typed column, with their frame.",
+        queries=Query.RECORDS,
+    )
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
@@ -236,8 +266,17 @@ class TypedValuesOptions:
         if not given.has_invalid(cls) and not given.has_invalid(RegistryOptions):
             for column in ("value", "key"):
                 given.refuse(_column_problems(given, options, column))
-            if not options.columns and given.given(cls, "on_malformed"):
-                given.refuse(["Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'"])
+            if not options.columns:
+                given.refuse(
+                    f"Option '{name}' has no effect without 'valueFormat' or 'keyFormat'"
+                    for name in given.given(cls, "on_malformed", "includes_raw")
+                )
+            may_be_recursive = any(column.format in _RECURSIVE_FORMATS for column in options.columns)
+            if not may_be_recursive and given.given(cls, "max_depth"):
+                given.refuse(["Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf"])
+            has_avro = any(column.format is ValueFormat.AVRO for column in options.columns)
+            if not has_avro and given.given(cls, "stable_members"):
+                given.refuse(["Option 'enableStableIdentifiersForUnionType' has no effect without a format avro"])
             if given.given(cls, "auto_register") and not (options.columns and options.registry):
                 given.refuse(
                     ["Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"]
@@ -262,6 +301,8 @@ class TypedValuesOptions:
             getattr(self, f"{column}_strategy"),
             getattr(self, f"{column}_subject"),
             getattr(self, f"{column}_record_names") or (),
+            self.max_depth,
+            self.stable_members,
         )
 
 
@@ -282,8 +323,8 @@ def _column_problems(given: GivenOptions, options: TypedValuesOptions, column: s
             if is_set
         )
         return
-    if chosen.format is ValueFormat.PROTOBUF and chosen.framing is Framing.APICURIO:
-        yield f"'{name['framing']}' apicurio is not supported for protobuf: use confluent or none"
+    if chosen.format is ValueFormat.PROTOBUF and chosen.framing in (Framing.APICURIO, Framing.APICURIO_HEADER):
+        yield f"'{name['framing']}' {chosen.framing} is not supported for protobuf: use confluent or none"
     if options.registry is None:
         if chosen.framing is not Framing.NONE:
             yield f"'{name['framing']}' {chosen.framing} needs 'schema.registry.url', as a frame has only a schema id"
@@ -329,5 +370,7 @@ def _write_problems(
         yield f"Set either 'auto.register.schemas' or '{name['version']}', not both"
     if registers and chosen.format is ValueFormat.PROTOBUF:
         yield "'auto.register.schemas' is not supported for protobuf: register the .proto file in the registry"
+    if chosen.framing is Framing.APICURIO_HEADER:
+        yield f"'{name['framing']}' apicurio-header is not supported in a write: use apicurio"
     if len(chosen.record_names) > 1:
         yield f"Option '{name['record_names']}' must be one name in a write"

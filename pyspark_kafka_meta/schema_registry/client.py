@@ -201,13 +201,30 @@ class RegistryClient:
         if wanted is not None:
             require_kind(kind, wanted)
         if kind == PROTOBUF:
-            body = _object(self._get(f"{path}{'&' if '?' in path else '?'}format=serialized", asked))
+            body = self._serialized(path, asked)
         references: dict[tuple[str, int], str] = {}
         self._add_references(body, kind, references, context)
         schema = SchemaText(_field(body, "schema", str), tuple(references.values()))
         if kind == PROTOBUF:
             schema = SchemaText(_descriptor_set([*schema.references, schema.text]))
         return body, RegisteredSchema(None, kind, schema, _guid(body), context)
+
+    def _serialized(self, path: str, asked: Asked) -> Mapping[str, Any]:
+        """A Protobuf schema as a descriptor. Karapace fails for an id whose schema imports others (its issue 1263), but
+        not for the version of a subject that has the id."""
+        form = "format=serialized"
+        asked_id = asked._replace(is_500_final=asked.schema_id is not None)
+        try:
+            return _object(self._get(f"{path}{'&' if '?' in path else '?'}{form}", asked_id))
+        except SchemaRegistryError as error:
+            if asked.schema_id is None or not str(error.code).startswith("500"):
+                raise
+            path_of_id, _, query = path.partition("?")
+            places = _list(self._get(f"{path_of_id}/versions{'?' if query else ''}{query}", asked), dict)
+            if not places:
+                raise
+        subject, version = _field(places[0], "subject", str), _field(places[0], "version", int)
+        return _object(self._get(f"/subjects/{_quoted(subject)}/versions/{version}?{form}", asked))
 
     def _add_references(
         self, body: Mapping[str, Any], kind: str, found: dict[tuple[str, int], str], context: str

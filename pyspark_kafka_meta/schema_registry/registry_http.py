@@ -8,14 +8,23 @@ import base64
 import http.client
 import json
 import random
+import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from time import sleep
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from pyspark_kafka_meta.errors import ConnectError, OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    OptionError,
+    SchemaRegistryError,
+    UnknownSchemaError,
+)
+from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token, forget_token
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
 from pyspark_kafka_meta.kafka.network.sockets import remaining_s, within
 from pyspark_kafka_meta.model import shortened
@@ -47,6 +56,7 @@ class Asked(NamedTuple):
     Attributes:
         what: after "asked" in errors.
         is_final: whether a schema in the response stays the same.
+        is_500_final: whether a status of 500 will not pass.
     """
 
     what: str
@@ -55,6 +65,7 @@ class Asked(NamedTuple):
     subject: str | None = None
     is_final: bool = False
     is_registration: bool = False
+    is_500_final: bool = False
 
 
 class _TryAgain(Exception):  # noqa: N818
@@ -63,13 +74,28 @@ class _TryAgain(Exception):  # noqa: N818
     Attributes:
         is_timeout: the last attempt has little time, so its timeout says less than an earlier error.
         is_final: for this URL.
+        after_s: at least so long the registry wants to be left alone.
     """
 
-    def __init__(self, error: SchemaRegistryError, *, is_timeout: bool = False, is_final: bool = False) -> None:
+    def __init__(
+        self, error: SchemaRegistryError, *, is_timeout: bool = False, is_final: bool = False, after_s: float = 0.0
+    ) -> None:
         super().__init__(error)
         self.error = error
         self.is_timeout = is_timeout
         self.is_final = is_final
+        self.after_s = after_s
+
+
+class _Response(NamedTuple):
+    """
+    Attributes:
+        after_s: of Retry-After; else 0.
+    """
+
+    status: int
+    data: bytes
+    after_s: float
 
 
 class RegistryHttp:
@@ -81,7 +107,10 @@ class RegistryHttp:
         self._urls = options.urls
         self._kept: dict[tuple[str, str], list[http.client.HTTPConnection]] | None = None
         self._headers = _headers(options)
-        self._secrets = [secret.reveal() for secret in (options.user_info, options.bearer_token) if secret is not None]
+        names = ("user_info", "bearer_token", "token_client_secret")
+        given = {name: getattr(options, name) for name in names}
+        self._secrets = {name: secret.reveal() for name, secret in given.items() if secret is not None}
+        self._oauth = options.oauth
 
     @contextmanager
     def kept_connections(self) -> Iterator[None]:
@@ -129,16 +158,47 @@ class RegistryHttp:
                 pause_s = 0.0
                 if position == len(self._urls) - 1:
                     pause_s = min(BACKOFF_S * 2**rounds, BACKOFF_MAX_S) * random.uniform(0.5, 1)
+                    pause_s = max(pause_s, failed.after_s)
                 if time.monotonic() + pause_s >= deadline:
                     raise error from None
-            time.sleep(pause_s)
+            sleep(pause_s)
 
     def _attempt(
         self, url: str, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None, deadline: float
     ) -> Any:
-        """The body of the response."""
+        """The body of the response. If the registry refuses a token, which may have expired, another is tried once."""
+        token = self._token(deadline)
+        response = self._response(url, method, path, asked, body, deadline, token)
+        if response.status == 401 and self._oauth is not None and token is not None:
+            forget_token(self._oauth, token)
+            response = self._response(url, method, path, asked, body, deadline, self._token(deadline))
+        return self._content(url, asked, response)
+
+    def _token(self, deadline: float) -> str | None:
+        if self._oauth is None:
+            return None
         try:
-            status, data = within(deadline, lambda: self._exchange(method, f"{url}{path}", body, deadline))
+            token = bearer_token(self._oauth, "", deadline)
+        except ConnectError as error:
+            raise _TryAgain(SchemaRegistryError(f"no token for the schema registry: {error}")) from None
+        except AuthenticationError as error:
+            raise SchemaRegistryError(f"no token for the schema registry: {error}") from None
+        self._secrets["token"] = token
+        return token
+
+    def _response(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        asked: Asked,
+        body: Mapping[str, Any] | None,
+        deadline: float,
+        token: str | None,
+    ) -> _Response:
+        headers = self._headers if token is None else {**self._headers, "Authorization": f"Bearer {token}"}
+        try:
+            return within(deadline, lambda: self._exchange(method, f"{url}{path}", body, headers, deadline))
         except TimeoutError:
             raise _TryAgain(
                 SchemaRegistryError(
@@ -180,9 +240,10 @@ class RegistryHttp:
                     f"the schema registry at {url} did not respond with HTTP when asked {asked.what}: check the URL"
                 )
             ) from None
-        return self._content(url, asked, status, data)
 
-    def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], deadline: float
+    ) -> _Response:
         parts = urlsplit(url)
         kept = [] if self._kept is None else self._kept.setdefault((parts.scheme, parts.netloc), [])
         try:
@@ -195,7 +256,7 @@ class RegistryHttp:
             data = None if body is None else json.dumps(body).encode()
             if connection.sock is not None:  # it was kept
                 connection.sock.settimeout(remaining_s(deadline))
-            connection.request(method, target, data, self._headers)
+            connection.request(method, target, data, headers)
             response = connection.getresponse()
             content = response.read(MAX_RESPONSE_BYTES + 1)
             if response.length and len(content) <= MAX_RESPONSE_BYTES:
@@ -207,7 +268,7 @@ class RegistryHttp:
             connection.close()
         else:
             kept.append(connection)
-        return response.status, content
+        return _Response(response.status, content, _seconds(response.getheader("Retry-After")))
 
     def _connection(self, parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
         assert parts.hostname is not None
@@ -223,8 +284,9 @@ class RegistryHttp:
             connection.set_tunnel(*registry)
         return connection
 
-    def _content(self, url: str, asked: Asked, status: int, data: bytes) -> Any:
+    def _content(self, url: str, asked: Asked, response: _Response) -> Any:
         """What the response means."""
+        status, data, after_s = response
         try:
             content = json.loads(data) if len(data) <= MAX_RESPONSE_BYTES else None
         except (ValueError, RecursionError):
@@ -239,7 +301,7 @@ class RegistryHttp:
             return content
         error = self._error(url, asked, status, content if isinstance(content, dict) else {})
         if status in _RETRIED:
-            raise _TryAgain(error)
+            raise _TryAgain(error, is_final=asked.is_500_final and status == 500, after_s=after_s)
         raise error
 
     def _error(self, url: str, asked: Asked, status: int, content: Mapping[str, Any]) -> SchemaRegistryError:
@@ -249,7 +311,7 @@ class RegistryHttp:
         if status == 401:
             return SchemaRegistryError(
                 f"the schema registry at {url} refused the login (401): set or correct "
-                "'schema.registry.basic.auth.user.info' or 'schema.registry.bearer.auth.token'",
+                "'schema.registry.basic.auth.user.info' or the schema.registry.bearer.auth options",
                 code,
             )
         if status == 403:
@@ -291,7 +353,7 @@ class RegistryHttp:
 
     def harmless(self, message: str) -> str:
         """A text of the registry for an error: of one line, and without the login."""
-        for secret in self._secrets:
+        for secret in self._secrets.values():
             password = secret.partition(":")[2] or secret
             for form in (secret, password, base64.b64encode(secret.encode()).decode()):
                 message = message.replace(form, HIDDEN)
@@ -300,12 +362,19 @@ class RegistryHttp:
 
 def _headers(options: RegistryOptions) -> dict[str, str]:
     headers = {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
+    clouds = {"target-sr-cluster": options.logical_cluster, "Confluent-Identity-Pool-Id": options.identity_pool_id}
+    headers |= {name: value for name, value in clouds.items() if value is not None}
     if options.user_info is not None:
         login = base64.b64encode(options.user_info.reveal().encode()).decode()
         return {**headers, "Authorization": f"Basic {login}"}
     if options.bearer_token is not None:
         return {**headers, "Authorization": f"Bearer {options.bearer_token.reveal()}"}
     return headers
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Registries say seconds; dates are not read."""
+    return float(retry_after) if retry_after is not None and re.fullmatch("[0-9]{1,9}", retry_after) else 0.0
 
 
 def _cause(error: Exception) -> str:

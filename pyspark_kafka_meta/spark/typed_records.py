@@ -13,7 +13,13 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, Malf
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OnMalformedRecord, RegistryOptions
 from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, ReaderSchema
-from pyspark_kafka_meta.read.typed_values.typed_columns import ERROR_SUFFIX, ERROR_TYPE, ColumnDecoding, TypedRows
+from pyspark_kafka_meta.read.typed_values.typed_columns import (
+    ERROR_SUFFIX,
+    ERROR_TYPE,
+    RAW_SUFFIX,
+    ColumnDecoding,
+    TypedRows,
+)
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
 from pyspark_kafka_meta.schema_registry.known_schemas import worker_schemas
 
@@ -22,15 +28,19 @@ if TYPE_CHECKING:
 
 
 def column_types(schemas: QuerySchemas) -> dict[str, DataType]:
-    """The Spark types of the typed columns, and of the columns that describe malformed values."""
+    """The Spark types of the typed columns, and of the columns with their bytes and what is wrong with them."""
     from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import BinaryType
 
     types = {
         reader.column.column: from_arrow_type(reader.format.arrow_type(reader.schema), prefer_timestamp_ntz=True)
         for reader in schemas.readers
     }
+    names = sorted(types, reverse=True)
+    if schemas.typed.includes_raw:
+        types |= {f"{column}{RAW_SUFFIX}": BinaryType() for column in names}
     if schemas.typed.on_malformed is OnMalformedRecord.RECORD:
-        types |= {f"{column}{ERROR_SUFFIX}": from_arrow_type(ERROR_TYPE) for column in sorted(types, reverse=True)}
+        types |= {f"{column}{ERROR_SUFFIX}": from_arrow_type(ERROR_TYPE) for column in names}
     return types
 
 
@@ -55,6 +65,7 @@ def typed_rows(
             reader.schema,
             partial(_writer, reader, registry, client, schemas.typed.on_malformed is OnMalformedRecord.FAIL),
             reader.column.record_names,
+            reader.column.column,
         )
         for reader in schemas.readers
     }

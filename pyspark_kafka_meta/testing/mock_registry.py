@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
@@ -67,7 +68,7 @@ class MockRegistry:
         self.incompatible: str | None = None
         self.has_guids = True
         self._subjects: dict[str, list[_Version]] = {}
-        self._scripted: deque[tuple[int, bytes] | None] = deque()
+        self._scripted: deque[tuple[int, bytes, Mapping[str, str]] | None] = deque()
         self._port = 0
         self._server: ThreadingHTTPServer | None = None
 
@@ -127,9 +128,11 @@ class MockRegistry:
             if version.schema_id == schema_id
         )
 
-    def respond(self, status: int, body: str = "{}", times: int = 1) -> None:
-        """Respond to the next requests with this status and body."""
-        self._scripted.extend([(status, body.encode())] * times)
+    def respond(
+        self, status: int, body: str = "{}", times: int = 1, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Respond to the next requests with this status, body and further headers."""
+        self._scripted.extend([(status, body.encode(), headers)] * times)
 
     def close_connections(self, times: int = 1) -> None:
         """Close the connections of the next requests without a response."""
@@ -142,28 +145,31 @@ class MockRegistry:
         if scripted is None:
             handler.close_connection = True
             return
-        status, data = scripted
+        status, data, headers = scripted
         with suppress(OSError):  # the client did not wait
             handler.send_response(status)
             handler.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             handler.send_header("Content-Length", str(len(data)))
+            for name, value in headers.items():
+                handler.send_header(name, value)
             handler.end_headers()
             handler.wfile.write(data)
 
-    def _answer(self, handler: BaseHTTPRequestHandler, body: bytes | None) -> tuple[int, bytes]:
+    def _answer(self, handler: BaseHTTPRequestHandler, body: bytes | None) -> tuple[int, bytes, Mapping[str, str]]:
         try:
             if self.login is not None and handler.headers["Authorization"] != self.login:
                 raise _Refusal(401, "Unauthorized")
             content = self._route(urlsplit(handler.path).path, None if body is None else json.loads(body))
-            return 200, json.dumps(content).encode()
+            return 200, json.dumps(content).encode(), {}
         except _Refusal as refusal:
             message = json.dumps({"error_code": refusal.code, "message": str(refusal)})
-            return int(str(refusal.code)[:3]), message.encode()
+            return int(str(refusal.code)[:3]), message.encode(), {}
 
     def _route(self, path: str, body: Mapping[str, Any] | None) -> Any:
         routes: tuple[tuple[str, bool, Callable[..., Any]], ...] = (
             ("/subjects", False, lambda: sorted(self._subjects)),
             (r"/schemas/ids/(\d+)", False, lambda key: self._found(key, lambda version: str(version.schema_id))),
+            (r"/schemas/ids/(\d+)/versions", False, self._places),
             *([("/schemas/guids/([^/]+)", False, lambda key: self._found(key, _guid))] if self.has_guids else []),
             ("/subjects/([^/]+)/versions", False, lambda subject: [*range(1, len(self._versions(subject)) + 1)]),
             ("/subjects/([^/]+)/versions/([^/]+)", False, self._by_version),
@@ -189,6 +195,14 @@ class MockRegistry:
                     return self._content(version)
         raise _Refusal(40403, f"Schema {wanted} not found")
 
+    def _places(self, schema_id: str) -> list[dict[str, Any]]:
+        return [
+            {"subject": subject, "version": number}
+            for subject, versions in self._subjects.items()
+            for number, version in enumerate(versions, 1)
+            if str(version.schema_id) == schema_id
+        ]
+
     def _by_version(self, subject: str, version: str) -> dict[str, Any]:
         versions = self._versions(subject)
         number = len(versions) if version == "latest" else int(version)
@@ -200,12 +214,12 @@ class MockRegistry:
     def _register(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.incompatible is not None and subject in self._subjects:
             raise _Refusal(409, f"Schema being registered is incompatible with an earlier schema: {self.incompatible}")
-        schema_id = self.register(subject, body["schema"], body.get("schemaType", "AVRO"))
+        schema_id = self.register(subject, *_posted(body))
         return {"id": schema_id, **({"guid": self.guid(schema_id)} if self.has_guids else {})}
 
     def _registered(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
         for number, version in enumerate(self._versions(subject), 1):
-            if version.schema == body["schema"]:
+            if (version.schema, version.kind, list(version.references)) == _posted(body):
                 return {"subject": subject, "version": number, "id": version.schema_id, **self._content(version)}
         raise _Refusal(40403, "Schema not found")
 
@@ -220,6 +234,11 @@ class MockRegistry:
         kind = {} if version.kind == "AVRO" else {"schemaType": version.kind}
         references = {"references": list(version.references)} if version.references else {}
         return {**guid, **kind, "schema": version.schema, **references}
+
+
+def _posted(body: Mapping[str, Any]) -> tuple[str, str, list[Reference]]:
+    """Text, kind and references of a schema that a serializer posts."""
+    return body["schema"], body.get("schemaType") or "AVRO", body.get("references") or []
 
 
 def _listen(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:

@@ -55,7 +55,7 @@ class ColumnEncoding:
         """The records' headers, with the frame of each value that is not null as the last one. A record that has it
         already, because it was read with it, gets no other, as in Confluent's `HeaderSchemaIdSerializer`."""
         is_added = np.asarray(encoded.is_valid()).copy()
-        if (found := header_frames(headers, self.column)) is not None:
+        if (found := header_frames(headers, id_header(self.column))) is not None:
             is_added[found.rows[np.asarray(pc.equal(found.frames, self.header_frame))]] = False
         items, counts = headers.flatten(), list_lengths(headers)
         offsets = np.zeros(len(headers) + 1, np.int32)
@@ -71,7 +71,7 @@ class ColumnEncoding:
     def without_header(self, headers: pa.ListArray) -> pa.ListArray:
         """The records' headers without those that name a schema, as rows have that were read with them: readers prefer
         a header to the frame before the value."""
-        if header_frames(headers, self.column) is None:
+        if header_frames(headers, id_header(self.column)) is None:
             return headers
         items, counts = headers.flatten(), list_lengths(headers)
         is_kept = pc.fill_null(pc.not_equal(items.field("key"), id_header(self.column)), True)

@@ -247,7 +247,7 @@ def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
     }
     produce(topic, [value for raw in bad.values() for value in (raw, good)], partition=0)
 
-    found = read(onMalformedRecord="record", metricsPath=str(tmp_path)).collect()
+    found = read(onMalformedRecord="record", includeRaw="true", metricsPath=str(tmp_path)).collect()
 
     rows = sorted(found, key=lambda row: row.offset)  # orderBy reads twice
     assert [row.value and row.value.id for row in rows] == [None, 1] * len(bad)
@@ -255,6 +255,7 @@ def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
     assert all(row.value_error.cause for row in rows[::2])
     assert [row.value_error.schema_id for row in rows[::2]] == [None, None, 999] + [schema_id] * 5
     assert not any(row.value_error for row in rows[1::2])
+    assert [bytes(row.value_raw) for row in rows] == [value for raw in bad.values() for value in (raw, good)]
     assert sum(request == "GET /schemas/ids/999" for request in registry.requests) == 1
 
     def events(kind: str) -> list[Row]:

@@ -134,12 +134,13 @@ def test_the_registry_is_asked_once_for_a_query() -> None:
     assert schema["value"].dataType.simpleString() == "struct<id:bigint>"
 
 
-def test_descriptions_of_malformed_values_are_further_columns() -> None:
+def test_bytes_and_descriptions_of_malformed_values_are_further_columns() -> None:
     typed = {"keyFormat": "avro", "keySchema": '"int"', "valueFormat": "avro", "valueSchema": CLICK}
-    given = {**TOPIC, **typed, "onMalformedRecord": "record", "includeHeaders": "true"}
+    given = {**TOPIC, **typed, "onMalformedRecord": "record", "includeHeaders": "true", "includeRaw": "true"}
     schema = source.KafkaMetaDataSource(given).schema()
 
-    assert schema.fieldNames()[-3:] == ["headers", "value_error", "key_error"]
+    assert schema.fieldNames()[-5:] == ["headers", "value_raw", "key_raw", "value_error", "key_error"]
+    assert schema["key_raw"].dataType.simpleString() == "binary"
     assert schema["key"].dataType.simpleString() == "int"
     assert schema["value_error"].dataType.simpleString() == "struct<cause:string,schema_id:bigint,raw:binary>"
 

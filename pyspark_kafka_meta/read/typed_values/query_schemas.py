@@ -104,10 +104,13 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
 def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
     """What a column is read as. Args and errors as of `query_schemas`; `client` is None without a registry."""
     schema, source = column_schema(column, topics, client)
+    schema = schema._replace(max_depth=column.max_depth, stable_members=column.stable_members)
     try:
         columns = str(FORMATS[column.format].arrow_type(schema))
     except ValueSchemaError as error:
         raise ValueSchemaError(f"{source} cannot be read as columns: {error}") from None
+    for field, why in FORMATS[column.format].left_out(schema).items():
+        logger.warning("%s is read without the field %s: %s", source, field, why)
     pin = SchemaPin(_digest(columns), fingerprint(schema), source)
     return ReaderSchema(column, schema, pin, column.subjects(topics))
 
@@ -188,7 +191,9 @@ def fingerprint(schema: SchemaText) -> str:
     """Equal for equal schemas, whatever their ids and the blanks in their JSON. The order of names counts: JSON Schema
     has that of its columns."""
     message = [str(schema.message)] if schema.message else []
-    return _digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message]))
+    columns = schema._replace(text="", references=(), message="")
+    how = [] if columns == SchemaText("") else [str(columns)]
+    return _digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message, *how]))
 
 
 def _compact(text: str) -> str:

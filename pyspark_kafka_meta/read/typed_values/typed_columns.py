@@ -16,10 +16,15 @@ import pyarrow.compute as pc
 
 from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.framing import (
+    FOREIGN_FRAME_BYTES,
     HeaderFrames,
     Unframed,
+    content_id_header,
+    foreign_frame,
     header_frames,
+    id_header,
     unframe,
+    unframe_with_content_ids,
     unframe_with_headers,
     without_message_indexes,
 )
@@ -31,6 +36,8 @@ from pyspark_kafka_meta.options import Framing, OnMalformedRecord
 
 ERROR_SUFFIX = "_error"
 """`value_error` describes what is wrong with `value`."""
+RAW_SUFFIX = "_raw"
+"""`value_raw` has the bytes of `value`."""
 ERROR_TYPE = pa.struct([("cause", pa.string()), ("schema_id", pa.int64()), ("raw", pa.binary())])
 NO_INDEXES: tuple[int, ...] = ()
 """Of a format without message indexes."""
@@ -42,11 +49,13 @@ class Malformed(NamedTuple):
 
     Attributes:
         schema_id: None if it has no frame, or a GUID instead.
+        is_unresolved: its schema cannot be read with the query's.
     """
 
     row: int
     cause: str
     schema_id: int | None
+    is_unresolved: bool = False
 
 
 class _Parts(NamedTuple):
@@ -67,6 +76,7 @@ class ColumnDecoding(NamedTuple):
     Attributes:
         writer: the schema of an id or GUID; raises UnknownSchemaError, or ValueSchemaError if it has another format.
         record_names: of the records that are read; empty for those of any name.
+        column: `key` or `value`.
     """
 
     format: Format
@@ -74,6 +84,14 @@ class ColumnDecoding(NamedTuple):
     reader: SchemaText
     writer: Callable[[int | str], SchemaText]
     record_names: tuple[str, ...] = ()
+    column: str = "value"
+
+    @property
+    def header(self) -> str | None:
+        """With the frames; None if there is none."""
+        if self.framing is Framing.APICURIO_HEADER:
+            return content_id_header(self.column)
+        return id_header(self.column) if self.framing.is_confluents else None
 
     def decode(self, values: pa.Array, in_headers: HeaderFrames | None = None) -> tuple[pa.Array, list[Malformed]]:
         """The decoded column, and its malformed values in the order of rows.
@@ -90,9 +108,12 @@ class ColumnDecoding(NamedTuple):
             parts.malformed.extend(Malformed(fault.row, fault.cause, None) for fault in unframed.faults)
             self._decode(unframed, parts)
         array = self._in_order(parts.arrays, parts.rows, len(values))
-        return array, sorted(parts.malformed, key=lambda value: value.row)
+        return array, _with_foreign_frames(sorted(parts.malformed, key=lambda value: value.row), values)
 
     def _unframed(self, values: pa.Array, in_headers: HeaderFrames | None) -> Iterator[Unframed]:
+        if self.framing is Framing.APICURIO_HEADER:
+            yield unframe_with_content_ids(values, in_headers, content_id_header(self.column))
+            return
         if in_headers is not None:
             yield unframe_with_headers(values, in_headers)
             is_here = np.ones(len(values), np.bool_)
@@ -111,10 +132,15 @@ class ColumnDecoding(NamedTuple):
             malformed += [_malformed(int(rows[fault.row]), fault.cause, unframed.key(fault.row)) for fault in faults]
         for chosen in _groups(ids, kind):
             key, indexes = unframed.key(int(chosen[0])), kinds[kind[chosen[0]]]
+            writer = None
             try:
-                decoder = self._decoder(self.writer(key)._replace(message=indexes))
+                writer = self.writer(key)._replace(message=indexes)
+                decoder = self._decoder(writer)
             except (UnknownSchemaError, ValueSchemaError) as error:
-                malformed += [_malformed(row, str(error), key) for row in rows[chosen].tolist()]
+                malformed += [
+                    _malformed(row, str(error), key)._replace(is_unresolved=writer is not None)
+                    for row in rows[chosen].tolist()
+                ]
                 continue
             decoded = decoder.decode(payloads if len(chosen) == len(ids) else payloads.take(pa.array(chosen)))
             parts.arrays.append(decoded.values)
@@ -140,6 +166,18 @@ class ColumnDecoding(NamedTuple):
         order[np.concatenate([*places, np.flatnonzero(is_null)])] = np.arange(count)
         nulls = pa.nulls(int(is_null.sum()), self.format.arrow_type(self.reader))
         return pa.concat_arrays([*parts, nulls]).take(pa.array(order))
+
+
+def _with_foreign_frames(malformed: list[Malformed], values: pa.Array) -> list[Malformed]:
+    """The malformed values, with causes that name frames of other registries."""
+    if not malformed:
+        return malformed
+    heads = pc.binary_slice(values.take(pa.array([value.row for value in malformed])), 0, FOREIGN_FRAME_BYTES)
+    named = zip(malformed, map(foreign_frame, heads.to_pylist()), strict=True)
+    return [
+        value if whose is None else value._replace(cause=f"{value.cause}; its frame may be {whose}, which is not read")
+        for value, whose in named
+    ]
 
 
 def _malformed(row: int, cause: str, key: int | str) -> Malformed:
@@ -186,11 +224,13 @@ class TypedRows:
             typed: by column, `key` or `value`.
         """
         self._columns = columns
-        bases = [column.removesuffix(ERROR_SUFFIX) for column in columns]
-        self._typed = {column: decoded for column, decoded in typed.items() if column in bases}
+        decoded = [column.removesuffix(ERROR_SUFFIX) for column in columns]
+        self._typed = {column: each for column, each in typed.items() if column in decoded}
+        bases = [column.removesuffix(RAW_SUFFIX) for column in decoded]
         self._on_malformed = on_malformed
-        self._in_headers = [column for column, each in self._typed.items() if each.framing.is_confluents]
-        self._headers = HEADERS_COLUMN if HEADERS_COLUMN in columns else SCHEMA_ID_HEADERS_COLUMN
+        self._in_headers = {column: each.header for column, each in self._typed.items() if each.header is not None}
+        is_apicurios = any(each.framing is Framing.APICURIO_HEADER for each in self._typed.values())
+        self._headers = HEADERS_COLUMN if HEADERS_COLUMN in columns or is_apicurios else SCHEMA_ID_HEADERS_COLUMN
         needed = [*(LOCATION if self._typed else ()), *([self._headers] if self._in_headers else ())]
         self.raw_columns = list(dict.fromkeys([*bases, *needed]))
         self.malformed: dict[tuple[str, TopicPartition], MalformedCount] = {}
@@ -202,12 +242,14 @@ class TypedRows:
             MalformedRecordError: a value cannot be decoded, and onMalformedRecord is fail.
             SchemaRegistryError: the registry did not respond with a schema.
         """
-        if not self._typed:
+        if not self._typed and self.raw_columns == list(self._columns):
             return batch
         arrays = {name: batch.column(name) for name in self.raw_columns}
+        arrays |= {f"{name}{RAW_SUFFIX}": arrays[name] for name in ("key", "value") if name in arrays}
         for column, typed in self._typed.items():
             raw = arrays[column]
-            in_headers = header_frames(arrays[self._headers], column) if column in self._in_headers else None
+            header = self._in_headers.get(column)
+            in_headers = None if header is None else header_frames(arrays[self._headers], header)
             arrays[column], malformed = typed.decode(raw, in_headers)
             if malformed:
                 self._take(column, malformed, batch)
@@ -231,9 +273,16 @@ class TypedRows:
 
 def _error(column: str, value: Malformed, place: TopicPartition, offset: int) -> MalformedRecordError:
     named = "" if value.schema_id is None else f" of schema id {value.schema_id}"
+    restart = (
+        f"To read it, start the query again with a version of the subject that can, as a newer one may "
+        f"('{column}SchemaVersion'), or with its record or message type ('{column}RecordName'). "
+    )
+    framing = f"Check '{column}Framing': Apicurio's serializers may write ids into headers (apicurio-header). "
+    advice = restart if value.is_unresolved else framing if value.cause.startswith("no frame") else ""
     return MalformedRecordError(
-        f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. Set 'onMalformedRecord' to "
-        "record to read the cause and the bytes as a row, or to null to read a null without its bytes",
+        f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. "
+        f"{advice}Set 'onMalformedRecord' to record to read the cause and the bytes as a row, or to null to read a "
+        "null without its bytes",
         place.topic,
         place.partition,
         offset,

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pyspark_kafka_meta.formats import avro_cursor, avro_items
 from pyspark_kafka_meta.formats import avro_decoder as decoders
-from pyspark_kafka_meta.formats import avro_items
 from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
 from pyspark_kafka_meta.formats.avro_schema import parse_avro
 from pyspark_kafka_meta.formats.values import Decoded
@@ -96,7 +96,7 @@ def decoded(schema: Any, values: Sequence[bytes | None]) -> Decoded:
             long(1) + long(1) + long(-2) + long(2) + long(2) + long(3) + b"\0",
             [1, 2, 3],
         ),
-        ({"type": "array", "items": "null"}, long(100) + b"\0", [None] * 100),
+        ({"type": "array", "items": "null"}, long(10_000) + b"\0", [None] * 10_000),
         (
             {"type": "map", "values": "int"},
             long(2) + sized(b"a") + long(1) + sized(b"b") + long(2) + b"\0",
@@ -196,11 +196,11 @@ TOO_LONG = "reaches over the end"
         ({"type": "array", "items": "int"}, b"\0", long(-(2**63)) + long(1) + b"\0", "items is larger"),
         ({"type": "array", "items": "int"}, b"\0", long(-1) + long(2) + long(1) + b"\0", "another size than it says"),
         ({"type": "array", "items": "int"}, b"\0", long(1) + b"\x80\0", "ends before its last field"),
-        ({"type": "array", "items": "null"}, long(9) + b"\0", long(101) + b"\0", "too many items without bytes"),
+        ({"type": "array", "items": "null"}, long(9) + b"\0", long(10_001) + b"\0", "too many items without bytes"),
         (
             {"type": "array", "items": "null"},
             long(9) + b"\0",
-            long(60) + long(60) + b"\0",
+            long(6_000) + long(6_000) + b"\0",
             "too many items without bytes",
         ),
         ({"type": "array", "items": "string"}, b"\0", long(1) + long(5) + b"a\0", TOO_LONG),
@@ -259,6 +259,22 @@ def test_a_length_allocates_nothing(schema: Any, value: bytes, monkeypatch: pyte
 
     assert len(result.faults) == 1
     assert peak < 10_000_000
+
+
+def test_items_without_bytes_of_many_values_are_not_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro_cursor, "MAX_EMPTY_ITEMS_OF_CHUNK", 20_000)
+    values = [long(count) + b"\0" for count in (10_000, 1, 10_001, 10_000, 9_000, 2)]
+    result = decoded({"type": "array", "items": "null"}, values)
+
+    assert [fault.row for fault in result.faults] == [2]
+    assert [None if value is None else len(value) for value in result.values.to_pylist()] == [
+        10_000,
+        1,
+        None,
+        10_000,
+        9_000,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("schema", [{"type": "array", "items": "long"}, {"type": "array", "items": ["null", "string"]}])

@@ -100,6 +100,17 @@ def test_many_random_schemas_are_encoded_as_by_fastavro() -> None:
         (DECIMAL, pa.binary(), b"\x01", b"\x02\x01"),
         ({"type": "fixed", "name": "f", "size": 2, "logicalType": "unknown"}, pa.binary(), b"ab", b"ab"),
         (["int", "string"], struct(member0=pa.int32(), member1=pa.string()), {"member1": ""}, b"\x02\0"),
+        (
+            {
+                "type": "record",
+                "name": "N",
+                "fields": [{"name": "id", "type": "int"}, {"name": "n", "type": ["null", "N"]}],
+            },
+            struct(id=pa.int32(), n=struct(id=pa.int32())),
+            {"id": 1, "n": {"id": 2}},
+            b"\x02\x02\x04\0",
+        ),
+        (["int", "string"], struct(member_int=pa.int32(), member_string=pa.string()), {"member_string": ""}, b"\x02\0"),
     ],
 )
 def test_value_is_encoded(schema: Any, given: pa.DataType, value: Any, data: bytes) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import random
 import struct
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
-from pyspark_kafka_meta.formats.avro_schema import parse_avro
+from pyspark_kafka_meta.formats.avro_schema import arrow_type, bounded, parse_avro
 from pyspark_kafka_meta.formats.values import Decoded, ValueDecoder
 from tests.unit.formats.avro_bytes import long, sized
 
@@ -119,6 +122,9 @@ def decoded(writer: Any, reader: Any, *values: bytes) -> Decoded:
         (record(), record(field("a", "bytes", default="\u00ff")), b"", {"a": b"\xff"}),
         (record(), record(field("a", "float", default="-Infinity")), b"", {"a": -math.inf}),
         (record(), record(field("a", "double", default="0.5")), b"", {"a": 0.5}),
+        (record(), record(field("a", ["null", "int"]), field("b", ["string", "null"])), b"", {"a": None, "b": None}),
+        (decimal(4, 1), decimal(6, 3), sized(b"\xfe"), Decimal("-0.200")),
+        (decimal(9, 0), decimal(4, 4), sized(b"\0"), Decimal("0.0000")),
         (record(), record(field("a", decimal(4, 2), default="\u0001\u0000")), b"", {"a": Decimal("2.56")}),
         (record(), record(field("a", {"type": "array", "items": "int"}, default=[1, 2])), b"", {"a": [1, 2]}),
         (record(), record(field("a", ["int", "string"], default="x")), b"", {"a": {"member0": None, "member1": "x"}}),
@@ -245,6 +251,14 @@ def test_an_impossible_pair_is_refused_with_the_path(writer: Any, reader: Any, p
         (["null", "int"], "int", long(1) + long(5), long(0), "the writer's null cannot be read as int"),
         (enum("A", "B"), enum("B"), long(1), long(0), "a symbol that is not in the schema"),
         ("bytes", "string", sized(b"a"), sized(b"\xff"), "not UTF-8"),
+        (decimal(4, 0), decimal(5, 2), sized(b"\3\xe7"), sized(b"\3\xe8"), "more digits than its type"),
+        (
+            record(field("z", "int"), name="C"),
+            [record(field("x", ["null", "int"]), name="A"), record(field("z", "int"), name="B"), "string"],
+            long(1),
+            long(1) + b"\0",
+            "bytes follow the last field",
+        ),
     ],
 )
 def test_a_value_that_the_reader_cannot_have_is_a_fault(
@@ -254,6 +268,106 @@ def test_a_value_that_the_reader_cannot_have_is_a_fault(
 
     assert [(fault.row, cause in fault.cause) for fault in result.faults] == [(1, True)]
     assert result.values.is_valid().to_pylist() == [True, False, True]
+
+
+def test_members_have_the_names_of_their_types_in_any_order() -> None:
+    reader = bounded(
+        parse_avro(json.dumps(["null", "int", record(name="n.Order"), {"type": "map", "values": "int"}])), 1, True
+    )
+    writer = parse_avro(json.dumps([record(name="n.Order"), "int"]))
+    result = avro_decoder(writer, reader).decode(pa.array([long(1) + long(5), long(0)]))
+
+    assert result.values.to_pylist() == [
+        {"member_int": 5, "member_Order": None, "member_map": None},
+        {"member_int": None, "member_Order": {}, "member_map": None},
+    ]
+    same = bounded(parse_avro(json.dumps(["int", record(name="n.Int")])), 1, True)
+    with pytest.raises(ValueSchemaError, match="two types of an Avro union have the same name"):
+        arrow_type(same)
+
+
+TREE = record(
+    field("id", "int"),
+    field("next", ["null", "n.Tree"]),
+    field("kids", {"type": "array", "items": "n.Tree"}),
+    field("named", {"type": "map", "values": ["null", "n.Tree"]}),
+    field("any", ["null", "string", "n.Tree", "int"]),
+    field("end", "string"),
+    name="n.Tree",
+)
+
+
+MEMBERS = ("member0", "member1", "member2")
+
+
+def random_tree(chance: random.Random, depth: int) -> dict[str, Any]:
+    def some(count: int) -> list[Any]:
+        return [random_tree(chance, depth - 1) for _ in range(chance.randint(0, count))] if depth else []
+
+    any_of = chance.choice([None, "s", 5, *(("n.Tree", tree) for tree in some(1))])
+    named = {f"k{index}": tree for index, tree in enumerate(some(2))}
+    return {
+        "id": depth,
+        "next": next(iter(some(1)), None),
+        "kids": some(2),
+        "named": {**named, "none": None},
+        "any": any_of,
+        "end": "x" * chance.randint(0, 3),
+    }
+
+
+def cut_tree(tree: dict[str, Any], depth: int) -> dict[str, Any]:
+    """The columns with so many levels."""
+    kind = tree["any"]
+    members: dict[str, Any] = dict.fromkeys(MEMBERS[:2] if depth == 1 else MEMBERS)
+    if isinstance(kind, str):
+        members["member0"] = kind
+    elif isinstance(kind, int):
+        members[list(members)[-1]] = kind
+    elif kind is not None and depth > 1:
+        members["member1"] = cut_tree(kind[1], depth - 1)
+    has_any = kind is not None and not (isinstance(kind, tuple) and depth == 1)
+    shown = {"id": tree["id"], "any": members if has_any else None, "end": tree["end"]}
+    if depth == 1:
+        return shown
+    deeper = {
+        "next": None if tree["next"] is None else cut_tree(tree["next"], depth - 1),
+        "kids": [cut_tree(kid, depth - 1) for kid in tree["kids"]],
+        "named": [(key, None if each is None else cut_tree(each, depth - 1)) for key, each in tree["named"].items()],
+    }
+    return {**shown, **deeper}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_recursive_type_is_read_as_deep_as_the_option_says(depth: int) -> None:
+    """Also as another name, by an alias."""
+    chance = random.Random(depth)
+    trees = [random_tree(chance, chance.randint(0, 4)) for _ in range(50)]
+    written = fastavro.parse_schema(json.loads(json.dumps(TREE)))
+    payloads = []
+    for tree in trees:
+        fastavro.schemaless_writer(data := io.BytesIO(), written, tree)
+        payloads.append(data.getvalue())
+    writer = parse_avro(json.dumps(TREE))
+    for text in (json.dumps(TREE), json.dumps({**TREE, "aliases": ["n.Tree"]}).replace('"n.Tree"', '"n.New"')):
+        reader = bounded(parse_avro(text.replace('"aliases": ["n.New"]', '"aliases": ["n.Tree"]')), depth)
+        result = avro_decoder(writer, reader).decode(pa.array(payloads))
+        assert result.faults == []
+        assert result.values.to_pylist() == [cut_tree(tree, depth) for tree in trees]
+
+
+def test_a_recursive_field_that_nobody_reads_is_skipped_to_a_depth() -> None:
+    writer = record(field("n", ["null", "L"]), field("kids", {"type": "array", "items": "L"}), name="L")
+    leaf = b"\0\0"
+
+    def nested(count: int) -> bytes:
+        return long(1) * count + leaf + b"\0" * count
+
+    reader = record(name="L")
+    result = decoded(writer, reader, nested(3), nested(60), nested(70), b"\0" + long(1) + nested(2) + b"\0", leaf)
+    assert [(fault.row, fault.cause) for fault in result.faults] == [
+        (2, "field 'n': a recursive record has more than 64 levels")
+    ]
 
 
 def test_cause_names_the_field_once() -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
 from pyspark_kafka_meta.formats.avro_schema import (
     Array,
     Enumeration,
@@ -20,8 +21,10 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Record,
     Union,
     arrow_type,
+    bounded,
     column_schema,
     is_nullable,
+    left_out,
     parse_avro,
 )
 
@@ -214,16 +217,44 @@ def test_a_text_that_is_no_json_is_refused(text: str) -> None:
         parse_avro(text)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        record("n.Node", ["null", "Node"]),
-        record("n.Node", {"type": "array", "items": record("Other", {"type": "map", "values": "Node"})}),
-    ],
-)
-def test_a_recursive_type_is_refused_by_name(schema: Any) -> None:
-    with pytest.raises(ValueSchemaError, match=r"'n\.Node' contains itself"):
-        parsed(schema)
+def test_a_recursive_field_is_left_out_by_name() -> None:
+    nodes = {"type": "array", "items": ["string", "Node"]}
+    node = record("n.Node", "int", ["null", "Node"], ["null", "string", {"type": "array", "items": "Node"}], nodes)
+    alone = record("R", {"type": "map", "values": node})
+
+    names = pa.list_(pa.field("element", pa.string()))
+    node_type = pa.struct(
+        [pa.field("f0", pa.int32(), nullable=False), ("f2", pa.string()), pa.field("f3", names, nullable=False)]
+    )
+    map_type = pa.map_(pa.string(), pa.field("value", node_type, nullable=False))
+    assert arrow_type(bounded(parsed(alone), 1)) == pa.struct([pa.field("f0", map_type, nullable=False)])
+    assert left_out(parsed(alone), 1) == {
+        "n.Node.f1": "its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
+        "n.Node.f2": "a branch of its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
+        "n.Node.f3": "a branch of its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
+    }
+
+
+def test_a_field_of_an_impossible_decimal_is_left_out_by_name() -> None:
+    """A decimal with less precision than scale is bytes, as in Java."""
+    number = {"type": "bytes", "logicalType": "decimal", "precision": 130, "scale": 127}
+    table = parsed(record("T", "int", number, ["null", number], ["null", "string", number]))
+
+    assert [field.name for field in arrow_type(bounded(table, 1))] == ["f0", "f3"]
+    why = "is a decimal of 127 digits after the point, and Spark's have at most 38"
+    assert left_out(table, 1) == {
+        "T.f1": f"its type {why}",
+        "T.f2": f"its type {why}",
+        "T.f3": f"a branch of its type {why}",
+    }
+    value = b"\x02" + b"\x02\x05" + b"\x02\x02\x05" + b"\x04\x02\x05"
+    result = avro_decoder(table, bounded(table, 1)).decode(pa.array([value]))
+    assert (result.values.to_pylist(), result.faults) == ([{"f0": 1, "f3": None}], [])
+
+
+def test_a_text_may_have_comments() -> None:
+    text = '/* a\n "b" */ {"type": "enum", // of "two"\n "name": "E", "symbols": ["A"], "doc": "// \\" /* no */"}'
+    assert parse_avro(text) == Enumeration("E", ("A",))
 
 
 def test_schemas_of_several_records_may_define_the_same_type() -> None:
@@ -308,7 +339,7 @@ def test_a_decimal_has_as_many_digits_as_spark_has() -> None:
     connects = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 2}
 
     assert arrow_type(parsed(connects)) == pa.decimal128(38, 2)
-    with pytest.raises(ValueSchemaError, match="has 39 digits after the point, and Spark's have at most 38"):
+    with pytest.raises(ValueSchemaError, match="a decimal of 39 digits after the point, and Spark's have at most 38"):
         arrow_type(parsed({**connects, "scale": 39}))
 
 

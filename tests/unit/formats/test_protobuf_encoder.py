@@ -246,7 +246,6 @@ def test_recursive_type_is_written_to_the_depth_of_the_columns() -> None:
         ("string", "required", pa.null(), "field a has type null, which cannot be written as Protobuf string"),
         ("string", "repeated", pa.map_(pa.string(), pa.string()), "cannot be written as Protobuf repeated string"),
         ("Elsewhere", "optional", pa.int32(), "field a has type shop.Elsewhere, which the Protobuf schema lacks"),
-        ("group", "optional", pa.int32(), "cannot be written as Protobuf group"),
     ],
 )
 def test_column_of_another_type_is_refused(kind: str, label: str, given_type: pa.DataType, problem: str) -> None:

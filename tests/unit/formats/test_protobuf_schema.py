@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -14,8 +15,19 @@ from google.protobuf import descriptor_pb2  # type: ignore[import-untyped, unuse
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats.protobuf_decoder import protobuf_decoder
-from pyspark_kafka_meta.formats.protobuf_schema import arrow_type, descriptor_set, message_name, parse_protobuf
+from pyspark_kafka_meta.formats.protobuf_schema import (
+    ProtobufSchema,
+    arrow_type,
+    descriptor_set,
+    left_out,
+    message_name,
+    parse_protobuf,
+)
 from tests.unit.formats.protobuf_cases import FieldProto, RandomSchema, file_of
+
+
+def sized(tag: int, content: bytes) -> bytes:
+    return bytes([tag, len(content)]) + content
 
 
 def nested_file() -> descriptor_pb2.FileDescriptorProto:
@@ -39,35 +51,60 @@ def test_message_indexes_name_nested_types() -> None:
         message_name(descriptor, [1, 1])
 
 
+@pytest.mark.parametrize(("indexes", "name"), [([0, 1], "A"), ([0, 2], "B"), ([0, 0], "A")])
+def test_message_indexes_count_entries_of_maps_or_not(indexes: list[int], name: str) -> None:
+    """The library's Java serializer does not, with normalize.schemas."""
+    file = nested_file()
+    first = file.message_type[0]
+    first.nested_type.add(name="TagsEntry").options.map_entry = True
+    first.nested_type.add(name="A")
+    first.nested_type.add(name="B")
+    assert message_name(descriptor_set([file.SerializeToString()]), indexes) == f"shop.First.{name}"
+
+
 def test_unknown_message_type_is_refused() -> None:
     with pytest.raises(ValueSchemaError, match=r"no message type shop\.Third\. It has shop\.First, shop\.Second"):
         parse_protobuf(descriptor_set([nested_file().SerializeToString()]), "shop.Third")
 
 
-def test_recursive_type_is_refused_by_name() -> None:
+def recursive_schema(max_depth: int = 1) -> ProtobufSchema:
+    """First has Seconds, which have Firsts; with a map of them, and an id."""
     file = nested_file()
-    file.message_type[0].field.add(name="s", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".shop.Second", label=1)
-    file.message_type[1].field.add(name="f", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".shop.First", label=3)
-    with pytest.raises(
-        ValueSchemaError, match=r"shop\.First is recursive \(shop\.First > shop\.Second > shop\.First\)"
-    ):
-        arrow_type(parse_protobuf(descriptor_set([file.SerializeToString()])))
+    first, second = file.message_type
+    first.field.add(name="s", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".shop.Second", label=1)
+    second.field.add(name="f", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".shop.First", label=3)
+    second.field.add(name="id", number=2, type=FieldProto.TYPE_INT32, label=1)
+    return replace(parse_protobuf(descriptor_set([file.SerializeToString()])), max_depth=max_depth)
 
 
-def test_missing_type_is_named() -> None:
+def test_recursive_field_is_left_out_by_name() -> None:
+    schema = recursive_schema()
+    assert arrow_type(schema) == pa.struct([("s", pa.struct([("id", pa.int32())]))])
+    (field, why) = next(iter(left_out(schema).items()))
+    assert field == "shop.Second.f"
+    assert why.startswith("its type is recursive (shop.First > shop.Second > shop.First)")
+
+
+def test_recursive_type_is_read_as_deep_as_the_option_says() -> None:
+    schema = recursive_schema(2)
+    inner = pa.struct([("s", pa.struct([("id", pa.int32())]))])
+    firsts = pa.list_(pa.field("element", inner, nullable=False))
+    assert arrow_type(schema) == pa.struct([("s", pa.struct([("f", firsts), ("id", pa.int32())]))])
+    value = sized(0x0A, sized(0x0A, sized(0x0A, sized(0x0A, b"") + b"\x10\x09")) + b"\x10\x07")
+    values, faults = protobuf_decoder(schema, schema).decode(pa.array([value]))
+    assert faults == []
+    assert values.to_pylist() == [{"s": {"f": [{"s": {"id": 9}}], "id": 7}}]
+
+
+def test_field_of_a_missing_type_is_left_out_by_name() -> None:
     file = nested_file()
-    file.message_type[0].field.add(name="s", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".other.Type", label=1)
-    with pytest.raises(ValueSchemaError, match=r"lacks the type other\.Type of shop\.First\.s"):
-        arrow_type(parse_protobuf(descriptor_set([file.SerializeToString()])))
-
-
-def test_group_is_refused() -> None:
-    file = nested_file()
-    file.message_type[0].field.add(
-        name="g", number=1, type=FieldProto.TYPE_GROUP, type_name=".shop.Second.Inner", label=1
-    )
-    with pytest.raises(ValueSchemaError, match=r"shop\.First\.g is a group"):
-        arrow_type(parse_protobuf(descriptor_set([file.SerializeToString()])))
+    first = file.message_type[0]
+    first.field.add(name="s", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".other.Type", label=1)
+    first.field.add(name="id", number=2, type=FieldProto.TYPE_INT32, label=1)
+    schema = parse_protobuf(descriptor_set([file.SerializeToString()]))
+    assert left_out(schema) == {"shop.First.s": "the Protobuf schema lacks its type other.Type"}
+    values, faults = protobuf_decoder(schema, schema).decode(pa.array([sized(0x0A, b"xyz") + b"\x10\x07"]))
+    assert (values.to_pylist(), faults) == ([{"id": 7}], [])
 
 
 def test_doubling_types_are_refused_before_they_fill_the_memory() -> None:

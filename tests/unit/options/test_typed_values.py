@@ -79,6 +79,11 @@ def test_a_subject_may_be_given_for_all_topics() -> None:
     assert typed.column("value").subjects(("t", "u")) == (":.staging:orders-value",)
 
 
+ISSUER = {
+    "schema.registry.bearer.auth.issuer.endpoint.url": "https://a/token",
+    "schema.registry.bearer.auth.client.id": "me",
+    "schema.registry.bearer.auth.client.secret": SECRET,
+}
 GOOD = [
     ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
     ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
@@ -87,6 +92,9 @@ GOOD = [
         {"valueFraming": "confluent-header"},
         lambda typed: typed.column("value").framing is Framing.CONFLUENT_HEADER,
     ),
+    ({"enableStableIdentifiersForUnionType": "true"}, lambda typed: typed.column("key").stable_members),
+    ({"recursiveFieldMaxDepth": "3"}, lambda typed: typed.column("value").max_depth == 3),
+    ({"includeRaw": "true"}, lambda typed: typed.includes_raw),
     ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
     (
         {"schema.registry.url": "http://a:1/x/, https://b,"},
@@ -96,6 +104,19 @@ GOOD = [
         {"schema.registry.url": "HTTPS://a", "schema.registry.ssl.truststore.location": "ca.pem"},
         lambda typed: typed.registry.urls == ("https://a",),
     ),
+    (
+        {
+            **ISSUER,
+            "schema.registry.bearer.auth.scope": "api",
+            "schema.registry.bearer.auth.credentials.source": "OAUTHBEARER",
+        },
+        lambda typed: (typed.registry.oauth.oauth_client_id, typed.registry.oauth.oauth_scope) == ("me", "api"),
+    ),
+    (
+        {"schema.registry.bearer.auth.custom.provider.class": "a.b:C"},
+        lambda typed: typed.registry.oauth.oauth_token_provider == "a.b:C",
+    ),
+    ({"schema.registry.bearer.auth.logical.cluster": "lsrc-1"}, lambda typed: typed.registry.oauth is None),
     ({"schema.registry.timeout.ms": "500"}, lambda typed: typed.registry.timeout_ms == 500),
 ]
 
@@ -129,6 +150,18 @@ BAD = [
     (
         {"onMalformedRecord": "null"},
         "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'",
+    ),
+    (
+        {"valueFormat": "json", "valueSchema": "{}", "enableStableIdentifiersForUnionType": "true"},
+        "Option 'enableStableIdentifiersForUnionType' has no effect without a format avro",
+    ),
+    (
+        {**AVRO, "valueFormat": "protobuf", "valueFraming": "apicurio-header"},
+        "'valueFraming' apicurio-header is not supported for protobuf: use confluent or none",
+    ),
+    (
+        {"valueFormat": "json", "valueSchema": "{}", "recursiveFieldMaxDepth": "2"},
+        "Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf",
     ),
     (
         {"valueFormat": "avro", "valueSchema": '"int"', "valueFraming": "confluent"},
@@ -165,6 +198,26 @@ BAD = [
     ({**AVRO, "schema.registry.url": "localhost:8081"}, "Option 'schema.registry.url' must be http://host:port or"),
     ({**AVRO, "schema.registry.url": "http://a:99999"}, "Option 'schema.registry.url' must be http://host:port or"),
     ({**AVRO, "schema.registry.url": "mock://a"}, "Option 'schema.registry.url' must be http://host:port or https:"),
+    (
+        {**AVRO, **ISSUER, "schema.registry.bearer.auth.token": SECRET},
+        "Set either 'schema.registry.bearer.auth.token' or 'schema.registry.bearer.auth.issuer.endpoint.url', not both",
+    ),
+    (
+        {**AVRO, **ISSUER, "schema.registry.bearer.auth.issuer.endpoint.url": f"https://{SECRET}@a"},
+        "Option 'schema.registry.bearer.auth.issuer.endpoint.url' must be https://host/path",
+    ),
+    (
+        {**AVRO, "schema.registry.bearer.auth.issuer.endpoint.url": "https://a"},
+        "'schema.registry.bearer.auth.issuer.endpoint.url' needs 'schema.registry.bearer.auth.client.id' and",
+    ),
+    (
+        {**AVRO, "schema.registry.bearer.auth.credentials.source": "OAUTHBEARER"},
+        "'schema.registry.bearer.auth.credentials.source' needs 'schema.registry.bearer.auth.issuer.endpoint.url'",
+    ),
+    (
+        {**AVRO, "schema.registry.bearer.auth.client.secret": SECRET},
+        "Option 'schema.registry.bearer.auth.client.secret' has no effect without 'schema.registry.bearer.auth.issuer.",
+    ),
     (
         {"schema.registry.bearer.auth.token": SECRET},
         "Option 'schema.registry.bearer.auth.token' has no effect without 'schema.registry.url'",
@@ -233,5 +286,9 @@ def test_a_login_over_http_is_a_warning(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING):
         SourceOptions.parse({**MINIMAL, **AVRO, "schema.registry.basic.auth.user.info": f"me:{SECRET}"})
 
+        endpoint = {**ISSUER, "schema.registry.bearer.auth.issuer.endpoint.url": "http://a/token"}
+        SourceOptions.parse({**MINIMAL, **AVRO, **endpoint})
+
     assert "schema.registry.url is not https: the login is sent unencrypted" in caplog.text
+    assert "issuer.endpoint.url is not https: the client's secret is sent unencrypted" in caplog.text
     assert SECRET not in caplog.text

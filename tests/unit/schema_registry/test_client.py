@@ -17,6 +17,7 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.options import RegistryOptions, Secret
+from pyspark_kafka_meta.schema_registry import registry_http
 from pyspark_kafka_meta.schema_registry.client import (
     LOOKUPS_AT_ONCE,
     RegisteredSchema,
@@ -25,6 +26,7 @@ from pyspark_kafka_meta.schema_registry.client import (
 )
 from pyspark_kafka_meta.schema_registry.registry_http import MAX_ID, Asked, RegistryHttp
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from tests.wire.token_endpoint import token_endpoint
 
 PASSWORD = "kept-secret"
 UNKNOWN_GUID = "00000000-0000-4000-8000-000000000007"
@@ -298,6 +300,92 @@ def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegist
 
     assert client(registry, timeout_ms=20_000).schema(1).schema.text == '"int"'
     assert len(registry.requests) == 4
+
+
+def test_a_descriptor_that_is_not_given_for_an_id_is_that_of_the_subjects_version(
+    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Karapace's, for schemas that import others."""
+    text = base64.b64encode(b"\x0a\x01a").decode()
+    registry.register("o", text + "==", "PROTOBUF")
+    schema_id = registry.register("t/x-value", text, "PROTOBUF")
+    answer = registry._answer
+
+    def karapaces(handler: BaseHTTPRequestHandler, body: bytes | None) -> object:
+        is_serialized = handler.path.startswith("/schemas/") and "serialized" in handler.path
+        return (500, b'{"error_code": 50001}', {}) if is_serialized else answer(handler, body)
+
+    monkeypatch.setattr(registry, "_answer", karapaces)
+    assert client(registry, timeout_ms=3_000).schema(schema_id).kind == "PROTOBUF"
+    assert registry.requests[1:] == [
+        f"GET /schemas/ids/{schema_id}?format=serialized",
+        f"GET /schemas/ids/{schema_id}/versions",
+        "GET /subjects/t%2Fx-value/versions/1?format=serialized",
+    ]
+
+
+class Tokens:
+    """A provider whose first token has expired."""
+
+    made = 0
+
+    def token(self) -> str:
+        Tokens.made += 1
+        return "old" if Tokens.made == 1 else f"new{Tokens.made}"
+
+
+def test_a_refused_token_is_replaced_once(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tokens, "made", 0)
+    headers = []
+    respond = registry._respond
+
+    def noted(handler: BaseHTTPRequestHandler, body: bytes | None) -> None:
+        headers.append({name.lower(): value for name, value in handler.headers.items()})
+        respond(handler, body)
+
+    monkeypatch.setattr(registry, "_respond", noted)
+    registry.register("t-value", '"int"')
+    registry.login = "Bearer new2"
+    asked = client(registry, token_provider=f"{__name__}:Tokens", logical_cluster="lsrc-1", identity_pool_id="pool-1")
+
+    assert asked.schema(1).schema.text == '"int"'
+    assert [each["authorization"] for each in headers] == ["Bearer old", "Bearer new2"]
+    assert (headers[0]["target-sr-cluster"], headers[0]["confluent-identity-pool-id"]) == ("lsrc-1", "pool-1")
+    with pytest.raises(SchemaRegistryError, match="refused the login"):
+        asked.schema(1)
+    assert len(headers) == 4
+
+
+def test_a_token_endpoint_logs_in_at_the_registry(registry: MockRegistry) -> None:
+    registry.register("t-value", '"int"')
+    registry.login = "Bearer a.b-c"
+    secret = Secret(PASSWORD)
+    given = {"token_client_id": "me", "token_client_secret": secret}
+    with token_endpoint(200, {"access_token": "a.b-c", "token_type": "Bearer", "expires_in": 60}) as (url, requests):
+        asked = client(registry, token_issuer_url=url, **given)
+        assert [asked.schema(1).schema.text for _ in range(2)] == ['"int"'] * 2
+    assert len(requests) == 1
+    with (
+        token_endpoint(401, {"error": "invalid_client"}) as (url, _),
+        pytest.raises(SchemaRegistryError, match=r"no token for the schema registry: .*invalid_client"),
+    ):
+        client(registry, token_issuer_url=url, **given).schema(1)
+
+
+def test_a_registry_is_left_alone_as_long_as_it_wants(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(registry_http, "sleep", pauses.append)
+    registry.register("t-value", '"int"')
+    for retry_after in ("7", "Fri, 31 Dec 1999 23:59:59 GMT"):
+        registry.respond(429, headers={"Retry-After": retry_after})
+
+    assert client(registry).schema(1).schema.text == '"int"'
+    assert pauses[0] == 7
+    assert pauses[1] < 1
+    registry.respond(503, headers={"Retry-After": "30"})
+    with pytest.raises(SchemaRegistryError, match="503"):
+        client(registry).schema(1)
+    assert len(pauses) == 2
 
 
 def test_an_error_says_more_than_the_timeout_of_the_last_attempt(

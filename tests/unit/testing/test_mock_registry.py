@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -19,3 +23,22 @@ def test_no_registry_has_the_url_of_an_earlier_one_of_the_process(monkeypatch: p
         registry.stop()
         registry.start()
         assert registry.url == url
+
+
+def test_references_that_a_serializer_posts_are_kept() -> None:
+    with MockRegistry() as registry:
+        registry.register("a", '"a"')
+        references = [{"name": "a", "subject": "a", "version": 1}]
+        posted = {"schema": '"b"', "references": references}
+
+        def post(path: str, content: object) -> Any:
+            request = Request(f"{registry.url}{path}", json.dumps(content).encode())
+            with urlopen(request) as response:
+                return json.load(response)
+
+        schema_id = post("/subjects/b/versions", posted)["id"]
+        assert post("/subjects/b", posted)["references"] == references
+        with pytest.raises(HTTPError, match="404"):
+            post("/subjects/b", {"schema": '"b"'})
+        with urlopen(f"{registry.url}/schemas/ids/{schema_id}") as response:
+            assert json.load(response)["references"] == references

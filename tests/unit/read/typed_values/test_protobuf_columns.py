@@ -57,6 +57,24 @@ def registry() -> Iterator[MockRegistry]:
         yield registry
 
 
+@pytest.mark.parametrize(("depth", "columns"), [("1", "id"), ("2", "id next any")])
+def test_a_field_that_is_left_out_is_a_warning_that_names_it(
+    depth: str, columns: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = (
+        '{"type": "record", "name": "n.Node", "fields": [{"name": "id", "type": "int"}, {"name": "next", "type": '
+        '["null", "Node"]}, {"name": "any", "type": {"type": "array", "items": "Node"}}]}'
+    )
+    given = {"valueFormat": "avro", "valueSchema": node, "recursiveFieldMaxDepth": depth}
+    (reader,) = options(None, **given).readers
+
+    assert [field.name for field in reader.format.arrow_type(reader.schema)] == columns.split()
+    assert "option valueSchema is read without the field n.Node.next: its type is recursive" in caplog.text
+    assert "n.Node.any" in caplog.text
+    (deeper,) = options(None, **{**given, "recursiveFieldMaxDepth": "3"}).readers
+    assert deeper.pin.fingerprint != reader.pin.fingerprint
+
+
 def test_message_indexes_are_taken_off() -> None:
     payloads = [b"\0a", b"\2\2b", b"\4\2\0c", b"\0", b"", b"\2", b"\3x", b"\xff" * 6]
 

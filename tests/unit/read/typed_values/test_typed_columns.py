@@ -88,6 +88,15 @@ def test_one_writer_is_decoded_at_once() -> None:
     assert batch.to_pydict() == {"value": [105, None, 106], "value_error": [None, None, None]}
 
 
+def test_bytes_are_beside_the_value_or_alone() -> None:
+    values = [framed(2, b"5"), b"x", None]
+    rows = typed_rows(["value_raw", "value"], OnMalformedRecord.NULL)
+    alone = typed_rows(["offset", "value_raw"])
+
+    assert rows.convert(records(rows, values)).to_pydict() == {"value_raw": values, "value": [105, None, None]}
+    assert alone.convert(records(alone, values)).to_pydict() == {"offset": [40, 41, 42], "value_raw": values}
+
+
 BAD = [
     (b"12", None, "no frame: 2 bytes are shorter than a frame of 5 bytes"),
     (b"{}{}{}", None, "no frame: its first byte is not 0"),
@@ -122,6 +131,7 @@ def test_a_malformed_value_fails_with_its_place(raw: bytes, schema_id: int | Non
     assert str(error).startswith("t-3 at offset 41: the value")
     assert cause in str(error)
     assert "to record to read the cause and the bytes as a row, or to null to read a null without" in str(error)
+    assert ("'valueSchemaVersion'" in str(error)) == ("cannot be read as the reader's" in cause)
 
 
 def test_malformed_values_can_be_null_alone() -> None:
@@ -149,7 +159,7 @@ def test_a_record_of_another_name_is_malformed_even_if_its_fields_fit() -> None:
     decoded, malformed = column.decode(pa.array([framed(1, b"\x0a\2a"), framed(3, b"\x0a"), framed(2, b"\x0a")]))
 
     assert decoded.to_pylist() == [{"id": 5, "note": "a"}, None, {"id": 5, "note": ""}]
-    assert malformed == [Malformed(1, "it is a shop.Customer, not a shop.Order", 3)]
+    assert malformed == [Malformed(1, "it is a shop.Customer, not a shop.Order", 3, True)]
 
 
 def test_json_of_another_title_is_malformed_if_one_is_named() -> None:
@@ -163,7 +173,7 @@ def test_json_of_another_title_is_malformed_if_one_is_named() -> None:
     column = ColumnDecoding(FORMATS["json"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
     decoded, malformed = column.decode(values)
     assert decoded.to_pylist() == [{"id": 5}, None, {"id": 5}]
-    assert malformed == [Malformed(1, "it is a shop.Refund, not a shop.Order", 2)]
+    assert malformed == [Malformed(1, "it is a shop.Refund, not a shop.Order", 2, True)]
     assert column._replace(record_names=()).decode(values)[1] == []
     assert column._replace(record_names=("shop.Bill",)).decode(values)[0].to_pylist() == [{"id": 5}, None, {"id": 5}]
 
@@ -180,6 +190,44 @@ def test_values_without_frames_have_the_readers_schema() -> None:
         "value": [5, None],
         "value_error": [None, {"cause": "not digits", "schema_id": None, "raw": b"x"}],
     }
+
+
+def test_content_ids_of_apicurios_headers_name_the_schema() -> None:
+    rows = typed_rows(["value", "value_error"], framing=Framing.APICURIO_HEADER)
+    header, content_id = "apicurio.value.contentId", (2).to_bytes(8)
+    values = [b"5", b"6", None, b"7", b"8", b"9"]
+    headers: list[list[tuple[str, bytes | None]] | None] = [
+        [(header, content_id)],
+        [("apicurio.value.globalId", content_id)],
+        [(header, content_id)],
+        [(header, b"\2")],
+        None,
+        [(header, (99).to_bytes(8)), ("a", b"")],
+    ]
+
+    batch = rows.convert(records(rows, values, headers)).to_pydict()
+
+    assert batch["value"] == [105, None, None, None, None, None]
+    causes = [error and error["cause"][:59] for error in batch["value_error"]]
+    without = "no frame: it has no header apicurio.value.contentId with a c"[:59]
+    assert causes == [None, without, None, without, without, "the registry does not have 99"]
+    assert rows.convert(records(rows, [b"5"])).to_pydict()["value"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("value", "whose"),
+    [
+        (b"\3\5" + bytes(16) + b"x", "AWS Glue's"),
+        (bytes(4) + b"0123456789abcdef0123456789abcdef" + b"x", "Azure's"),
+        (b"\3" + bytes(5), None),
+    ],
+)
+def test_frames_of_other_registries_are_named(value: bytes, whose: str | None) -> None:
+    rows = typed_rows(["value", "value_error"])
+
+    cause = rows.convert(records(rows, [value])).to_pydict()["value_error"][0]["cause"]
+
+    assert (f"its frame may be {whose}, which is not read" in cause) == (whose is not None)
 
 
 OTHER_GUID = "00000000-0000-4000-8000-000000000007"
