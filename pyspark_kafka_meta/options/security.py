@@ -86,7 +86,7 @@ def _password_problems(options: SecurityOptions) -> Iterator[str]:
 def _oauth_problems(options: SecurityOptions) -> Iterator[str]:
     if bool(options.oauth_token_provider) == bool(options.oauth_token_endpoint_url):
         yield "OAUTHBEARER needs either 'oauthTokenProvider' or 'kafka.sasl.oauthbearer.token.endpoint.url'"
-    if options.oauth_token_provider and (name := _first_given(options, "oauth_client_", "oauth_scope")):
+    if options.oauth_token_provider and (name := _first_given(options, "oauth_ca_", "oauth_client_", "oauth_scope")):
         yield f"Option '{name}' has no effect with 'oauthTokenProvider', which supplies the token"
     if options.oauth_token_endpoint_url:
         if re.match(r"https?://[^/@]+(/|$)", options.oauth_token_endpoint_url) is None:
@@ -112,7 +112,7 @@ def _iam_problems(options: SecurityOptions) -> Iterator[str]:
 _PASSWORD = ("sasl_username", "sasl_password")
 _TOKEN = ("oauth_",)
 _NO_OTHERS = "other than username and password"
-_ONLY_JAVA = "that only Java supports, such as keyTab, principal or awsProfileName: remove them;"
+_ONLY_JAVA = "that only Java supports, such as"
 _SCRAM_MODULE = LoginModule(
     "org.apache.kafka.common.security.scram.ScramLoginModule", ("username", "password"), _NO_OTHERS
 )
@@ -131,7 +131,8 @@ _ROWS = (
         LoginModule(
             "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
             ("clientId", "clientSecret", "scope"),
-            f"other than clientId, clientSecret, scope and {EXTENSION}...; the token endpoint is an option of its own",
+            f"other than clientId, clientSecret, scope and {EXTENSION}...; the token endpoint and its authorities are "
+            "options of their own, and 'kafka.https.ca.location' replaces ssl.truststore entries",
             takes_extensions=True,
         ),
         _oauth_problems,
@@ -143,7 +144,8 @@ _ROWS = (
         LoginModule(
             "com.sun.security.auth.module.Krb5LoginModule",
             ("serviceName", "useTicketCache", "renewTGT", "doNotPrompt"),
-            f"{_ONLY_JAVA} tickets come from kinit, or from the keytab in KRB5_CLIENT_KTNAME",
+            f"{_ONLY_JAVA} keyTab, useKeyTab or principal: remove them; tickets come from "
+            "kinit, or from the keytab in KRB5_CLIENT_KTNAME",
         ),
         _kerberos_problems,
         package="gssapi",
@@ -153,7 +155,9 @@ _ROWS = (
         LoginModule(
             "software.amazon.msk.auth.iam.IAMLoginModule",
             (),
-            f"{_ONLY_JAVA} credentials come from AWS's usual sources, such as AWS_PROFILE",
+            f"{_ONLY_JAVA} awsRoleArn or awsProfileName: remove them; credentials come from AWS's usual "
+            "sources, such as AWS_PROFILE with a role_arn in that profile. A class can take a role too: set "
+            "'kafka.sasl.mechanism' to OAUTHBEARER, and 'oauthTokenProvider'",
         ),
         _iam_problems,
         package="aws_msk_iam_sasl_signer",
@@ -266,6 +270,10 @@ class SecurityOptions:
     oauth_token_endpoint_url: str | None = _rows.text(
         "kafka.sasl.oauthbearer.token.endpoint.url",
         "For OAUTHBEARER: OpenID Connect token endpoint for client credentials.",
+    )
+    oauth_ca_location: str | None = _rows.text(
+        "kafka.https.ca.location",
+        "File or folder with trusted authorities for the token endpoint, PEM. Default: the system's authorities.",
     )
     oauth_client_id: str | None = _rows.text(
         "kafka.sasl.oauthbearer.client.credentials.client.id", "Client id for the token endpoint."

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import base64
 import logging
+import ssl
 import sys
 import threading
 import time
 import traceback
 import types
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.kafka.network.security import oauth_tokens
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token, forget_token
 from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.wire.token_endpoint import token_endpoint
 
 CANARY = "canary-secret"
@@ -54,8 +57,10 @@ def by_provider(name: str) -> SecurityOptions:
     return parse(**{"kafka.sasl.mechanism": "OAUTHBEARER", "oauthTokenProvider": f"{__name__}:{name}"})
 
 
-def by_endpoint(url: str) -> SecurityOptions:
+def by_endpoint(url: str, ca_location: Path | None = None) -> SecurityOptions:
     client = {f"{CLIENT}.id": "me", f"{CLIENT}.secret": CANARY, "kafka.sasl.oauthbearer.scope": "kafka"}
+    if ca_location is not None:
+        client["kafka.https.ca.location"] = str(ca_location)
     return parse(**{"kafka.sasl.mechanism": "OAUTHBEARER", "kafka.sasl.oauthbearer.token.endpoint.url": url, **client})
 
 
@@ -141,6 +146,27 @@ def test_the_client_secret_does_not_follow_a_redirect() -> None:
 def test_an_endpoint_that_is_down_may_be_tried_again() -> None:
     with pytest.raises(ConnectError, match="the token endpoint cannot be reached"):
         bearer_token(by_endpoint("http://127.0.0.1:1/token"), "broker", soon())
+
+
+def test_an_endpoint_of_a_private_authority_is_trusted_by_option_or_the_system_and_else_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = CertificateAuthority()
+    issued = authority.issue("endpoint", ["127.0.0.1"])
+    (tmp_path / "endpoint.pem").write_text(issued.key + issued.certificate)
+    (tmp_path / "authority.pem").write_text(authority.certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "endpoint.pem")
+    with token_endpoint(200, GOOD, context=context) as (url, requests):
+        refused = r"^the certificate of the token endpoint was refused \(unable to get local issuer certificate\): put"
+        with pytest.raises(AuthenticationError, match=refused):
+            bearer_token(by_endpoint(url), "broker", soon())
+        with pytest.raises(OptionError, match=r"'kafka\.https\.ca\.location' names a file that cannot be read"):
+            bearer_token(by_endpoint(url, tmp_path / "nowhere.pem"), "broker", soon())
+        assert bearer_token(by_endpoint(url, tmp_path / "authority.pem"), "broker", soon()) == "a.b-c"
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+        assert bearer_token(by_endpoint(url), "broker", soon()) == "a.b-c"
+    assert len(requests) == 2
 
 
 def test_a_provider_that_hangs_is_left_at_the_deadline() -> None:

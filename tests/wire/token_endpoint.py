@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ from typing import Any
 
 @contextmanager
 def token_endpoint(
-    status: int, response: dict[str, Any], location: str = ""
+    status: int, response: dict[str, Any], location: str = "", context: ssl.SSLContext | None = None
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Its URL and its requests: Authorization header and body. `location` is the target of a redirect."""
+    """Its URL and its requests: Authorization header and body. `location` is the target of a redirect, `context`
+    makes it speak TLS."""
     requests = []
 
     class Endpoint(BaseHTTPRequestHandler):
@@ -31,10 +33,12 @@ def token_endpoint(
             pass
 
     with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/token", requests
+            yield f"{'https' if context else 'http'}://127.0.0.1:{server.server_port}/token", requests
         finally:
             server.shutdown()
             thread.join()

@@ -116,6 +116,7 @@ def test_jaas_of_iam_and_kerberos_is_accepted() -> None:
     ("options", "line", "expected"),
     [
         (IAM, f"{IAM_LOGIN} required awsProfileName=hunter2;", "awsProfileName: remove them; credentials come"),
+        (IAM, f"{IAM_LOGIN} required awsRoleArn=hunter2;", "OAUTHBEARER, and 'oauthTokenProvider'"),
         (GSSAPI, f"{KRB5_LOGIN} required useKeyTab=true keyTab=hunter2;", "keyTab, .*KRB5_CLIENT_KTNAME"),
         (
             GSSAPI,
@@ -195,6 +196,7 @@ WRONG = [
         "not in both",
     ),
     ({**OAUTH, "oauthTokenProvider": "a:B", CLIENT_SECRET: VALUE}, "has no effect with 'oauthTokenProvider'"),
+    ({**OAUTH, "oauthTokenProvider": "a:B", "https.ca.location": VALUE}, "has no effect with 'oauthTokenProvider'"),
     ({**OAUTH, "sasl.password": VALUE}, "'kafka.sasl.password' has no effect with OAUTHBEARER"),
     ({**PLAIN, "oauthTokenProvider": VALUE + ":B"}, "'oauthTokenProvider' has no effect with PLAIN"),
     ({**SASL_SSL, "sasl.mechanism": "AWS_MSK_IAM", "sasl.username": VALUE}, "has no effect with AWS_MSK_IAM"),

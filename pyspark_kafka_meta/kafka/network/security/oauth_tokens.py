@@ -8,7 +8,9 @@ failures are final, so that retries do not lock the account.
 from __future__ import annotations
 
 import logging
+import os
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.kafka.network.sockets import remaining_s, within
 from pyspark_kafka_meta.options import SecurityOptions
 
@@ -84,6 +86,11 @@ def _failure(who: str, error: Exception) -> KafkaMetaError:
         return error
     if isinstance(error, TimeoutError):
         return ConnectError(f"{who} returned no token in time")
+    if (refusal := _tls_refusal(error)) is not None:
+        return AuthenticationError(
+            f"the certificate of {who} was refused ({refusal.verify_message}): put the certificate of its authority "
+            "into 'kafka.https.ca.location', or correct the certificate or the URL"
+        )
     if isinstance(error, OSError):
         return ConnectError(f"{who} cannot be reached ({type(error).__name__})")
     code = str(getattr(error, "error", ""))  # OAuth: invalid_client, temporarily_unavailable ...
@@ -91,6 +98,13 @@ def _failure(who: str, error: Exception) -> KafkaMetaError:
     is_temporary = code in _TEMPORARY or type(error).__module__.startswith("botocore.")
     kind = ConnectError if is_temporary else AuthenticationError
     return kind(f"{who} returned no token ({reason}): check its settings and credentials")
+
+
+def _tls_refusal(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """Why this client trusts no certificate, below the errors of HTTP libraries."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__context__
+    return error
 
 
 @cache
@@ -110,12 +124,25 @@ def _request_endpoint(security: SecurityOptions, timeout_s: float) -> str:
             security.oauth_token_endpoint_url,
             grant_type="client_credentials",
             timeout=timeout_s,
+            verify=_authorities(security),
             allow_redirects=False,  # a redirect could carry the secret to another host
         )
     lifetime_s = float(response.get("expires_in") or 0)
     token = _checked("the token endpoint", response["access_token"])  # cached tokens are not checked again
     _tokens[security] = (token, time.monotonic() + lifetime_s * USED_SHARE_OF_LIFETIME)
     return token
+
+
+def _authorities(security: SecurityOptions) -> str | bool:
+    """A file or folder. By default the system's, as for brokers; requests would take those of certifi."""
+    location = security.oauth_ca_location
+    if location is not None and not os.access(location, os.R_OK):
+        raise OptionError(
+            "Option 'kafka.https.ca.location' names a file that cannot be read: it must exist on the driver and on "
+            "every executor"
+        )
+    system = ssl.get_default_verify_paths()
+    return location or system.cafile or system.capath or True
 
 
 def _refuse_too_many_requests(response: Any) -> Any:
