@@ -1,5 +1,5 @@
-"""Checkpoints of streaming queries, without Spark: how far a query lags behind; and the translation of a checkpoint of
-Spark's own Kafka source, for `kafkameta migrate-checkpoint`.
+"""Checkpoints of streaming queries, without Spark: how far a query lags behind; and for `kafkameta migrate-checkpoint`
+the translation of a checkpoint of Spark's own Kafka source, and of one for a mirror of its cluster.
 
 In the files of `tables.query_checkpoint`, Spark's Kafka source has the next offsets, `{"topic": {"0": 23}}`, and
 `sources/<number of the source>/0` has the start of batch 0. Follows Spark's `KafkaSourceOffset` and
@@ -11,18 +11,20 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, parse_offsets
+from pyspark_kafka_meta.options.tables import ClusterOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.cluster_query import query_lag
+from pyspark_kafka_meta.read.planning.data_loss import MAX_NAMED
+from pyspark_kafka_meta.tables.cluster_query import partition_rows, query_lag, source_offset
 from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress, read_checkpoint
-from pyspark_kafka_meta.tables.rows import LagRow
+from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, by_partition
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -81,6 +83,81 @@ def write_checkpoint(checkpoint: Path, target: Path) -> None:
     starting_offsets(checkpoint)
     with _in_one_line(f"{checkpoint} cannot be read"):
         translated = {batch: _translated(checkpoint, batch) for batch in _batches(checkpoint)}
+    _copy(checkpoint, target, translated)
+
+
+def write_for_mirror(checkpoint: Path, target: Path, options: Mapping[str, str]) -> CheckpointLag:
+    """Copy the checkpoint of a kafkameta query to `target`, for another cluster whose logs have the same offsets.
+
+    The copy is without topic ids and leader epochs, which are of the first cluster; the query takes those of the mirror
+    with the next records. Query id, state, batch numbers and an uncommitted batch stay.
+
+    Args:
+        options: `kafka.*`, of the mirror.
+
+    Returns:
+        The lag in the mirror. By the age of the next records users see whether they are those that the query needs: no
+        cluster knows where its records came from.
+
+    Raises:
+        CheckpointError: a log of the mirror does not reach from the next offset of the query to the last planned one;
+            or as `write_checkpoint`.
+        KafkaMetaError: as `query_lag`.
+    """
+    cluster = ClusterOptions.parse(options)
+    with _in_one_line(f"{checkpoint} cannot be read"):
+        progress = read_checkpoint(str(checkpoint))
+        batches = _batches(checkpoint)
+        planned = [offset for line in _lines(checkpoint, batches[-1])[2:] if (offset := source_offset(line))]
+        moved = {batch: "\n".join(map(_line_for_mirror, _lines(checkpoint, batch))) for batch in batches}
+    topics = sorted({topic for offset in planned for topic in offset.topic_ids})
+    logs = by_partition(partition_rows(cluster.client, topics, cluster.fetch.read_committed))
+    begins = [part for offset in progress.offsets for part in offset.positions.items()]
+    ends = [part for offset in planned for part in offset.positions.items()]
+    if problems := list(_outside(begins, ends, logs)):
+        named = "; ".join([*problems[:MAX_NAMED], *(["..."] if problems[MAX_NAMED:] else [])])
+        raise CheckpointError(
+            f"{named}: the query would lose records or read them twice. Wait until the mirror has all, or begin with a "
+            "new checkpoint and startingTimestamp"
+        )
+    _copy(checkpoint, target, moved)
+    return CheckpointLag(progress, query_lag(options, map(_for_mirror, progress.offsets)))
+
+
+def _outside(
+    begins: Iterable[tuple[TopicPartition, Position]],
+    ends: Iterable[tuple[TopicPartition, Position]],
+    logs: Mapping[TopicPartition, PartitionRow],
+) -> Iterator[str]:
+    """What is wrong with the logs for a query that has read to `begins`, and planned to `ends`."""
+    for partition, position in ends:
+        log = logs.get(partition)
+        if log is None or log.start_offset is None or log.end_offset is None:
+            yield f"{partition} has no log there ({(log and log.error) or 'no such partition'})"
+        elif log.end_offset < position.offset:
+            yield f"the log of {partition} ends at offset {log.end_offset} there, before offset {position.offset}"
+    for partition, position in begins:
+        log = logs.get(partition)
+        if log is not None and (log.start_offset or 0) > position.offset:
+            yield f"the log of {partition} begins at offset {log.start_offset} there, after offset {position.offset}"
+
+
+def _line_for_mirror(line: str) -> str:
+    offset = source_offset(line)
+    return line if offset is None else json.dumps(_for_mirror(offset).as_dict())
+
+
+def _for_mirror(offset: SourceOffset) -> SourceOffset:
+    return replace(
+        offset,
+        positions={partition: Position(position.offset) for partition, position in offset.positions.items()},
+        topic_ids=dict.fromkeys(offset.topic_ids),
+        start={partition: Position(position.offset) for partition, position in offset.start.items()},
+    )
+
+
+def _copy(checkpoint: Path, target: Path, translated: Mapping[int, str]) -> None:
+    """The checkpoint with these offsets files."""
     with _in_one_line(f"{checkpoint} cannot be copied to {target}"):
         if target.exists():
             raise CheckpointError(f"{target} exists: name a new folder")

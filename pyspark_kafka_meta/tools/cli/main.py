@@ -461,14 +461,34 @@ def migrate_checkpoint(
         Path, typer.Argument(metavar="CHECKPOINT", help="checkpointLocation of a stopped query, a local folder.")
     ],
     write: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a checkpoint for kafkameta to this folder.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write a checkpoint for kafkameta to this folder; with --bootstrap-servers of a mirror, from one of "
+            "kafkameta.",
+        ),
     ] = None,
+    bootstrap_servers: Servers = None,
+    option: Options = None,
+    config: Config = None,
 ) -> None:
-    """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source."""
-    from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint
+    """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source.
+
+    With --write and the options of a cluster, continue a query of kafkameta in this cluster, a mirror of its own with
+    the same offsets: check that the logs there have what the query reads next, and print the lag.
+    """
+    from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint, write_for_mirror
+    from pyspark_kafka_meta.tools.cli.cluster import show_lag
 
     handle_signals()  # removes an incomplete copy
     with reporting():
+        cluster = cluster_options(bootstrap_servers, option, config)
+        if cluster:
+            if write is None:
+                raise OptionError("A checkpoint for another cluster needs --write FOLDER")
+            show_lag(write_for_mirror(checkpoint, write, cluster), table_console(as_json=False))
+            typer.echo(f"wrote {write}")
+            return
         if write is not None:
             write_checkpoint(checkpoint, write)
             typer.echo(f"wrote {write}")
