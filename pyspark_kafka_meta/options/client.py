@@ -107,9 +107,9 @@ class FetchOptions:
     fetch_min_bytes: int = _fetches.number(
         "kafka.fetch.min.bytes", "1", "Available bytes at which a broker responds at once."
     )
-    check_crcs: bool = _fetches.choice(
+    check_crcs: bool = _fetches.flag(
         "kafka.check.crcs",
-        {"true": True, "false": False},
+        True,
         "Whether checksums (CRC-32C) of record batches are verified.",
     )
 

@@ -171,6 +171,10 @@ class Rows:
         error = f"Option '{name}' must be {' or '.join(choices)}, got '{{value}}'"
         return self.option(name, next(iter(choices)), partial(parse_choice, values=choices), error, doc, **columns)
 
+    def flag(self, name: str, default: bool, doc: str, **columns: Unpack[Columns]) -> Any:
+        """An option that is true or false."""
+        return self.choice(name, {str(value).lower(): value for value in (default, not default)}, doc, **columns)
+
     def short_text(self, name: str, doc: str, default: str | None = None, **columns: Unpack[Columns]) -> Any:
         """An option whose value is any text of one line, such as a name."""
         error = f"Option '{name}' must be at most 255 printable characters"

@@ -57,9 +57,9 @@ class ProducerOptions:
         "all (or -1): all in-sync replicas acknowledge a batch. 1: only the leader does; its records are lost "
         "if it fails, or if it was replaced and does not know it.",
     )
-    idempotent: bool = _writing.choice(
+    idempotent: bool = _writing.flag(
         "kafka.enable.idempotence",
-        {"true": True, "false": False},
+        True,
         "Whether a retry within a task neither duplicates nor reorders records. False by default if kafka.acks is 1.",
     )
     compression_type: str = _writing.choice(
@@ -102,9 +102,9 @@ class ProducerOptions:
         "Maximum requests to a broker without a response. At most 5 with idempotence.",
         low=1,
     )
-    ignore_keys: bool = _writing.choice(
+    ignore_keys: bool = _writing.flag(
         "kafka.partitioner.ignore.keys",
-        {"false": False, "true": True},
+        False,
         "Whether rows with a key are spread over partitions as rows without a key are.",
     )
 

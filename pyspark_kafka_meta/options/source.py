@@ -54,9 +54,9 @@ class ReadOptions:
     corrupt or not returned."""
 
     fetch: FetchOptions
-    fail_on_data_loss: bool = _failures.choice(
+    fail_on_data_loss: bool = _failures.flag(
         "failOnDataLoss",
-        {"true": True, "false": False},
+        True,
         "Whether lost records fail the query. If false, they are skipped with a warning and an event.",
     )
     skip_corrupt_batches: bool = _failures.choice(
@@ -180,9 +180,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         "Maximum offsets per task.",
     )
     max_tasks: int | None = _tasks.number("maxTasks", None, "Maximum number of tasks.", low=1)
-    include_headers: bool = _topics.choice(
-        "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
-    )
+    include_headers: bool = _topics.flag("includeHeaders", False, "Whether rows have a headers column.")
     group_id: str | None = _groups.short_text("kafka.group.id", "Accepted with a warning: no consumer group is joined.")
     group_id_prefix: str | None = _groups.short_text("groupIdPrefix", "Like kafka.group.id.")
     commit_group: str | None = _groups.option(

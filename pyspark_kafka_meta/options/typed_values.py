@@ -231,16 +231,16 @@ class TypedValuesOptions:
         high=15,
         queries=Query.RECORDS,
     )
-    stable_members: bool = _rows.choice(
+    stable_members: bool = _rows.flag(
         "enableStableIdentifiersForUnionType",
-        {"false": False, "true": True},
+        False,
         "Whether members of an Avro union are named after their types (member_int, member_Order), not their places "
         "(member0).",
         queries=Query.RECORDS,
     )
-    includes_raw: bool = _rows.choice(
+    includes_raw: bool = _rows.flag(
         "includeRaw",
-        {"false": False, "true": True},
+        False,
         "Whether a column value_raw (key_raw) has the bytes of a typed column, with their frame.",
         queries=Query.RECORDS,
     )
@@ -252,9 +252,9 @@ class TypedValuesOptions:
         section=Section.FAILURES,
         queries=Query.RECORDS,
     )
-    auto_register: bool = _rows.choice(
+    auto_register: bool = _rows.flag(
         "auto.register.schemas",
-        {"false": False, "true": True},
+        False,
         "Whether a write registers valueSchema, or else the schema of the DataFrame's type, in the subject; not of "
         "Protobuf. Otherwise the subject must have it: valueSchema, or else the version of valueSchemaVersion.",
         queries=Query.WRITES,
