@@ -86,9 +86,10 @@ def _default_folders() -> list[Path]:
     return sorted(set(with_events), key=_written_at, reverse=True)
 
 
-def application_folder(application: str) -> Path | None:
+def folder_of_application(application: str) -> Path | None:
     """The default folder of the latest application with this name or id; None if there is none."""
-    return next((one for one in _default_folders() if application in (_name_of(one), _id_of(one))), None)
+    folders = _default_folders()
+    return next((one for one in folders if application == _name_of(one) or application == _id_of(one)), None)
 
 
 def _other_applications() -> list[str]:

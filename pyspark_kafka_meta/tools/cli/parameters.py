@@ -30,7 +30,7 @@ from pyspark_kafka_meta.options.parsers import parse_duration_ms
 from pyspark_kafka_meta.options.unknown_options import NAME, CaseInsensitiveMap
 from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
-from pyspark_kafka_meta.tools.sources import application_folder
+from pyspark_kafka_meta.tools.sources import folder_of_application
 from pyspark_kafka_meta.validators import INT32_MAX
 
 E = TypeVar("E", bound=StrEnum)
@@ -184,7 +184,7 @@ def events_options(
 def of_application(options: dict[str, str], application: str | None) -> tuple[dict[str, str], str | None]:
     """The options of the table `refresh_events`, and the id of the application to choose from its events: None if the
     options name the folder of `application` alone."""
-    folder = None if options or application is None else application_folder(application)
+    folder = None if options or application is None else folder_of_application(application)
     return (options, application) if folder is None else ({"metricsPath": str(folder)}, None)
 
 
