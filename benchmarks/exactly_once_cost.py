@@ -13,7 +13,8 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -50,6 +51,8 @@ PIPELINES = (
 )
 TASKS = 2
 COMMITTED_TASKS = (2, 20, 200, 1_000)
+SLOTS = 8
+"""Tasks of a commit that write at a time."""
 STEPS = ("Fence", "ReadDecisions", "WriteDecision", "Commit", "WriteSettled", "AbortOpen")
 COLUMNS = SinkColumns(key=None, value=0, headers=None, topic=None, partition=1, timestamp=None)
 
@@ -110,8 +113,12 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
     options = SinkOptions.parse(
         {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic, "kafka.transactional.id": f"commit-{tasks}"}
     )
-    clients = [KafkaClient(options.client, new_publisher(None, planner_origin())) for _ in range(2)]
-    with closing(clients[0]) as client, closing(clients[1]) as of_tasks, TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        client, *of_slots = (
+            stack.enter_context(closing(KafkaClient(options.client, new_publisher(None, planner_origin()))))
+            for _ in range(1 + SLOTS)
+        )
+        folder, slots = stack.enter_context(TemporaryDirectory()), stack.enter_context(ThreadPoolExecutor(SLOTS))
         committer, plan_ms, commit_ms = BatchCommitter.of(client, options), [], []
         for version in range(commits + 1):
             counted = Path(folder, str(version > 0))
@@ -120,7 +127,8 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
             began = time.perf_counter()
             plan = committer.plan(STREAM)
             plan_ms.append((time.perf_counter() - began) * 1000)
-            transactions = [write_task(of_tasks, options, plan, task) for task in range(tasks)]
+            write = partial(write_tasks, options=options, plan=plan)
+            transactions = [*chain(*slots.map(write, of_slots, (range(n, tasks, SLOTS) for n in range(SLOTS))))]
             began = time.perf_counter()
             committer.commit(BatchId(STREAM, "cost", version), transactions, int(time.time() * 1000))
             commit_ms.append((time.perf_counter() - began) * 1000)
@@ -135,14 +143,18 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
     }
 
 
-def write_task(client: KafkaClient, options: SinkOptions, plan: TransactionPlan, task: int) -> OpenTransaction:
-    transaction = TransactionalProducer(client, plan.task_id(task, 0), plan.timeout_ms, plan.version)
+def write_tasks(
+    client: KafkaClient, tasks: Sequence[int], options: SinkOptions, plan: TransactionPlan
+) -> list[OpenTransaction]:
+    """One record to each partition from each task."""
     values, partitions = pa.array([b"v"] * PARTITIONS, pa.binary()), pa.array(range(PARTITIONS), pa.int32())
     rows = pa.record_batch([values, partitions], names=["value", "partition"])
-    written = TaskWriter(client, options.producer, COLUMNS, options.topic, transaction).write([rows])
-    opened = transaction.opened(written)
-    assert opened is not None
-    return opened
+    opened = []
+    for task in tasks:
+        transaction = TransactionalProducer(client, plan.task_id(task, 0), plan.timeout_ms, plan.version)
+        written = TaskWriter(client, options.producer, COLUMNS, options.topic, transaction).write([rows])
+        opened.append(transaction.opened(written))
+    return [each for each in opened if each is not None]
 
 
 def main() -> None:
