@@ -8,10 +8,9 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import hypothesis
 import pytest
@@ -20,8 +19,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.java_launcher import find_java
-from pyspark_kafka_meta.testing import LocalKafka, MockCluster, kafka_node
-from tests.kafka.cluster_tools import all_brokers_know, poll_until
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from tests.kafka.cluster_tools import Cluster, RemoteCluster, all_brokers_know, poll_until
+from tests.shared_kafka import CONFIG, shared_kafka, take_own_ports
 
 pytest.register_assert_rewrite("tests.consumer", "tests.kafka.checker", "tests.kafka.harness")
 
@@ -88,35 +88,26 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 # Each of the tests' many Python processes would compile the package again.
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers that start clusters at the same time must not pick the same ports
-    worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-    workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    kafka_node._candidates = (port for port in kafka_node._candidates if port % workers == worker)  # type: ignore[assignment]
+take_own_ports()
 
 # The duration of one hypothesis example depends on the load of the machine.
 hypothesis.settings.register_profile("kafkameta", deadline=None)
 hypothesis.settings.load_profile("kafkameta")
 
 
-_local_kafka: list[LocalKafka] = []
-"""The cluster of this worker, if it runs."""
+_breaking: set[Path] = set()
+"""The files with tests that break brokers."""
+_shared_kafka = ExitStack()
+"""Leaves the cluster that parallel workers share."""
 
 
-class Cluster(Protocol):
-    @property
-    def bootstrap_servers(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteCluster:
-    bootstrap_servers: str
-
-
+@pytest.hookimpl(trylast=True)  # once markers have left tests out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the files for parallel workers. Unit and wire tests run neither pyspark nor testcontainers:
-    there, open resources are this package's bugs."""
+    """Sorts the files for parallel workers, and finds those that break brokers. Unit and wire tests run neither pyspark
+    nor testcontainers: there, open resources are this package's bugs."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=start_rank)
+    _breaking.update(item.path for item in items if "local_kafka" in getattr(item, "fixturenames", ()))
     for item in items:
         if is_light(item):
             item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
@@ -135,9 +126,9 @@ def start_rank(item: pytest.Item) -> int:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Ends the cluster of a parallel worker once only light tests are left: idle brokers take a tenth of a core."""
-    if _local_kafka and "PYTEST_XDIST_WORKER" in os.environ and start_rank(item) > len(LONG_FILES):
-        _local_kafka.pop().close()
+    """Leaves the shared cluster once only light tests are left: idle brokers take a tenth of a core."""
+    if is_light(item):
+        _shared_kafka.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -154,39 +145,38 @@ def go_without() -> Callable[[str], NoReturn]:
 
 
 @pytest.fixture(scope="session")
-def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The brokers in KAFKAMETA_BOOTSTRAP_SERVERS, else those of docker-compose.yml if Docker runs, else LocalKafka."""
+def common_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The brokers in KAFKAMETA_BOOTSTRAP_SERVERS, else those of docker-compose.yml if Docker runs, else a LocalKafka,
+    which parallel workers share."""
     servers = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
     if servers:
         yield RemoteCluster(servers)
     elif docker_runs():
         yield from compose_cluster()
+    elif "PYTEST_XDIST_WORKER" in os.environ:
+        find_java()
+        with _shared_kafka:
+            folder = tmp_path_factory.getbasetemp().parent  # that of the run
+            yield RemoteCluster(_shared_kafka.enter_context(shared_kafka(folder)))
     else:
-        yield request.getfixturevalue("local_kafka")
+        find_java()
+        with LocalKafka(config=CONFIG) as cluster:
+            yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def local_kafka() -> Iterator[LocalKafka]:
-    """One LocalKafka for all tests of a worker. Use `breakable_kafka` in a test that breaks it.
-
-    Its controller notices a dead broker after 3 s: later than readers give up a broker that hangs. Its coordinators
-    abort a transaction within a second of its timeout. Fewer threads and metadata records than by default save CPU time
-    while the cluster is idle."""
+    """A cluster for the tests of one file. Use `breakable_kafka` in a test that breaks it."""
     find_java()
-    config = {
-        "broker.session.timeout.ms": "3000",
-        "broker.heartbeat.interval.ms": "500",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-        "num.io.threads": "2",
-        "num.network.threads": "1",
-        "background.threads": "2",
-        "group.coordinator.threads": "1",
-        "share.coordinator.threads": "1",
-        "metadata.max.idle.interval.ms": "5000",
-    }
-    with LocalKafka(config=config) as cluster:
-        _local_kafka.append(cluster)
+    with LocalKafka(config=CONFIG) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def kafka(request: pytest.FixtureRequest) -> Cluster:
+    """The brokers that all tests share. In a file that breaks brokers, `local_kafka`."""
+    cluster: Cluster = request.getfixturevalue("local_kafka" if request.path in _breaking else "common_kafka")
+    return cluster
 
 
 @pytest.fixture
@@ -196,7 +186,7 @@ def breakable_kafka(local_kafka: LocalKafka) -> Iterator[LocalKafka]:
     local_kafka.restore()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def make_topic(kafka: Cluster) -> Callable[..., str]:
     """Creates a topic and waits until every broker knows it. `replication` -1 is the brokers' default."""
 
@@ -219,7 +209,7 @@ def topic(make_topic: Callable[..., str]) -> str:
     return make_topic(partitions=3)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def add_partitions(kafka: Cluster) -> Callable[[str, int], None]:
     """Increases the partition count of a topic and waits until every broker knows the new partitions."""
 
@@ -231,7 +221,7 @@ def add_partitions(kafka: Cluster) -> Callable[[str, int], None]:
     return add
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def produce(kafka: Cluster) -> Callable[..., list[int]]:
     """Writes records and returns their offsets, in the order of the records.
 
@@ -260,7 +250,7 @@ def produce(kafka: Cluster) -> Callable[..., list[int]]:
     return write
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def delete_records(kafka: Cluster) -> Callable[[str, int, int], None]:
     """Moves the log start of a partition to `before_offset`, as retention does."""
 
@@ -271,7 +261,7 @@ def delete_records(kafka: Cluster) -> Callable[[str, int, int], None]:
     return delete
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def leader_of(kafka: Cluster) -> Callable[[str, int], int]:
     """Returns the node id of a partition's leader from the first Metadata response, -1 for no leader."""
     return lambda topic, partition: partition_leader(kafka, topic, partition)

@@ -17,12 +17,12 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_python_runs(
-    spark: SparkSession, local_kafka: Any, make_topic: Any, produce: Any, tmp_path: Path, capfd: Any
+    spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, tmp_path: Path, capfd: Any
 ) -> None:
     topic, copies, visits = make_topic(partitions=2), make_topic(partitions=2), make_topic(partitions=2)
     produce(topic, ["a", "b", "a"])
     replaced = {
-        "localhost:19092": local_kafka.bootstrap_servers,
+        "localhost:19092": kafka.bootstrap_servers,
         '"topic-0"': f'"{topic}"',
         '"topic-1"': f'"{copies}"',
         '"topic-2"': f'"{visits}"',

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from confluent_kafka import ElectionType, KafkaException
@@ -41,6 +42,43 @@ TIMEOUT_S = 30
 SETTINGS = ConnectionSettings("kafkameta-tests", connect_timeout_ms=10_000, max_frame_bytes=1 << 24)
 
 T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    """What tests need that change topics. A `LocalKafka` has more, for tests that break brokers."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    @property
+    def admin_servers(self) -> str: ...
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]: ...
+
+    def address(self, broker_id: int) -> Address: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCluster:
+    """A cluster of another process."""
+
+    bootstrap_servers: str
+
+    @property
+    def admin_servers(self) -> str:
+        return self.bootstrap_servers
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(self._brokers()))
+
+    def address(self, broker_id: int) -> Address:
+        broker = self._brokers()[broker_id]
+        return Address(broker.host, broker.port)
+
+    def _brokers(self) -> dict[int, Any]:
+        return admin(self).list_topics(timeout=TIMEOUT_S).brokers
 
 
 def poll_until(condition: Callable[[], T | None], timeout_s: float = 120) -> T:
@@ -101,13 +139,13 @@ def is_readable(bootstrap_servers: str, topic: str) -> bool:
     return log_ends(bootstrap_servers, topic, read_committed=True) == log_ends(bootstrap_servers, topic)
 
 
-def admin(cluster: LocalKafka, **config: int) -> AdminClient:
+def admin(cluster: Cluster, **config: int) -> AdminClient:
     """Keep the client in a variable: its requests are cancelled when it is collected."""
     return AdminClient({"bootstrap.servers": cluster.admin_servers, "log_level": 0, **config})
 
 
 def create_topic(
-    cluster: LocalKafka, topic: str, replicas: Sequence[Sequence[int]], config: Mapping[str, str] | None = None
+    cluster: Cluster, topic: str, replicas: Sequence[Sequence[int]], config: Mapping[str, str] | None = None
 ) -> None:
     """Create a topic with these replicas of each partition, and wait until every broker knows it. The first replica
     leads."""
@@ -118,26 +156,26 @@ def create_topic(
     poll_until(lambda: all_brokers_know(cluster.admin_servers, topic, len(assignment)))
 
 
-def delete_topic(cluster: LocalKafka, topic: str) -> None:
+def delete_topic(cluster: Cluster, topic: str) -> None:
     """Delete a topic, and wait until every broker has forgotten it."""
     client = admin(cluster)
     client.delete_topics([topic])[topic].result(60)
     poll_until(lambda: no_broker_knows(cluster.admin_servers, topic))
 
 
-def partition_state(cluster: LocalKafka, topic: str, partition: int) -> Any:
+def partition_state(cluster: Cluster, topic: str, partition: int) -> Any:
     """confluent_kafka's PartitionMetadata from any broker."""
     return admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions[partition]
 
 
-def in_sync(cluster: LocalKafka, topic: str, replicas: int) -> bool:
+def in_sync(cluster: Cluster, topic: str, replicas: int) -> bool:
     """Whether every partition of the topic has this many in-sync replicas."""
     partitions = admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions
     return bool(partitions) and all(len(partition.isrs) == replicas for partition in partitions.values())
 
 
 def elect_leader(
-    cluster: LocalKafka,
+    cluster: Cluster,
     topic: str,
     partition: int,
     leader: int,
@@ -152,7 +190,7 @@ def elect_leader(
     poll_until(leads)
 
 
-def elect(cluster: LocalKafka, partitions: list[Partition] | None, kind: ElectionType = ElectionType.PREFERRED) -> None:
+def elect(cluster: Cluster, partitions: list[Partition] | None, kind: ElectionType = ElectionType.PREFERRED) -> None:
     """Hold an election in these partitions, or in all. It may keep the leader, or not end in time.
 
     A controller with ZooKeeper responds when its metadata names the elected leader (DelayedElectLeader in Kafka). It
@@ -164,7 +202,7 @@ def elect(cluster: LocalKafka, partitions: list[Partition] | None, kind: Electio
         client.elect_leaders(kind, partitions).result(TIMEOUT_S)
 
 
-def reassign(cluster: LocalKafka, topic: str, partition: int, replicas: Sequence[int]) -> None:
+def reassign(cluster: Cluster, topic: str, partition: int, replicas: Sequence[int]) -> None:
     """Start a reassignment to these replicas, of which the first is the preferred leader. Does not wait for its end."""
     entry = reassignments.ReassignablePartition(partition_index=i32(partition), replicas=tuple(map(BrokerId, replicas)))
     request = reassignments.AlterPartitionReassignmentsRequest(
@@ -175,7 +213,7 @@ def reassign(cluster: LocalKafka, topic: str, partition: int, replicas: Sequence
     assert not any(part.error_code for part in (response, *partitions)), response
 
 
-def set_quota(cluster: LocalKafka, user: str, name: str, bytes_per_s: float | None) -> None:
+def set_quota(cluster: Cluster, user: str, name: str, bytes_per_s: float | None) -> None:
     """Set a quota of a user, such as consumer_byte_rate. None removes the quota."""
     entity = quotas.EntityData(entity_type="user", entity_name=user)
     change = quotas.OpData(key=name, value=f64(float(bytes_per_s or 0)), remove=bytes_per_s is None)
@@ -207,7 +245,7 @@ def _applies(broker: Address, binding: Any) -> bool:  # an AclBinding, whose att
     return bool(_call(broker, DESCRIBE_ACLS, request).resources)
 
 
-def finalize_transaction_version(cluster: LocalKafka, version: TransactionVersion) -> None:
+def finalize_transaction_version(cluster: Cluster, version: TransactionVersion) -> None:
     """Upgrade or downgrade transaction.version, as `kafka-features` does, at the only broker of a cluster."""
     update = features.FeatureUpdateKey(
         feature="transaction.version",
@@ -219,7 +257,7 @@ def finalize_transaction_version(cluster: LocalKafka, version: TransactionVersio
     assert response.error_code == 0, response
 
 
-def _send_to_controller(cluster: LocalKafka, api: Api, request: Any) -> Any:
+def _send_to_controller(cluster: Cluster, api: Api, request: Any) -> Any:
     """The response of the controller, or of a broker that forwards to the controller."""
     host, port = cluster.admin_servers.split(",")[0].split(":")
 

@@ -1,4 +1,4 @@
-"""Fixtures of fault tests: a stream and a producer over a cluster that the test breaks, and a secured broker."""
+"""Fixtures of fault tests: a stream and a producer over a cluster, and a secured broker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write import transactional_producer
 from pyspark_kafka_meta.write.exactly_once import step_runner
-from tests.kafka.cluster_tools import create_topic, log_ends
+from tests.kafka.cluster_tools import Cluster, create_topic, log_ends
 from tests.kafka.harness import PARTITIONS, OpenWorker, Scene, SteadyProducer, Stream, Worker, running
 from tests.kafka.secured_kafka import SecuredKafka, secured_kafka
 
@@ -26,13 +25,13 @@ def patient_aborts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stage(
-    breakable_kafka: LocalKafka, wait_for: Callable[..., object], tmp_path: Path
+    kafka: Cluster, wait_for: Callable[..., object], tmp_path: Path
 ) -> Callable[..., AbstractContextManager[Scene]]:
     """Opens a scene: `with stage(topic) as scene`. The producer writes to `partitions` partitions of the first topic.
     `options` configure the stream."""
 
     def open_scene(topic: str, *others: str, partitions: int = 3, **options: str) -> AbstractContextManager[Scene]:
-        servers = breakable_kafka.bootstrap_servers
+        servers = kafka.bootstrap_servers
         stream = Stream(servers, [topic, *others], tmp_path, **options)
         return running(stream, SteadyProducer(servers, topic, partitions), wait_for)
 
@@ -40,7 +39,7 @@ def stage(
 
 
 @pytest.fixture
-def open_worker(breakable_kafka: LocalKafka) -> Iterator[OpenWorker]:
+def open_worker(kafka: Cluster) -> Iterator[OpenWorker]:
     """Opens a worker for tasks that write to a new topic. `replicas` are of each partition, by default all brokers, of
     which each leads as many partitions as the others. `config` is of the topic, `options` of the sink."""
     with ExitStack() as stack:
@@ -48,11 +47,11 @@ def open_worker(breakable_kafka: LocalKafka) -> Iterator[OpenWorker]:
         def open_one(
             replicas: Sequence[Sequence[int]] = (), config: Mapping[str, str] | None = None, **options: str
         ) -> Worker:
-            topic, ids = f"written-{uuid.uuid4().hex}", breakable_kafka.broker_ids
+            topic, ids = f"written-{uuid.uuid4().hex}", kafka.broker_ids
             in_turn = [ids[number % len(ids) :] + ids[: number % len(ids)] for number in range(PARTITIONS)]
-            create_topic(breakable_kafka, topic, replicas or in_turn, config)
-            log_ends(breakable_kafka.bootstrap_servers, topic)  # the leaders lead: no first request is refused
-            worker = Worker(breakable_kafka.bootstrap_servers, topic, **options)
+            create_topic(kafka, topic, replicas or in_turn, config)
+            log_ends(kafka.bootstrap_servers, topic)  # the leaders lead: no first request is refused
+            worker = Worker(kafka.bootstrap_servers, topic, **options)
             stack.callback(worker.client.close)
             return worker
 

@@ -32,7 +32,6 @@ from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SinkOption
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
-from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET
 from pyspark_kafka_meta.write.task_writer import TaskWriter
@@ -50,7 +49,7 @@ from tests.kafka.checker import (
     missing_rows,
     written_rows,
 )
-from tests.kafka.cluster_tools import poll_until
+from tests.kafka.cluster_tools import Cluster, poll_until
 from tests.kafka.writing_network import TappedNetwork, TappedProduces
 from tests.unit.scene import RecordingPublisher
 from tests.unit.written_events import events_in
@@ -156,7 +155,7 @@ def acked_record(message: Message) -> Record:
     return Record(TopicPartition(topic, partition), UNKNOWN_OFFSET if offset is None else offset, value.decode())
 
 
-def write_numbers(cluster: LocalKafka, topic: str, start: int, end: int) -> None:
+def write_numbers(cluster: Cluster, topic: str, start: int, end: int) -> None:
     """Write the numbers from `start` to `end`, exclusive, to partition 0."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
     for number in range(start, end):

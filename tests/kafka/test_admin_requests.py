@@ -20,8 +20,7 @@ from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSe
 from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from tests.conftest import Cluster
-from tests.kafka.cluster_tools import all_brokers_know, poll_until
+from tests.kafka.cluster_tools import Cluster, all_brokers_know, poll_until
 from tests.unit.scene import RecordingPublisher
 
 pytestmark = pytest.mark.kafka

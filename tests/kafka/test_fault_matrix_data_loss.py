@@ -19,6 +19,7 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import duplicates, inconsistent_offsets, nonmonotonic
 from tests.kafka.cluster_tools import (
+    Cluster,
     all_brokers_know,
     create_topic,
     delete_topic,
@@ -35,14 +36,14 @@ Produce = Callable[..., list[int]]
 
 
 @pytest.fixture
-def open_stream(local_kafka: LocalKafka, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
+def open_stream(kafka: Cluster, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
     """Opens a stream with this value of failOnDataLoss."""
     with ExitStack() as stack:
 
         def make(*topics: str, fail_on_data_loss: bool) -> Stream:
             folder = tmp_path / uuid.uuid4().hex
             option = str(fail_on_data_loss).lower()
-            stream = Stream(local_kafka.bootstrap_servers, topics, folder, failOnDataLoss=option)
+            stream = Stream(kafka.bootstrap_servers, topics, folder, failOnDataLoss=option)
             stack.enter_context(closing(stream))
             return stream
 
@@ -50,11 +51,11 @@ def open_stream(local_kafka: LocalKafka, tmp_path: Path) -> Iterator[Callable[..
 
 
 @pytest.fixture
-def make_again(local_kafka: LocalKafka, make_topic: Callable[..., str]) -> Callable[[str], None]:
+def make_again(kafka: Cluster, make_topic: Callable[..., str]) -> Callable[[str], None]:
     def make(topic: str) -> None:
-        servers = local_kafka.bootstrap_servers
+        servers = kafka.bootstrap_servers
         [old] = {entry.topic_id for entry in topic_on_each_broker(servers, topic) if entry is not None}
-        delete_topic(local_kafka, topic)
+        delete_topic(kafka, topic)
 
         def made() -> bool:
             with suppress(KafkaException):  # ZooKeeper clusters delete topics in the background
@@ -76,26 +77,26 @@ def numbers(start: int, end: int, prefix: str = "") -> list[str]:
 
 
 def test_r9_a_deleted_topic_ends_the_query_and_is_named(
-    local_kafka: LocalKafka, topic: str, make_topic: Callable[..., str], produce: Produce, open_stream: Any
+    kafka: Cluster, topic: str, make_topic: Callable[..., str], produce: Produce, open_stream: Any
 ) -> None:
     victim = make_topic()
     produce(victim, numbers(0, 10))
     stream = open_stream(topic, victim, fail_on_data_loss=True)
-    with SteadyProducer(local_kafka.bootstrap_servers, topic, 3):
+    with SteadyProducer(kafka.bootstrap_servers, topic, 3):
         stream.run_until(lambda: len(stream.rows) > 100)
-        delete_topic(local_kafka, victim)
+        delete_topic(kafka, victim)
         with pytest.raises(DataLossError, match=victim):
             stream.run_until(lambda: False)
     assert max(stream.batch_seconds) < BATCH_DEADLINE_S
 
 
 def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
-    breakable_kafka: LocalKafka, stage: Stage, topic: str, make_topic: Callable[..., str], produce: Produce
+    kafka: Cluster, stage: Stage, topic: str, make_topic: Callable[..., str], produce: Produce
 ) -> None:
     victim = make_topic()
     produce(victim, numbers(0, 10))
     with stage(topic, victim, failOnDataLoss="false") as scene:
-        delete_topic(breakable_kafka, victim)
+        delete_topic(kafka, victim)
         scene.wait_for(lambda: any(victim in event["topics_removed"] for event in scene.stream.events("planner")))
         scene.read_on()
     scene.assert_invariants()
@@ -166,7 +167,7 @@ def test_r11_records_deleted_under_a_planned_range(
 
 
 def test_r11_retention_overtakes_the_reader(
-    local_kafka: LocalKafka, make_topic: Callable[..., str], open_stream: Any, wait_for: Any
+    kafka: Cluster, make_topic: Callable[..., str], open_stream: Any, wait_for: Any
 ) -> None:
     quick = {"retention.ms": "1000", "segment.ms": "1000", "file.delete.delay.ms": "100"}
     topic = make_topic(config=quick)
@@ -177,7 +178,7 @@ def test_r11_retention_overtakes_the_reader(
         client = stream.planner_client
         return int(client.list_offsets({log: EARLIEST_TIMESTAMP}, client.api_deadline())[log].offset)
 
-    producer = SteadyProducer(local_kafka.bootstrap_servers, topic, 1)
+    producer = SteadyProducer(kafka.bootstrap_servers, topic, 1)
     with producer:
         wait_for(lambda: log_start() > 0)
         stream.run_until(lambda: len(stream.rows) > 500)

@@ -10,9 +10,8 @@ import pytest
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.read.planning import offset_planner
-from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import leaders_learned
-from tests.kafka.cluster_tools import create_topic, elect_leader, in_sync, reassign
+from tests.kafka.cluster_tools import Cluster, create_topic, elect_leader, in_sync, reassign
 from tests.kafka.harness import Stage
 
 pytestmark = pytest.mark.kafka
@@ -30,30 +29,28 @@ def assert_learned(turns: Sequence[int], changes: Sequence[tuple[str, int]]) -> 
     assert set(turns) <= found, changes
 
 
-def test_r6_preferred_elections_one_after_the_other(breakable_kafka: LocalKafka, stage: Stage, wait_for: Any) -> None:
-    topic, (first, *others) = f"r6-{uuid.uuid4().hex}", breakable_kafka.broker_ids
-    create_topic(breakable_kafka, topic, [[first, *others]])
-    wait_for(lambda: in_sync(breakable_kafka, topic, 3))
+def test_r6_preferred_elections_one_after_the_other(kafka: Cluster, stage: Stage, wait_for: Any) -> None:
+    topic, (first, *others) = f"r6-{uuid.uuid4().hex}", kafka.broker_ids
+    create_topic(kafka, topic, [[first, *others]])
+    wait_for(lambda: in_sync(kafka, topic, 3))
     turns = [*others, first] * 2
     with stage(topic, partitions=1) as scene:
         for leader in turns:
-            reassign(breakable_kafka, topic, 0, [leader, *(broker for broker in (first, *others) if broker != leader)])
-            elect_leader(breakable_kafka, topic, 0, leader)
+            reassign(kafka, topic, 0, [leader, *(broker for broker in (first, *others) if broker != leader)])
+            elect_leader(kafka, topic, 0, leader)
             scene.read_on()
     scene.assert_invariants()
     assert_learned(turns, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
 
 
 @pytest.mark.thorough
-def test_r7_replicas_move_to_brokers_that_had_none(
-    breakable_kafka: LocalKafka, stage: Stage, leader_of: Any, wait_for: Any
-) -> None:
-    topic, (first, second, third) = f"r7-{uuid.uuid4().hex}", breakable_kafka.broker_ids
-    create_topic(breakable_kafka, topic, [[first]], {"min.insync.replicas": "1"})
+def test_r7_replicas_move_to_brokers_that_had_none(kafka: Cluster, stage: Stage, leader_of: Any, wait_for: Any) -> None:
+    topic, (first, second, third) = f"r7-{uuid.uuid4().hex}", kafka.broker_ids
+    create_topic(kafka, topic, [[first]], {"min.insync.replicas": "1"})
     moves = [second, third, first]
     with stage(topic, partitions=1) as scene:
         for home in moves:
-            reassign(breakable_kafka, topic, 0, [home])
+            reassign(kafka, topic, 0, [home])
             wait_for(lambda home=home: leader_of(topic, 0) == home)
             scene.read_on()
     scene.assert_invariants()

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from tests.conftest import Cluster
+from tests.kafka.cluster_tools import Cluster
 from tests.wire.scripted_broker import scripted_broker
 
 pytestmark = [

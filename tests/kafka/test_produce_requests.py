@@ -19,8 +19,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
 )
 from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
 from pyspark_kafka_meta.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
-from tests.conftest import Cluster
-from tests.kafka.cluster_tools import log_ends, poll_until
+from tests.kafka.cluster_tools import Cluster, log_ends, poll_until
 from tests.produce_cases import CASES, Sent, idempotent
 from tests.unit.logs import batch
 

@@ -17,6 +17,7 @@ from pyspark_kafka_meta.model import Broker, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.cluster_tools import Cluster
 
 pytestmark = pytest.mark.kafka
 
@@ -27,7 +28,7 @@ REQUEST_TIMEOUT_S = 30
 class RackedWorker:
     """Reads partition 0 of a topic and records the brokers of its Fetch requests."""
 
-    def __init__(self, kafka: LocalKafka, topic: str, rack: str, metrics_path: Path) -> None:
+    def __init__(self, kafka: Cluster, topic: str, rack: str, metrics_path: Path) -> None:
         options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
         self._options = SourceOptions.parse({**options, "kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S}000"})
         publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
@@ -57,18 +58,18 @@ MakeWorker = Callable[[str], RackedWorker]
 
 
 @pytest.fixture
-def leader(topic: str, produce: Any, leader_of: Any, local_kafka: LocalKafka) -> int:
+def leader(topic: str, produce: Any, leader_of: Any, kafka: Cluster) -> int:
     """The leader of partition 0, whose records all replicas have."""
     produce(topic, [str(number) for number in range(RECORDS)], partition=0, acks="all")
     return int(leader_of(topic, 0))
 
 
 @pytest.fixture
-def make_worker(local_kafka: LocalKafka, topic: str, tmp_path: Path) -> Iterator[MakeWorker]:
+def make_worker(kafka: Cluster, topic: str, tmp_path: Path) -> Iterator[MakeWorker]:
     made: list[RackedWorker] = []
 
     def make(rack: str) -> RackedWorker:
-        made.append(RackedWorker(local_kafka, topic, rack, tmp_path))
+        made.append(RackedWorker(kafka, topic, rack, tmp_path))
         return made[-1]
 
     yield make
@@ -90,9 +91,9 @@ def settled(make_worker: MakeWorker, broker_id: int, leader: int, wait_for: Call
 
 
 def test_each_rack_reads_from_its_own_replica(
-    leader: int, make_worker: MakeWorker, local_kafka: LocalKafka, wait_for: Callable[..., Any]
+    leader: int, make_worker: MakeWorker, kafka: Cluster, wait_for: Callable[..., Any]
 ) -> None:
-    for broker_id in local_kafka.broker_ids:
+    for broker_id in kafka.broker_ids:
         settled(make_worker, broker_id, leader, wait_for)
 
 

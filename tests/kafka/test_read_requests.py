@@ -13,8 +13,7 @@ from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSe
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
 from pyspark_kafka_meta.model import Address, TopicPartition
-from tests.conftest import Cluster
-from tests.kafka.cluster_tools import poll_until
+from tests.kafka.cluster_tools import Cluster, poll_until
 from tests.read_cases import BATCH_SIZES, CASES, PATIENCE_S, Described, Fetched, Listed, Log
 from tests.unit.kafka.protocol.responses import REQUESTS, SPOKEN, spoken
 

@@ -13,8 +13,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.conftest import Cluster
-from tests.kafka.cluster_tools import log_ends, poll_until
+from tests.kafka.cluster_tools import Cluster, log_ends, poll_until
 from tests.transaction_cases import CASES, INVALID_MAPPING, PATIENCE_S, TIMEOUT_MS, end_codes, write
 from tests.unit.scene import RecordingPublisher
 

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.errors import DeliveryTimeoutError
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
-from tests.kafka.cluster_tools import elect_leader, in_sync, reassign
+from tests.kafka.cluster_tools import Cluster, elect_leader, in_sync, reassign
 from tests.kafka.harness import PARTITIONS, OpenWorker
 
 pytestmark = pytest.mark.kafka
@@ -54,16 +54,16 @@ def test_hung_leader_is_left_and_may_come_back(
 
 
 def test_leader_that_moves_away_and_back_is_followed(
-    breakable_kafka: LocalKafka, open_worker: OpenWorker, wait_for: Callable[..., Any]
+    kafka: Cluster, open_worker: OpenWorker, wait_for: Callable[..., Any]
 ) -> None:
     worker = open_worker()
-    first, *others = breakable_kafka.broker_ids
+    first, *others = kafka.broker_ids
     with worker.attempt() as attempt:
         attempt.write_on()
         for leader in (*others, first):
-            replicas = [leader, *(broker for broker in breakable_kafka.broker_ids if broker != leader)]
-            reassign(breakable_kafka, worker.topic, 0, replicas)
-            elect_leader(breakable_kafka, worker.topic, 0, leader)
+            replicas = [leader, *(broker for broker in kafka.broker_ids if broker != leader)]
+            reassign(kafka, worker.topic, 0, replicas)
+            elect_leader(kafka, worker.topic, 0, leader)
             attempt.write_on()
     worker.assert_written()
     assert worker.reasons().keys() & {RefreshReason.LEADER_HINT, RefreshReason.NOT_LEADER}

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import written_rows
-from tests.kafka.cluster_tools import log_ends, set_quota
+from tests.kafka.cluster_tools import Cluster, log_ends, set_quota
 from tests.kafka.harness import OpenWorker, Worker
 from tests.kafka.writing_network import Fault
 from tests.tcp_proxy import Network, TcpProxy
@@ -38,13 +38,13 @@ BROKEN = [*QUICK, *(pytest.param(network, marks=pytest.mark.thorough) for networ
 
 
 @pytest.fixture
-def proxied(breakable_kafka: LocalKafka, open_worker: OpenWorker) -> Iterator[Worker]:
+def proxied(kafka: Cluster, open_worker: OpenWorker) -> Iterator[Worker]:
     """A worker with a proxy before each broker."""
     worker = open_worker(**SHORT_TIMEOUTS)
     with ExitStack() as stack:
-        for broker_id in breakable_kafka.broker_ids:
+        for broker_id in kafka.broker_ids:
             proxy = worker.network.proxies[broker_id] = stack.enter_context(TcpProxy())
-            proxy.target = breakable_kafka.address(broker_id)
+            proxy.target = kafka.address(broker_id)
         yield worker
 
 

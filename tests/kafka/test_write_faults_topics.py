@@ -14,6 +14,7 @@ from pyspark_kafka_meta.errors import DataLossError, RecordTooLargeError, Unknow
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import VALUE_BYTES, missing_rows
 from tests.kafka.cluster_tools import (
+    Cluster,
     admin,
     all_brokers_know,
     create_topic,
@@ -37,30 +38,30 @@ LARGER_THAN_BROKERS_ALLOW = {
 
 
 def test_deleted_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the_new_topic(
-    breakable_kafka: LocalKafka, open_worker: OpenWorker
+    kafka: Cluster, open_worker: OpenWorker
 ) -> None:
     worker = open_worker()
     with worker.attempt() as attempt:
         attempt.write_on()
         deleted = worker.client.cache.snapshot.topic_id(worker.topic)
-        delete_topic(breakable_kafka, worker.topic)
+        delete_topic(kafka, worker.topic)
         text = attempt.wait_for_error(UnknownTopicError, FAILURE_S)
     assert worker.topic in text
-    recreate(breakable_kafka, worker, deleted)
+    recreate(kafka, worker, deleted)
     worker.retry()
     assert_new_topic_has_all_rows(worker)
 
 
 def test_recreated_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the_new_topic(
-    breakable_kafka: LocalKafka, open_worker: OpenWorker
+    kafka: Cluster, open_worker: OpenWorker
 ) -> None:
     worker = open_worker()
     with worker.attempt() as attempt:
         attempt.write_on()
         attempt.hold()
         deleted = worker.client.cache.snapshot.topic_id(worker.topic)
-        delete_topic(breakable_kafka, worker.topic)
-        recreate(breakable_kafka, worker, deleted)
+        delete_topic(kafka, worker.topic)
+        recreate(kafka, worker, deleted)
         attempt.release()
         text = attempt.wait_for_error(DataLossError, FAILURE_S)
     assert "was deleted and created again" in text
@@ -68,7 +69,7 @@ def test_recreated_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the
     assert_new_topic_has_all_rows(worker)
 
 
-def recreate(kafka: LocalKafka, worker: Worker, deleted: UUID | None) -> None:
+def recreate(kafka: Cluster, worker: Worker, deleted: UUID | None) -> None:
     """Create the topic again whose id is `deleted`, and wait until each broker has forgotten this id. A worker that has
     seen the deletion no longer knows it."""
     create_topic(kafka, worker.topic, [kafka.broker_ids] * PARTITIONS)
@@ -94,11 +95,11 @@ def test_rows_without_a_key_get_to_new_partitions_once_the_metadata_is_old(
     worker.assert_written()
 
 
-def test_limit_that_is_lowered_splits_batches_in_flight(breakable_kafka: LocalKafka, open_worker: OpenWorker) -> None:
+def test_limit_that_is_lowered_splits_batches_in_flight(kafka: Cluster, open_worker: OpenWorker) -> None:
     worker = open_worker(**{"kafka.batch.size": "5000", "kafka.buffer.memory": "200000"})
     with worker.attempt() as attempt:
         attempt.write_on()
-        limit_messages(breakable_kafka, worker.topic, 1_000)
+        limit_messages(kafka, worker.topic, 1_000)
         attempt.write_on()
     worker.assert_written()
     assert worker.network.codes["message_too_large"] > 0
@@ -111,22 +112,20 @@ def test_batch_too_large_for_its_broker_is_split(open_worker: OpenWorker) -> Non
     assert worker.network.codes["message_too_large"] > 0
 
 
-def test_record_too_large_for_its_topic_is_named_by_its_row(
-    breakable_kafka: LocalKafka, open_worker: OpenWorker
-) -> None:
+def test_record_too_large_for_its_topic_is_named_by_its_row(kafka: Cluster, open_worker: OpenWorker) -> None:
     worker = open_worker()
     with worker.attempt() as attempt:
         attempt.write_on()
-        limit_messages(breakable_kafka, worker.topic, VALUE_BYTES)
+        limit_messages(kafka, worker.topic, VALUE_BYTES)
         text = attempt.wait_for_error(RecordTooLargeError)
     assert "refuses row " in text
     assert f"raise max.message.bytes of topic {worker.topic}" in text
-    limit_messages(breakable_kafka, worker.topic, 1_000_000)
+    limit_messages(kafka, worker.topic, 1_000_000)
     worker.retry()
     worker.assert_written()
 
 
-def limit_messages(kafka: LocalKafka, topic: str, max_bytes: int) -> None:
+def limit_messages(kafka: Cluster, topic: str, max_bytes: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(max_bytes), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     client = admin(kafka)

@@ -104,6 +104,7 @@ def open_and_decided(sink: Sink) -> Sink:
 
 @pytest.mark.kafka
 @pytest.mark.thorough
+@pytest.mark.usefixtures("local_kafka")  # no other transactions
 def test_open_and_decided_transactions_are_shown_beside_a_lagging_query_for_everybody(
     serve: Any, browser: Browser, open_and_decided: Sink, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.consumer import consume
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.usefixtures("local_kafka")]  # no other topics
 
 ROWS = 10
 
