@@ -442,6 +442,7 @@ def test_an_old_driver_that_goes_on_writes_no_decision(sink: Sink) -> None:
     assert sink.visible() == rows(0)
 
 
+@pytest.mark.slow
 def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
     committer = sink.committer(**{"kafka.transaction.timeout.ms": "6000"})
     written = sink.write(committer.plan(), 0)
@@ -465,6 +466,7 @@ def test_copies_leave_out_what_others_have_written_between_the_records(sink: Sin
     assert sink.visible() == sorted(rows(0) * 2)
 
 
+@pytest.mark.slow
 def test_a_slow_commit_is_no_reason_to_write_again(sink: Sink) -> None:
     """The brokers have aborted the batch by the time of its decision: its records are copied."""
     committer = sink.committer(**{"kafka.transaction.timeout.ms": "6000"})

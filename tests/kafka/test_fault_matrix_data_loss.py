@@ -29,6 +29,7 @@ from tests.kafka.cluster_tools import (
     topic_on_each_broker,
 )
 from tests.kafka.harness import BATCH_DEADLINE_S, Stage, SteadyProducer, Stream
+from tests.marks import thorough_after
 
 pytestmark = pytest.mark.kafka
 
@@ -90,6 +91,7 @@ def test_r9_a_deleted_topic_ends_the_query_and_is_named(
     assert max(stream.batch_seconds) < BATCH_DEADLINE_S
 
 
+@pytest.mark.thorough
 def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
     kafka: Cluster, stage: Stage, topic: str, make_topic: Callable[..., str], produce: Produce
 ) -> None:
@@ -103,7 +105,7 @@ def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
     assert TopicPartition(victim, 0) not in scene.stream.positions()
 
 
-@pytest.mark.parametrize("records_again", [5, 40])
+@pytest.mark.parametrize("records_again", thorough_after(1, [5, 40]))
 def test_r10_a_topic_recreated_between_batches(
     make_topic: Callable[..., str], make_again: Any, produce: Produce, open_stream: Any, records_again: int
 ) -> None:
@@ -127,6 +129,7 @@ def test_r10_a_topic_recreated_between_batches(
     assert max(strict.batch_seconds + lenient.batch_seconds) < BATCH_DEADLINE_S
 
 
+@pytest.mark.thorough
 def test_r10_a_topic_recreated_under_a_planned_range(
     make_topic: Callable[..., str], make_again: Any, produce: Produce, open_stream: Any
 ) -> None:
@@ -166,6 +169,7 @@ def test_r11_records_deleted_under_a_planned_range(
     assert values(lenient) == numbers(50, 60), "records that were read may be deleted"
 
 
+@pytest.mark.thorough
 def test_r11_retention_overtakes_the_reader(
     kafka: Cluster, make_topic: Callable[..., str], open_stream: Any, wait_for: Any
 ) -> None:
@@ -190,6 +194,7 @@ def test_r11_retention_overtakes_the_reader(
     assert inconsistent_offsets([*producer.acked, *stream.rows]) == []
 
 
+@pytest.mark.slow
 def test_r12_a_log_truncated_by_an_unclean_election(
     breakable_kafka: LocalKafka, produce: Produce, open_stream: Any, leader_of: Any, wait_for: Any
 ) -> None:

@@ -95,7 +95,10 @@ ROUNDS = 3
 """The network is bad for this many refreshes: the first may have been due anyway."""
 QUICK = [Network.RESETS, Network.CUTS, Network.HOLDS_ALL]
 LONG = [Network.HALF_CLOSES, Network.HOLDS_RESPONSES, Network.DRIPS]
-BROKEN = [*QUICK, *(pytest.param(network, marks=pytest.mark.thorough) for network in LONG)]
+BROKEN = [
+    *(pytest.param(network, marks=pytest.mark.slow) for network in QUICK),
+    *(pytest.param(network, marks=pytest.mark.thorough) for network in LONG),
+]
 
 
 @pytest.mark.parametrize("network", BROKEN, ids=lambda network: network.name.lower())
@@ -122,6 +125,7 @@ def refreshes(scene: Scene) -> int:
     return sum(client.cache.snapshot.generation for client in clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", TOLERATED, ids=lambda network: network.name.lower())
 def test_r14_a_slow_network_is_read_through(
     proxied: ProxiedKafka, stage: Callable[[], AbstractContextManager[Scene]], network: Network
@@ -156,6 +160,7 @@ def test_r14_a_network_too_slow_for_a_whole_response_is_read_through_in_smaller_
     assert [row.value for row in stream.rows] == written
 
 
+@pytest.mark.slow
 def test_r19_a_record_larger_than_any_fetch_limit_comes_whole(proxied: ProxiedKafka, tmp_path: Path) -> None:
     topic = proxied.create_topic(1, {"max.message.bytes": "8000000"})
     value = "x" * 5_000_000

@@ -57,6 +57,7 @@ def test_r7_replicas_move_to_brokers_that_had_none(kafka: Cluster, stage: Stage,
     assert_learned(moves, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
 
 
+@pytest.mark.thorough
 def test_r8_new_partitions_are_read_from_their_start(
     stage: Stage,
     make_topic: Callable[..., str],

@@ -143,6 +143,7 @@ def test_produced_records_get_the_offsets_that_are_returned(
     assert produce(topic, ["e"], partition=1) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_killed_parent_leaves_neither_java_nor_data(wait_for: Callable[..., Any], tmp_path: Path) -> None:
     """One of its nodes is paused: paused nodes must end too."""
@@ -163,6 +164,7 @@ def test_a_killed_parent_leaves_neither_java_nor_data(wait_for: Callable[..., An
     wait_for(lambda: not list(tmp_path.glob(f"{process_guard.PREFIX}*")))
 
 
+@pytest.mark.thorough
 @pytest.mark.kafka
 def test_a_broker_that_cannot_start_fails_with_the_end_of_its_log() -> None:
     with (

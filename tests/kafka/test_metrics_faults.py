@@ -141,6 +141,7 @@ def test_a_metrics_cluster_that_refuses_events_for_a_while(
     stream.assert_unharmed()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
 def test_a_metrics_topic_that_the_user_may_not_write_to(

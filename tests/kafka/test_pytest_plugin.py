@@ -7,7 +7,7 @@ import pytest
 from pyspark_kafka_meta.testing import maven_jars
 
 pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 CACHE = maven_jars.cache_dir()
 """While a test runs, the home directory is an empty one."""

@@ -62,7 +62,9 @@ def aborted(client: KafkaClient, transactional_id: str) -> Any:
     return [transaction for transaction in described if transaction.state == "CompleteAbort"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if "timed out" in case else ()) for case in CASES]
+)
 @pytest.mark.parametrize("version", [V1, V2])
 def test_codes_of_the_end_are_those_of_the_table(
     client: KafkaClient, partition: TopicPartition, case: str, version: TransactionVersion

@@ -24,6 +24,7 @@ LATE_S = 20
 """By which a task may fail after its timeout, on a slow machine."""
 
 
+@pytest.mark.slow
 def test_killed_leader_is_left_for_the_next(breakable_kafka: LocalKafka, open_worker: OpenWorker) -> None:
     worker = open_worker()
     with worker.attempt() as attempt:
@@ -53,6 +54,7 @@ def test_hung_leader_is_left_and_may_come_back(
     assert RefreshReason.REQUEST_TIMEOUT in worker.reasons()
 
 
+@pytest.mark.thorough
 def test_leader_that_moves_away_and_back_is_followed(
     kafka: Cluster, open_worker: OpenWorker, wait_for: Callable[..., Any]
 ) -> None:

@@ -34,7 +34,10 @@ KEY_BYTES = 90_000
 
 QUICK = [Network.RESETS, Network.CUTS]
 LONG = [Network.HALF_CLOSES, Network.HOLDS_RESPONSES, Network.HOLDS_ALL, Network.DRIPS]
-BROKEN = [*QUICK, *(pytest.param(network, marks=pytest.mark.thorough) for network in LONG)]
+BROKEN = [
+    *(pytest.param(network, marks=pytest.mark.slow) for network in QUICK),
+    *(pytest.param(network, marks=pytest.mark.thorough) for network in LONG),
+]
 
 
 @pytest.fixture
@@ -62,6 +65,7 @@ def test_bad_network_to_one_leader_costs_time_only(proxied: Worker, network: Net
     assert proxied.network.resent > sent
 
 
+@pytest.mark.slow
 def test_batches_whose_responses_are_lost_are_recognised_by_the_broker(
     proxied: Worker, wait_for: Callable[..., Any]
 ) -> None:
@@ -143,6 +147,7 @@ def test_retriable_error_of_one_batch_neither_loses_nor_repeats_nor_reorders(
     worker.assert_written()
 
 
+@pytest.mark.thorough
 def test_epoch_goes_up_for_the_partition_that_has_forgotten_the_producer(
     open_worker: OpenWorker, wait_for: Callable[..., Any]
 ) -> None:
@@ -163,6 +168,7 @@ FATAL: dict[ErrorCode, type[KafkaMetaError]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", FATAL, ids=lambda code: code.name)
 def test_lost_sequence_and_fenced_producer_end_the_attempt_and_the_next_writes_all(
     open_worker: OpenWorker, code: ErrorCode

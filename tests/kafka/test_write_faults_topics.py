@@ -37,6 +37,7 @@ LARGER_THAN_BROKERS_ALLOW = {
 """message.max.bytes of brokers is 1048588 by default."""
 
 
+@pytest.mark.thorough
 def test_deleted_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the_new_topic(
     kafka: Cluster, open_worker: OpenWorker
 ) -> None:
@@ -52,6 +53,7 @@ def test_deleted_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the_n
     assert_new_topic_has_all_rows(worker)
 
 
+@pytest.mark.slow
 def test_recreated_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the_new_topic(
     kafka: Cluster, open_worker: OpenWorker
 ) -> None:
@@ -95,6 +97,7 @@ def test_rows_without_a_key_get_to_new_partitions_once_the_metadata_is_old(
     worker.assert_written()
 
 
+@pytest.mark.thorough
 def test_limit_that_is_lowered_splits_batches_in_flight(kafka: Cluster, open_worker: OpenWorker) -> None:
     worker = open_worker(**{"kafka.batch.size": "5000", "kafka.buffer.memory": "200000"})
     with worker.attempt() as attempt:

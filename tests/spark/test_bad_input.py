@@ -11,6 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tests.marks import thorough_after
+
 pytestmark = pytest.mark.spark
 
 NOBODY = "127.0.0.1:1"
@@ -25,17 +27,20 @@ def load(spark: SparkSession, **options: str) -> Any:
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [
-        ({"subscribe": "t"}, "'kafka.bootstrap.servers' must be specified"),
-        ({"kafka_bootstrap_servers": "localhost"}, "must be host:port"),
-        ({"kafka_bootstrap_servers": NOBODY}, "specified for Kafka source: subscribe, subscribePattern, assign"),
-        (COMPLETE | {"startingOffset": "earliest"}, "Did you mean 'startingOffsets'"),
-        (COMPLETE | {"startingOffsets": "{"}, "'startingOffsets' must be"),
-        ({"kafka_bootstrap_servers": NOBODY, "assign": "[1]"}, "'assign' must be JSON"),
-        (COMPLETE | {"failOnDataLoss": "maybe"}, "failOnDataLoss"),
-        (COMPLETE | {"minPartitions": "0"}, "minPartitions must be positive"),
-        (COMPLETE | {"kafka_auto_offset_reset": "latest"}, "auto.offset.reset"),
-    ],
+    thorough_after(
+        3,
+        [
+            ({"subscribe": "t"}, "'kafka.bootstrap.servers' must be specified"),
+            ({"kafka_bootstrap_servers": "localhost"}, "must be host:port"),
+            ({"kafka_bootstrap_servers": NOBODY}, "specified for Kafka source: subscribe, subscribePattern, assign"),
+            (COMPLETE | {"startingOffset": "earliest"}, "Did you mean 'startingOffsets'"),
+            (COMPLETE | {"startingOffsets": "{"}, "'startingOffsets' must be"),
+            ({"kafka_bootstrap_servers": NOBODY, "assign": "[1]"}, "'assign' must be JSON"),
+            (COMPLETE | {"failOnDataLoss": "maybe"}, "failOnDataLoss"),
+            (COMPLETE | {"minPartitions": "0"}, "minPartitions must be positive"),
+            (COMPLETE | {"kafka_auto_offset_reset": "latest"}, "auto.offset.reset"),
+        ],
+    ),
 )
 def test_a_bad_option_is_refused_at_load(spark: SparkSession, options: dict[str, str], text: str) -> None:
     with pytest.raises(PySparkException) as caught:
@@ -65,16 +70,19 @@ UNREACHABLE = {"kafka.bootstrap.servers": NOBODY, "kafka.default.api.timeout.ms"
 
 @pytest.mark.parametrize(
     ("is_stream", "options"),
-    [
-        (False, {"subscribe": "t", "foo": "1"}),
-        (True, {"subscribe": "t", "foo": "1"}),
-        (False, {"subscribe": "t", "startingOffsets": "latest"}),
-        (True, {"subscribe": "t", "endingOffsets": "latest"}),
-        (False, {"subscribe": "t"}),
-        (True, {"subscribe": "t"}),
-        (False, {"table": "brokers"}),
-    ],
-    ids=["load", "load stream", "reader", "stream reader", "plan", "plan stream", "task"],
+    thorough_after(
+        3,
+        [
+            (False, {"table": "brokers"}),
+            (True, {"subscribe": "t"}),
+            (False, {"subscribe": "t", "foo": "1"}),
+            (True, {"subscribe": "t", "foo": "1"}),
+            (False, {"subscribe": "t", "startingOffsets": "latest"}),
+            (True, {"subscribe": "t", "endingOffsets": "latest"}),
+            (False, {"subscribe": "t"}),
+        ],
+    ),
+    ids=["task", "plan stream", "load", "load stream", "reader", "stream reader", "plan"],
 )
 def test_an_error_has_its_sentence_first_and_no_traceback(
     spark: SparkSession, tmp_path: Any, is_stream: bool, options: dict[str, str]
@@ -111,6 +119,7 @@ def test_offsets_that_no_batch_can_have_are_refused(spark: SparkSession, options
         load(spark, kafka_bootstrap_servers=NOBODY, subscribe="t", **options).count()
 
 
+@pytest.mark.thorough
 def test_ending_offsets_in_a_stream_are_refused_at_start(spark: SparkSession, tmp_path: Any) -> None:
     options = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "endingOffsets": "latest"}
     stream = spark.readStream.format("kafkameta").options(**options).load().writeStream.format("noop")
@@ -125,6 +134,7 @@ def silent_peer() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
+@pytest.mark.thorough
 def test_unreachable_servers_end_within_the_deadline_and_are_all_named(spark: SparkSession, silent_peer: str) -> None:
     options = {"kafka.default.api.timeout.ms": "3000", "kafka.socket.connection.setup.timeout.ms": "1000"}
     servers = {"kafka.bootstrap.servers": f"{NOBODY},{silent_peer}", "subscribe": "t"}
@@ -140,13 +150,16 @@ def test_unreachable_servers_end_within_the_deadline_and_are_all_named(spark: Sp
 @pytest.mark.kafka
 @pytest.mark.parametrize(
     ("options", "text"),
-    [
-        ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
-        ({"assign": '{"%s": [0, 7]}'}, "option assign names %s-7, and %s has 3 partitions"),
-        ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 0}}'}, "Missing: %s-1, %s-2"),
-        ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 99, "1": -2, "2": -2}}'}, "its log ends at 0"),
-        ({"subscribe": "%s", "endingOffsets": '{"%s": {"0": 99, "1": -1, "2": -1}}'}, "its log ends at 0"),
-    ],
+    thorough_after(
+        1,
+        [
+            ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
+            ({"assign": '{"%s": [0, 7]}'}, "option assign names %s-7, and %s has 3 partitions"),
+            ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 0}}'}, "Missing: %s-1, %s-2"),
+            ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 99, "1": -2, "2": -2}}'}, "its log ends at 0"),
+            ({"subscribe": "%s", "endingOffsets": '{"%s": {"0": 99, "1": -1, "2": -1}}'}, "its log ends at 0"),
+        ],
+    ),
 )
 def test_missing_topics_partitions_and_offsets_are_reported_at_planning(
     spark: SparkSession, kafka: Any, topic: str, options: dict[str, str], text: str
@@ -160,6 +173,7 @@ def test_missing_topics_partitions_and_offsets_are_reported_at_planning(
     assert text.replace("%s", topic) in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.kafka
 def test_an_offset_that_has_aged_out_is_data_loss_or_skipped_when_allowed(
     spark: SparkSession, kafka: Any, topic: str, produce: Any, delete_records: Any

@@ -98,6 +98,7 @@ def test_foreach_batch_that_repeats_its_write_writes_once(
     assert visible(kafka, target) == [b"%d" % number for number in range(10)]
 
 
+@pytest.mark.thorough
 def test_foreach_batch_with_an_older_checkpoint_fails_instead_of_dropping_rows(
     spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, write: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_foreach_batch_with_an_older_checkpoint_fails_instead_of_dropping_rows(
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_second_query_with_the_same_id_fences_the_first(
     spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, wait_for: Any, tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_second_query_with_the_same_id_fences_the_first(
     assert visible(kafka, target) == [b"1", b"1", b"2"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_lacks_the_last_batch_fails_instead_of_dropping_its_rows(
     spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, tmp_path: Path
 ) -> None:

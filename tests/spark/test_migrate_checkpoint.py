@@ -59,6 +59,7 @@ def test_a_written_checkpoint_keeps_state_and_batch_numbers_and_goes_on(
     assert begun.values() == ["a", "b", "c", "d", "e", "f", "g"]
 
 
+@pytest.mark.thorough
 def test_a_batch_that_was_not_committed_is_read_as_it_was_planned(
     begun: Stream, jvm_source: str, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_rows_are_counted_without_columns(source: Source, sink: str) -> None:
     assert source.spark.table(sink).count() == 3
 
 
+@pytest.mark.thorough
 def test_stream_reads_topics_that_come_to_match_the_pattern(
     source: Source, make_topic: Any, produce: Any, wait_for: Any, sink: str
 ) -> None:
@@ -126,6 +127,7 @@ def test_stream_reads_topics_that_come_to_match_the_pattern(
     wait_for(lambda: source.values(sink) == ["a", "b"])
 
 
+@pytest.mark.thorough
 def test_small_batches_wait_until_there_is_enough_to_read(
     source: Source, topic: str, produce: Any, wait_for: Any, sink: str
 ) -> None:
@@ -141,6 +143,7 @@ def test_small_batches_wait_until_there_is_enough_to_read(
     assert max(progress["numInputRows"] for progress in query.recentProgress) == 3
 
 
+@pytest.mark.thorough
 def test_trigger_once_has_no_limits(source: Source, sink: str) -> None:
     query = source.start(sink, {"once": True}, startingOffsets="earliest", maxOffsetsPerTrigger="1")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from tests.consumer import consume_committed
+from tests.marks import thorough_after
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -172,16 +173,21 @@ IN_EVERY_RUN = {
     "R17 read_committed",
     "many partitions",
     "deleted records",
+    "MB34 no strategy",
+    "R16 start -1",
+    "R21 start after end",
+    "R11 nothing as late",
 }
 """Cases in which the parts of a query differ most."""
 
 
+def marks(name: str) -> Sequence[pytest.MarkDecorator]:
+    return () if name in IN_EVERY_RUN else (pytest.mark.thorough,)
+
+
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param(options, id=name, marks=() if name in IN_EVERY_RUN else pytest.mark.thorough)
-        for name, options in SAME_ROWS.items()
-    ],
+    [pytest.param(options, id=name, marks=marks(name)) for name, options in SAME_ROWS.items()],
 )
 def test_rows_are_those_of_sparks_own_source(
     options: dict[str, Any], spark: SparkSession, jvm_source: str, kafka: Any, topics: dict[str, str]
@@ -194,7 +200,7 @@ def test_rows_are_those_of_sparks_own_source(
 PROJECTIONS = ("value", "timestamp, timestampType", "length(value), key is null, headers", "1")
 
 
-@pytest.mark.parametrize("columns", PROJECTIONS)
+@pytest.mark.parametrize("columns", thorough_after(2, PROJECTIONS))
 def test_projections_are_those_of_sparks_own_source(
     columns: str, spark: SparkSession, jvm_source: str, kafka: Any, topics: dict[str, str]
 ) -> None:
@@ -264,7 +270,9 @@ BOTH_REFUSE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "text"), BOTH_REFUSE.values(), ids=BOTH_REFUSE.keys())
+@pytest.mark.parametrize(
+    ("options", "text"), [pytest.param(*case, id=name, marks=marks(name)) for name, case in BOTH_REFUSE.items()]
+)
 def test_what_sparks_own_source_refuses_is_refused_in_its_words(
     options: dict[str, Any], text: str, spark: SparkSession, jvm_source: str, kafka: Any, topics: dict[str, str]
 ) -> None:

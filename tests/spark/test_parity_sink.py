@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.consumer import consume
+from tests.marks import thorough_after
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -283,7 +284,9 @@ BOTH_REFUSE: dict[str, tuple[str, dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("columns", "options", "text"), BOTH_REFUSE.values(), ids=BOTH_REFUSE.keys())
+@pytest.mark.parametrize(
+    ("columns", "options", "text"), thorough_after(2, BOTH_REFUSE.values()), ids=BOTH_REFUSE.keys()
+)
 def test_what_sparks_own_sink_refuses_is_refused_in_its_words(
     columns: str, options: dict[str, str], text: str, spark: SparkSession, sinks: list[Sink]
 ) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.kafka.cluster_tools import no_broker_knows
+from tests.marks import thorough_after
 from tests.spark.traces import rows_by_batch, run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -64,7 +65,7 @@ def delete(kafka: Any, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(60)
 
 
-@pytest.mark.parametrize("how", ["subscribe", "assign"])
+@pytest.mark.parametrize("how", thorough_after(1, ["subscribe", "assign"]))
 def test_mb2_latest_begins_after_what_is_there_and_goes_on_after_a_stop(
     how: str, query: Query, topic: str, produce: Any, add_partitions: Any
 ) -> None:
@@ -92,6 +93,7 @@ def test_mb4_specific_offsets_are_honoured_each(query: Query, make_topic: Any, p
     assert query.values() == expected, "a query with a checkpoint ignores startingOffsets"
 
 
+@pytest.mark.thorough
 def test_mb5_a_time_to_begin_at_is_honoured_and_later_partitions_are_read_whole(
     query: Query, make_topic: Any, produce: Any, add_partitions: Any
 ) -> None:
@@ -119,6 +121,7 @@ def test_mb6_a_time_that_no_record_has_reached_is_an_error_or_the_end(query: Que
     assert query.values() == ["b"]
 
 
+@pytest.mark.thorough
 def test_mb7_mb8_topics_have_starts_of_their_own_and_a_later_one_is_read_whole(
     query: Query, make_topic: Any, produce: Any
 ) -> None:
@@ -178,6 +181,7 @@ def ends_of(offset: dict[str, Any], topic: str) -> list[int]:
     return [end for _, end in sorted(offset[topic].items())]
 
 
+@pytest.mark.thorough
 def test_mb14_available_now_does_not_read_what_comes_after_it_began(
     query: Query, topic: str, produce: Any, spark: SparkSession
 ) -> None:
@@ -229,6 +233,7 @@ def test_mb18_an_idle_source_beside_a_busy_one_neither_stalls_nor_rewinds(
     assert query.values() == ["busy-0", "busy-1", "busy-2", "idle"]
 
 
+@pytest.mark.thorough
 def test_mb19_input_rows_add_up_to_the_records_read(query: Query, topic: str, produce: Any) -> None:
     produce(topic, map(str, range(40)))
     assert sum(rows_by_batch(query.run(subscribe=topic, maxOffsetsPerTrigger="15"))) == 40 == len(query.values())
@@ -297,6 +302,7 @@ def test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides(
     assert query.values() == ["0", "1", "2", "3"]
 
 
+@pytest.mark.thorough
 def test_mb35_an_offset_of_a_later_version_is_refused_in_words(query: Query, topic: str, produce: Any) -> None:
     produce(topic, ["a"])
     query.run(subscribe=topic)

@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_kafka_meta.testing import MockRegistry
 from tests.consumer import consume_committed
+from tests.marks import thorough_after
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -108,11 +109,8 @@ def scene(
     return request.param(spark, kafka.bootstrap_servers, make_topic, produce, tmp_path)
 
 
-both = pytest.mark.parametrize("scene", [Reading, Writing], indirect=True)
-
-
 @pytest.mark.thorough
-@both
+@pytest.mark.parametrize("scene", [Reading, Writing], indirect=True)
 def test_a_stream_waits_for_a_registry_that_is_away_for_half_a_minute(
     scene: Reading | Writing, registry: MockRegistry
 ) -> None:
@@ -133,7 +131,7 @@ def test_a_stream_waits_for_a_registry_that_is_away_for_half_a_minute(
     assert scene.numbers() == list(range(60))
 
 
-@both
+@pytest.mark.parametrize("scene", thorough_after(1, [Writing, Reading]), indirect=True)
 def test_a_stream_that_gave_the_registry_up_goes_on_after_a_restart(
     scene: Reading | Writing, registry: MockRegistry
 ) -> None:
@@ -151,6 +149,7 @@ def test_a_stream_that_gave_the_registry_up_goes_on_after_a_restart(
     assert scene.numbers() == list(range(60))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scene", [Writing], indirect=True)
 def test_a_sink_that_knows_a_schema_writes_on_while_the_registry_is_away(
     scene: Writing, registry: MockRegistry

@@ -167,6 +167,7 @@ def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path, wait_for: Ca
     assert attempts == {cache_id: lost.count(cache_id) + 1 for cache_id in attempts}
 
 
+@pytest.mark.thorough
 def test_scene_03_the_answer_replaces_the_bootstrap_list(
     stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any]
 ) -> None:
@@ -310,6 +311,7 @@ def test_scene_08_every_client_has_a_cache_of_its_own(
     assert {row.cache_id for row in learned} & readers, "each cache learns by its own event"
 
 
+@pytest.mark.thorough
 def test_scene_10_requests_go_to_the_leader_and_one_that_does_not_heals(
     stage: Stage, brokers: MockCluster, tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:
@@ -338,6 +340,7 @@ def test_scene_10_requests_go_to_the_leader_and_one_that_does_not_heals(
     assert sorted(row.value for row in other.read()) == sorted(other.written), "no record lost or repeated"
 
 
+@pytest.mark.thorough
 def test_scene_11_a_partition_without_a_leader_is_told_from_those_that_have_one(
     stage: Stage, brokers: MockCluster
 ) -> None:
@@ -365,6 +368,7 @@ def test_scene_13_the_request_itself(stage: Stage) -> None:
     assert all(row.error and row.latency_ms is not None and row.correlation_id is None for row in failed)
 
 
+@pytest.mark.thorough
 def test_scene_09_kill_a_broker_and_watch_the_leaders_move(
     spark: SparkSession, breakable_kafka: LocalKafka, tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:

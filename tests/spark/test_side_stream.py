@@ -29,7 +29,8 @@ def start(rows: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
     return sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger).start()
 
 
-@pytest.mark.parametrize("sink", ["path", pytest.param("topic", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("sink", ["path", "topic"])
 def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
     spark: SparkSession,
     kafka: Any,

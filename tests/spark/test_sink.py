@@ -60,6 +60,7 @@ def python_workers() -> list[int]:
     return [worker for daemon in daemons for worker in children(daemon)]
 
 
+@pytest.mark.slow
 def test_killed_workers_cost_no_row(
     spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None], wait_for: Any
 ) -> None:

@@ -54,6 +54,7 @@ def pipeline(spark: SparkSession, kafka: Any, topic: str, tmp_path: Path) -> Pip
     return Pipeline(spark, options, tmp_path)
 
 
+@pytest.mark.slow
 def test_each_record_once_when_stopped_at_any_point(
     pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_batch_whose_commit_was_lost_is_read_again_as_it_was_planned(
     assert sorted(pipeline.values()) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.thorough
 def test_latest_is_pinned_even_if_batch_0_never_commits(
     pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
 ) -> None:
@@ -139,6 +141,7 @@ def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
     assert pipeline.values() == ["while it was down"]
 
 
+@pytest.mark.thorough
 def test_batch_0_is_replayed_although_its_options_no_longer_fit_the_topic(
     pipeline: Pipeline, topic: str, produce: Any, add_partitions: Any
 ) -> None:
@@ -184,6 +187,7 @@ def reader_attempts(events: Path) -> set[int]:
     return {event["task_attempt"] for event in events_in(events) if event["role"] == "reader"}
 
 
+@pytest.mark.slow
 def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
     pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
 ) -> None:
@@ -209,6 +213,7 @@ def test_available_now_keeps_the_rate_limit_and_ends(pipeline: Pipeline, topic: 
     assert sorted(map(int, pipeline.values())) == list(range(15))
 
 
+@pytest.mark.thorough
 def test_partitions_that_are_added_are_read_from_their_start(
     pipeline: Pipeline, topic: str, produce: Any, add_partitions: Any
 ) -> None:

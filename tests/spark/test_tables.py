@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.testing import MockCluster
+from tests.marks import thorough_after
 from tests.spark.traces import gapless, keys, wait_until_quiet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -80,6 +81,7 @@ def test_events_of_a_stream_are_read_back_by_a_batch_and_by_a_stream_through_res
     assert {row.role for row in scene.events().select("role").collect()} == {"planner", "reader"}
 
 
+@pytest.mark.thorough
 def test_a_stream_beside_the_query_loses_and_repeats_nothing(
     spark: SparkSession, mock_cluster: MockCluster, wait_for: Any, tmp_path: Path
 ) -> None:
@@ -213,7 +215,7 @@ def test_lag_is_counted_in_records_and_seconds(scene: Scene, produce: Any) -> No
     assert behind[1].seconds_behind > 365 * 24 * 3600, "the age of the older record"
 
 
-@pytest.mark.parametrize("table", ["caches", "brokers", "partitions", "transactions"])
+@pytest.mark.parametrize("table", thorough_after(1, ["caches", "brokers", "partitions", "transactions"]))
 def test_a_stream_of_a_current_state_table_is_refused(scene: Scene, table: str) -> None:
     options = scene.metrics if table == "caches" else scene.cluster
     rows = scene.spark.readStream.format("kafkameta").option("table", table).options(**options)

@@ -21,6 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_kafka_meta.testing import MockRegistry
 from tests.consumer import consume, consume_committed
+from tests.marks import thorough_after
 from tests.spark.traces import logged, run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -179,6 +180,7 @@ def test_without_a_registry_values_have_no_frame(spark: SparkSession, kafka: Any
     assert sorted(values, key=lambda value: int(value["id"])) == list(map(order, range(ROWS)))
 
 
+@pytest.mark.thorough
 def test_refusals_are_errors_of_one_sentence(
     spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None], registry: MockRegistry
 ) -> None:
@@ -233,7 +235,7 @@ PAYMENTS = """struct(
 )"""
 
 
-@pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
+@pytest.mark.parametrize("once", thorough_after(1, [True, False]), ids=["exactly once", "at least once"])
 def test_protobuf_is_written_and_read_back(
     spark: SparkSession, kafka: Any, topic: str, options: dict[str, str], registry: MockRegistry, once: bool
 ) -> None:
@@ -294,9 +296,7 @@ def test_json_is_written_and_read_back_also_by_spark(spark: SparkSession, topic:
     assert sorted(map(str, raw.withColumn("value", by_spark).collect())) == expected
 
 
-@pytest.mark.parametrize(
-    "once", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["at least once", "exactly once"]
-)
+@pytest.mark.parametrize("once", thorough_after(1, [True, False]), ids=["exactly once", "at least once"])
 def test_stream_writes_typed_values_while_the_schema_evolves(
     spark: SparkSession,
     kafka: Any,

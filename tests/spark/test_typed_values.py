@@ -21,6 +21,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.testing import MockRegistry
+from tests.marks import thorough_after
 from tests.spark.traces import run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -283,6 +284,7 @@ def test_a_malformed_value_fails_the_query_with_its_place_by_default(
     assert len(read(onMalformedRecord="null").where("value is null").collect()) == 1
 
 
+@pytest.mark.thorough
 def test_a_schema_of_some_columns_reads_these_alone(
     spark: SparkSession, kafka: Any, topic: str, produce: Any, registry: MockRegistry
 ) -> None:
@@ -386,7 +388,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("is_stream", thorough_after(1, [False, True]))
 @pytest.mark.parametrize(("script", "sentence"), REFUSALS)
 def test_a_registry_that_refuses_is_one_sentence_before_the_query_starts(
     read: Callable[..., DataFrame], registry: MockRegistry, script: Any, sentence: str, is_stream: bool
