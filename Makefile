@@ -35,8 +35,9 @@ demo: java $(DEMO_INSTALLED) ## start three brokers, and a Spark query on two ex
 test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in a quarter of an hour on two cores: all tests except the slow ones
 	$(PARALLEL_TESTS) 3 -m "not slow and not thorough"
 
+test-slow: export KAFKAMETA_PROFILE := $(if $(findstring thorough,$(SLOW)),slow,ci)
 test-slow: java $(INSTALLED) $(SPARK_CLASSES) ## run the slow tests; SLOW=slow leaves out the thorough ones
-	$(PARALLEL_TESTS) 2 -m "$(SLOW)"
+	$(PARALLEL_TESTS) 2 -m "$(SLOW) or budget"
 
 test-all: test test-slow kafka-releases ## run all tests
 

@@ -18,6 +18,7 @@ import pytest
 from pyspark_kafka_meta.formats import json_decoder as json_decoder_module
 from pyspark_kafka_meta.formats.json_decoder import CHUNK_ROWS, JsonDecoder, json_decoder
 from pyspark_kafka_meta.formats.json_schema import JsonSchema, column_type, parse_json_schema
+from tests.budget import cases
 
 ORDER = pa.struct(
     [
@@ -155,9 +156,9 @@ def mutated_order(chance: random.Random) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.thorough)])
-def test_mutated_records_are_equal_or_faults(count: int) -> None:
-    chance = random.Random(2)
+@pytest.mark.budget
+def test_mutated_records_are_equal_or_faults() -> None:
+    count, chance = cases(1_000, 2_000, 100_000), random.Random(2)
     texts: list[bytes | None] = [mutated_order(chance) for _ in range(count)]
     values, faults = decode(ORDER, texts)
     compared = 0
@@ -347,8 +348,9 @@ def odd_record(chance: random.Random) -> bytes | None:
     return text
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_record_is_the_same_alone_and_among_others(count: int) -> None:
+@pytest.mark.budget
+def test_record_is_the_same_alone_and_among_others() -> None:
+    count = cases(1_000, 30_000, 100_000)
     chance, decoder = random.Random(3), JsonDecoder(WITH_TEXTS)
     texts = [odd_record(chance) for _ in range(count)]
     together = decoder.decode(pa.array(texts, pa.binary()))
@@ -362,8 +364,9 @@ def test_record_is_the_same_alone_and_among_others(count: int) -> None:
         assert [fault.cause for fault in alone.faults] == [cause for cause in [causes.get(row)] if cause], text
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_what_is_read_at_once_is_what_json_reads(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.budget
+def test_what_is_read_at_once_is_what_json_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = cases(1_000, 30_000, 100_000)
     chance, quick = random.Random(4), JsonDecoder(EVERYTHING)
     monkeypatch.setattr(json_decoder_module, "_kind", no_kind)
     slow = JsonDecoder(EVERYTHING)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-QUICK_SEEDS, SLOW_SEEDS = 20, 250
-SLOW = (pytest.mark.thorough,)
+SEEDS = 20
 
 
-def blocks(first: int, count: int, marks: Sequence[pytest.MarkDecorator] = ()) -> Iterator[Any]:
-    """So many seeds from the first one on."""
-    size = SLOW_SEEDS if marks else QUICK_SEEDS
-    for begin in range(first, first + count, size):
-        seeds = range(begin, min(begin + size, first + count))
-        yield pytest.param(seeds, marks=marks, id=f"seeds {seeds.start} to {seeds[-1]}")
+def blocks(count: int) -> list[Any]:
+    """So many seeds from 0 on."""
+    seeds = [range(begin, min(begin + SEEDS, count)) for begin in range(0, count, SEEDS)]
+    return [pytest.param(block, id=f"seeds {block.start} to {block[-1]}") for block in seeds]

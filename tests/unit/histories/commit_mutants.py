@@ -193,4 +193,16 @@ RARE = {
     take_aborted_decisions,
     abort_nothing,
 }
-"""Found after more than a few seconds."""
+"""Found after more than a few seconds: by the workflow alone."""
+LATE = {
+    look_for_the_topic_once,
+    take_unknown_rows_for_the_same,
+    forget_earlier_versions,
+    compare_the_last_version_alone,
+    compare_the_number_of_rows_alone,
+}
+"""Found after some seconds: not by make test."""
+MARKS: dict[Mutant, pytest.MarkDecorator] = {
+    **dict.fromkeys(LATE, pytest.mark.slow),
+    **dict.fromkeys(RARE, pytest.mark.thorough),
+}

@@ -195,6 +195,16 @@ RARE = {
     look_at_the_clock_twice,
     stay_with_a_failed_follower,
 }
-"""Found after more than a few seconds."""
+"""Found after more than a few seconds: by the workflow alone."""
+LATE = {
+    lose_without_grace,
+    task_without_epoch_of_plan,
+    forget_epochs_of_unknown_topics,
+}
+"""Found after some seconds: not by make test."""
+MARKS: dict[Mutant, pytest.MarkDecorator] = {
+    **dict.fromkeys(LATE, pytest.mark.slow),
+    **dict.fromkeys(RARE, pytest.mark.thorough),
+}
 KINDS: dict[Mutant, Sequence[str]] = {plan_offsets_of_a_recreated_topic: ("recreate", "hang")}
 """Of faults, where random ones hardly ever find a mutant."""

@@ -6,15 +6,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.unit.histories.blocks import SLOW, blocks
+from tests.budget import cases
+from tests.unit.histories.blocks import blocks
 from tests.unit.histories.commit_checks import violations
 from tests.unit.histories.commit_history import CommitHistory
-from tests.unit.histories.commit_mutants import MUTANTS, RARE, Mutant
+from tests.unit.histories.commit_mutants import MARKS, MUTANTS, Mutant
 
 MUTANT_SEEDS = 600
 
 
-@pytest.mark.parametrize("seeds", [*blocks(0, 100), *blocks(1_000, 5_000, SLOW)])
+@pytest.mark.budget
+@pytest.mark.parametrize("seeds", blocks(cases(20, 100, 5_000)))
 def test_each_row_is_visible_once_through_faults(seeds: Iterable[int]) -> None:
     """A failure has the seed and the end of its history: `CommitHistory(seed).run()` repeats it."""
     for seed in seeds:
@@ -25,7 +27,7 @@ def test_each_row_is_visible_once_through_faults(seeds: Iterable[int]) -> None:
 
 @pytest.mark.parametrize(
     "mutant",
-    [pytest.param(each, marks=SLOW if each in RARE else (), id=each.__name__) for each in MUTANTS],
+    [pytest.param(each, marks=MARKS.get(each, ()), id=each.__name__) for each in MUTANTS],
 )
 def test_histories_find_a_wrong_commit(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)

@@ -7,21 +7,24 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.unit.histories.blocks import SLOW, blocks
+from tests.budget import cases
+from tests.unit.histories.blocks import blocks
 from tests.unit.histories.reading_checks import violations
 from tests.unit.histories.reading_history import ReadingHistory
-from tests.unit.histories.reading_mutants import KINDS, MUTANTS, RARE, Mutant
+from tests.unit.histories.reading_mutants import KINDS, MARKS, MUTANTS, Mutant
 
 MUTANT_SEEDS = 800
 
 
-@pytest.mark.parametrize("seeds", [*blocks(0, 60), *blocks(1_000, 3_000, SLOW)])
+@pytest.mark.budget
+@pytest.mark.parametrize("seeds", blocks(cases(20, 60, 3_000)))
 def test_each_record_is_read_once_through_faults(seeds: Iterable[int]) -> None:
     for seed in seeds:
         check(seed, losses=False)
 
 
-@pytest.mark.parametrize("seeds", [*blocks(0, 60), *blocks(1_000, 2_000, SLOW)])
+@pytest.mark.budget
+@pytest.mark.parametrize("seeds", blocks(cases(20, 60, 2_000)))
 def test_each_lost_record_is_reported(seeds: Iterable[int]) -> None:
     for seed in seeds:
         check(seed, losses=True)
@@ -36,7 +39,7 @@ def check(seed: int, losses: bool) -> None:
 
 @pytest.mark.parametrize(
     "mutant",
-    [pytest.param(each, marks=SLOW if each in RARE else (), id=each.__name__) for each in MUTANTS],
+    [pytest.param(each, marks=MARKS.get(each, ()), id=each.__name__) for each in MUTANTS],
 )
 def test_histories_find_a_wrong_reader(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)

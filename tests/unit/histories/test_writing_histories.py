@@ -9,12 +9,14 @@ import pytest
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.client.leader_requests import LeaderRequests, SentRequest
 from pyspark_kafka_meta.kafka.client.next_request import RetryPause
-from tests.unit.histories.blocks import SLOW, blocks
+from tests.budget import cases
+from tests.unit.histories.blocks import blocks
 from tests.unit.histories.writing_checks import violations
 from tests.unit.histories.writing_history import WritingHistory
 
 
-@pytest.mark.parametrize("seeds", [*blocks(0, 200), *blocks(1_000, 5_000, SLOW)])
+@pytest.mark.budget
+@pytest.mark.parametrize("seeds", blocks(cases(40, 200, 5_000)))
 def test_each_row_is_written_through_faults(seeds: Iterable[int]) -> None:
     """A failure has the seed and the end of its history: `WritingHistory(seed).run()` repeats it."""
     for seed in seeds:

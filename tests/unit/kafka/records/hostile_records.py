@@ -120,15 +120,19 @@ CASES = {
     "header keys of 1 MB that are not UTF-8": Case(header_keys(MIB, b"\xff"), 20, 6, 1),
     **{f"few records, {codec.name}": Case(few_records(codec), 0, 0, 100, FEW_RECORDS_MIB) for codec in Codec},
     "more records than there are": Case(more_records_than_there_are, 0, 0, "CorruptBatchError"),
-    **{f"{codec.name} bomb of 1 GiB": Case(bomb(codec), 1024, 0.25, "BatchTooLargeError") for codec in Codec if codec},
+    "ZSTD bomb of 1 GiB": Case(bomb(Codec.ZSTD), 1024, 0.25, "BatchTooLargeError"),
 }
-"""Up to 10 s in all."""
+"""Some seconds in all."""
 SLOW_CASES = {
     "many empty headers": Case(empty_headers, 120, 6, 1),
     "many empty headers of many records": Case(empty_headers_of_many_records, 63, 4, 63),
     "many tiny records": Case(tiny_records, 120, 3, 120 * MIB // 10),
     "larger value": Case(large_value, 250, 3, 1),
     "header key of 250 MB that is not UTF-8": Case(header_keys(250 * MIB, b"\xff"), 250, 7, 1),
+    **{
+        f"{codec.name} bomb of 1 GiB": Case(bomb(codec), 1024, 0.25, "BatchTooLargeError")
+        for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+    },
 }
 
 

@@ -12,6 +12,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.records import boundaries
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import decode
+from tests.budget import cases
 from tests.unit.kafka.records.handmade import (
     ALL_COLUMNS,
     COMPRESS,
@@ -27,7 +28,9 @@ from tests.unit.kafka.records.handmade import (
     rows_of,
 )
 
-CASES_OF_EACH_KIND = 1000
+pytestmark = pytest.mark.budget
+
+CASES_OF_EACH_KIND = cases(200, 1_000, 10_000)
 WRITTEN = {data for row in ROWS for data in (row.key, row.value)}
 BODY = b"".join(record(row) for row in ROWS)
 INTERESTING = b"\x00\x01\x02\x03\x7e\x7f\x80\x81\xfe\xff"

@@ -255,3 +255,5 @@ MUTANTS: dict[Mutant, str] = {
     abort_before_settling: "rows are copied, although no broker aborted them",
 }
 """What a reader sees by each."""
+LATE = {copy_without_reading_outcomes, settle_in_an_epoch_of_its_own}
+"""Found after some seconds: not by make test."""

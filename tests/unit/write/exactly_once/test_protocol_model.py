@@ -6,10 +6,11 @@ import pytest
 
 from pyspark_kafka_meta.model import TransactionVersion
 from pyspark_kafka_meta.write.exactly_once.decision import Decision
+from tests.budget import cases
 from tests.unit.write.exactly_once.actors import Disturbance, Scenario
 from tests.unit.write.exactly_once.explorer import explore, walk
 from tests.unit.write.exactly_once.model import DriverModel, KafkaModel, Outcome, Requests, Row
-from tests.unit.write.exactly_once.mutants import MUTANTS, Mutant
+from tests.unit.write.exactly_once.mutants import LATE, MUTANTS, Mutant
 
 V1, V2 = TransactionVersion
 ID = "T/0/0"
@@ -18,29 +19,44 @@ ID = "T/0/0"
 # --- every row exactly once -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", [Scenario(V1), Scenario(V2, tasks=2)], ids=["v1", "v2, two tasks"])
-def test_every_row_is_visible_exactly_once_after_any_two_disturbances(scenario: Scenario) -> None:
-    found = explore(scenario, disturbances=2)
+@pytest.mark.budget
+@pytest.mark.parametrize(
+    ("scenario", "disturbances"),
+    [(Scenario(V1), 2), (Scenario(V2, tasks=2), cases(1, 2, 2))],
+    ids=["v1", "v2, two tasks"],
+)
+def test_every_row_is_visible_exactly_once_after_any_disturbances(scenario: Scenario, disturbances: int) -> None:
+    found = explore(scenario, disturbances)
 
     assert found.trace is None, found.trace
-    assert found.runs > 5_000, found
+    assert found.runs > (5_000 if disturbances == 2 else 200), found
 
 
+@pytest.mark.budget
 @pytest.mark.parametrize("version", TransactionVersion)
 def test_overlapping_batch_writes_are_visible_once_each_or_not_at_all(version: TransactionVersion) -> None:
-    found = explore(Scenario(version, overlapping=True), disturbances=2)
+    found = explore(Scenario(version, overlapping=True), disturbances=cases(1, 2, 2))
 
     assert found.trace is None, found.trace
-    assert found.runs > 1_000, found
+    assert found.runs > cases(150, 1_000, 1_000), found
 
 
+@pytest.mark.budget
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", TransactionVersion)
 def test_every_row_is_visible_exactly_once_after_many_random_disturbances(version: TransactionVersion) -> None:
-    found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=1, runs=1_000, disturbances=10, likelihood=0.1)
+    found = walk(
+        Scenario(version, batches=3, tasks=2, rows=2),
+        seed=1,
+        runs=cases(200, 1_000, 10_000),
+        disturbances=10,
+        likelihood=0.1,
+    )
 
     assert found.trace is None, found.trace
 
 
+@pytest.mark.budget
 @pytest.mark.parametrize("version", TransactionVersion)
 def test_records_that_are_copied_in_several_transactions_are_visible_exactly_once(
     version: TransactionVersion, monkeypatch: pytest.MonkeyPatch
@@ -56,11 +72,15 @@ def test_records_that_are_copied_in_several_transactions_are_visible_exactly_onc
     monkeypatch.setattr(DriverModel, "_write", counted)
     disturbances = frozenset({Disturbance.TIME_OUT, Disturbance.CRASH, Disturbance.PAUSE, Disturbance.SWITCH})
     found = walk(
-        Scenario(version, tasks=3, disturbances=disturbances), seed=1, runs=500, disturbances=12, likelihood=0.2
+        Scenario(version, tasks=3, disturbances=disturbances),
+        seed=1,
+        runs=cases(100, 500, 500),
+        disturbances=12,
+        likelihood=0.2,
     )
 
     assert found.trace is None, found.trace
-    assert len(parts) > 20
+    assert len(parts) > cases(4, 20, 20)
 
 
 def test_a_late_end_of_a_transaction_ends_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,15 +100,6 @@ def test_a_late_end_of_a_transaction_ends_no_copies(monkeypatch: pytest.MonkeyPa
     assert late
 
 
-@pytest.mark.thorough
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("version", TransactionVersion)
-def test_every_row_is_visible_exactly_once_after_very_many_random_disturbances(version: TransactionVersion) -> None:
-    found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=2, runs=10_000, disturbances=10, likelihood=0.1)
-
-    assert found.trace is None, found.trace
-
-
 def test_no_record_is_copied_if_drivers_crash_and_no_broker_aborts_its_transaction() -> None:
     crashes = frozenset({Disturbance.CRASH, Disturbance.ERROR, Disturbance.REPEAT})
     found = explore(Scenario(tasks=2, disturbances=crashes, may_copy=False), disturbances=2)
@@ -99,7 +110,10 @@ def test_no_record_is_copied_if_drivers_crash_and_no_broker_aborts_its_transacti
 # --- the explorer finds what is wrong ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(each, marks=pytest.mark.slow if each in LATE else (), id=each.__name__) for each in MUTANTS],
+)
 def test_explorer_finds_a_wrong_protocol(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     found = explore(mutant(monkeypatch), disturbances=3)
 
