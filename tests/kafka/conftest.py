@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,12 @@ def open_worker(kafka: Cluster) -> Iterator[OpenWorker]:
 
 
 @pytest.fixture(scope="module")
-def secured(request: pytest.FixtureRequest) -> Iterator[SecuredKafka]:
-    """A secured broker with the protocol of the test's parameter."""
-    with secured_kafka(request.param) as cluster:
+def secured_broker() -> Iterator[SecuredKafka]:
+    with secured_kafka() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def secured(request: pytest.FixtureRequest, secured_broker: SecuredKafka) -> SecuredKafka:
+    """A secured broker, at the listener with the protocol of the test's parameter."""
+    return replace(secured_broker, protocol=request.param)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
@@ -23,7 +23,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.testing.kafka_config import FIRST_BROKER_ID, HOST
+from pyspark_kafka_meta.testing.kafka_node import free_ports
+from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
 from tests.kafka.cluster_tools import all_brokers_know, create_acls, poll_until
 from tests.kafka.harness import Stream
 from tests.wire.token_endpoint import token_endpoint
@@ -44,13 +48,15 @@ RIGHTS = [
     ("dora", AclOperation.DESCRIBE, *TOPIC_ITSELF),
 ]
 """Mallory has no ACLs, and Erin, Frank and Grace those of one test each. One test changes Carol's login."""
-MECHANISMS = {
+MECHANISMS: dict[Protocol, tuple[str, ...]] = {
     "SSL": (),
     "SASL_PLAINTEXT": ("SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"),
     "SASL_SSL": ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"),
 }
 SASL = [protocol for protocol in MECHANISMS if protocol.startswith("SASL_")]
 TLS = [protocol for protocol in MECHANISMS if protocol.endswith("SSL")]
+OTHER_PROTOCOLS: tuple[Protocol, ...] = ("SSL", "SASL_PLAINTEXT")
+"""Beside that of `LocalKafka`."""
 
 
 def unsecured_token(user: str) -> str:
@@ -66,24 +72,67 @@ class AliceTokens:
         return unsecured_token("alice")
 
 
+class Listener(NamedTuple):
+    port: int
+    security: ListenerSecurity
+
+
+class ListenersOfAllProtocols(LocalKafka):
+    """One broker with a listener for each protocol of `MECHANISMS`, and the same users behind all of them.
+
+    Attributes:
+        listeners: by protocol.
+    """
+
+    def __init__(self) -> None:
+        config = {"connections.max.reauth.ms": str(SESSION_MS)}
+        super().__init__(
+            1, config=config, security="SASL_SSL", mechanisms=MECHANISMS["SASL_SSL"], users=USERS, acls=True
+        )
+        self.listeners = {"SASL_SSL": Listener(self.address(FIRST_BROKER_ID).port, self._security)}
+        for protocol, port in zip(OTHER_PROTOCOLS, free_ports(len(OTHER_PROTOCOLS)), strict=True):
+            security = ListenerSecurity(protocol, MECHANISMS[protocol], USERS, True, self._release)
+            security.authority = self._security.authority
+            self.listeners[protocol] = Listener(port, security)
+
+    def _broker_properties(self, broker_id: int, folder: Path) -> dict[str, str]:
+        """What the other listeners need has their names before it."""
+        properties = dict(super()._broker_properties(broker_id, folder))
+        for protocol in OTHER_PROTOCOLS:
+            port, security = self.listeners[protocol]
+            prefix = f"listener.name.{protocol.lower()}."
+            for name, text in security.broker_properties(port, port, port, folder).items():
+                if name.startswith(("ssl.", "sasl.", prefix)):
+                    properties[prefix + name.removeprefix(prefix)] = text
+            for name in ("listeners", "advertised.listeners"):
+                properties[name] += f",{protocol}://{HOST}:{port}"
+            properties["listener.security.protocol.map"] += f",{protocol}:{protocol}"
+        return properties
+
+
 @dataclass(frozen=True, slots=True)
 class SecuredKafka:
-    """One broker with `RECORDS` records in `TOPIC`.
+    """One broker with `RECORDS` records in `TOPIC`, at one of its listeners.
 
     Attributes:
         token_url: an endpoint that issues tokens for Alice.
     """
 
-    kafka: LocalKafka
-    protocol: str
+    kafka: ListenersOfAllProtocols
+    protocol: Protocol
     token_url: str
 
     @property
-    def servers(self) -> str:
-        return self.kafka.bootstrap_servers
+    def address(self) -> Address:
+        return Address(HOST, self.kafka.listeners[self.protocol].port)
 
-    def options(self, user: str = "alice", **more: str) -> dict[str, str]:
-        return {**self.kafka.client_options(user), **more}
+    @property
+    def servers(self) -> str:
+        return str(self.address)
+
+    def options(self, user: str = "alice", mechanism: str | None = None, **more: str) -> dict[str, str]:
+        """With the first mechanism by default."""
+        return {**self.kafka.listeners[self.protocol].security.client_options(user, mechanism), **more}
 
     def logins(self) -> dict[str, dict[str, str]]:
         """The options of each login of Alice."""
@@ -95,7 +144,7 @@ class SecuredKafka:
         client = "kafka.sasl.oauthbearer.client.credentials.client"
         endpoint = {"kafka.sasl.oauthbearer.token.endpoint.url": self.token_url}
         return {
-            **{name: self.kafka.client_options("alice", name) for name in by_password},
+            **{name: self.options(mechanism=name) for name in by_password},
             "PLAIN by JAAS": {**bare, "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": jaas},
             "OAUTHBEARER": {
                 **bare,
@@ -151,15 +200,10 @@ def produce(settings: dict[str, Any], topic: str = TOPIC) -> None:
 
 
 @contextmanager
-def secured_kafka(protocol: Any) -> Iterator[SecuredKafka]:
+def secured_kafka() -> Iterator[SecuredKafka]:
     token = {"access_token": unsecured_token("alice"), "token_type": "Bearer", "expires_in": 3600}
-    config = {"connections.max.reauth.ms": str(SESSION_MS)}
-    mechanisms = MECHANISMS[protocol]
-    with (
-        token_endpoint(200, token) as (url, _),
-        LocalKafka(1, config=config, security=protocol, mechanisms=mechanisms, users=USERS, acls=True) as kafka,
-    ):
-        secured = SecuredKafka(kafka, protocol, url)
+    with token_endpoint(200, token) as (url, _), ListenersOfAllProtocols() as kafka:
+        secured = SecuredKafka(kafka, "SASL_SSL", url)
         secured.create_topic(TOPIC)
         create_acls(kafka, [acl(*right) for right in RIGHTS])
         produce({"bootstrap.servers": kafka.admin_servers})

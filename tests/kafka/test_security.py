@@ -51,6 +51,7 @@ from tests.kafka.secured_kafka import (
     SecuredKafka,
     unsecured_token,
 )
+from tests.marks import thorough_after
 from tests.unit.scene import RecordingPublisher
 
 pytestmark = pytest.mark.kafka
@@ -140,7 +141,7 @@ def all_roles_reported(spark: SparkSession, cluster: dict[str, str]) -> bool:
     return roles >= {"planner", "reader"}
 
 
-@pytest.mark.parametrize("secured", SASL, indirect=True)
+@pytest.mark.parametrize("secured", thorough_after(1, reversed(SASL)), indirect=True)
 def test_a_session_is_renewed_on_the_same_connection(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., Any]
 ) -> None:
@@ -153,7 +154,7 @@ def test_a_session_is_renewed_on_the_same_connection(
     monkeypatch.setattr(connection, "log_in", counted)
     security = client_options(secured, secured.options()).security
     settings = ConnectionSettings("test", connect_timeout_ms=30_000, max_frame_bytes=1 << 20, security=security)
-    client = connection.Connection(secured.kafka.address(2), settings, time.monotonic() + 30)
+    client = connection.Connection(secured.address, settings, time.monotonic() + 30)
     request = request_schema(API_VERSIONS, 2).ApiVersionsRequest()
 
     def has_logged_in_again() -> bool:
@@ -255,7 +256,7 @@ def test_r16_a_tls_failure_says_which(secured: SecuredKafka, fails: Callable[...
         fails(name, failure)
 
 
-@pytest.mark.parametrize("secured", TLS, indirect=True)
+@pytest.mark.parametrize("secured", thorough_after(1, reversed(TLS)), indirect=True)
 def test_r16_a_broker_that_is_silent_in_the_handshake_is_left_in_time(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path
 ) -> None:
@@ -298,7 +299,7 @@ def login_failures(secured: SecuredKafka) -> dict[str, Failure]:
     refused = "refused the {} login .*: check the credentials"
     cases = {
         f"wrong password of {mechanism}": Failure(
-            {**secured.kafka.client_options("alice", mechanism), "kafka.sasl.password": "canary-wrong"},
+            {**secured.options(mechanism=mechanism), "kafka.sasl.password": "canary-wrong"},
             servers,
             AuthenticationError,
             refused.format(mechanism),
@@ -331,7 +332,7 @@ def test_r17_a_refused_login_is_tried_a_few_times_at_most(secured: SecuredKafka,
         fails(name, failure)
 
 
-@pytest.mark.parametrize("secured", SASL, indirect=True)
+@pytest.mark.parametrize("secured", thorough_after(1, reversed(SASL)), indirect=True)
 def test_r17_a_password_that_is_changed_ends_a_running_stream(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:
@@ -356,7 +357,7 @@ def change_password(secured: SecuredKafka, user: str, password: str) -> None:
     admin.alter_user_scram_credentials(changes)[user].result(60)
 
 
-@pytest.mark.parametrize("secured", MECHANISMS, indirect=True)
+@pytest.mark.parametrize("secured", thorough_after(1, reversed(MECHANISMS)), indirect=True)
 def test_r18_who_lacks_a_right_is_told_the_topic_and_the_operation(
     secured: SecuredKafka, fails: Callable[..., None]
 ) -> None:
@@ -377,7 +378,7 @@ def test_r18_a_pattern_that_acls_leave_nothing_of_is_warned_about(
     assert "correct it, or allow DESCRIBE on the topic" in caplog.text
 
 
-@pytest.mark.parametrize("secured", MECHANISMS, indirect=True)
+@pytest.mark.parametrize("secured", thorough_after(1, reversed(MECHANISMS)), indirect=True)
 def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path
 ) -> None:
