@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -26,57 +27,6 @@ from tests.shared_kafka import CONFIG, shared_kafka, take_own_ports
 pytest.register_assert_rewrite("tests.consumer", "tests.kafka.checker", "tests.kafka.harness")
 
 ROOT = Path(__file__).parent.parent
-
-LONG_FILES = (
-    "spark/test_parity_stream.py",
-    "kafka/test_fault_matrix.py",
-    "kafka/test_security.py",
-    "kafka/test_local_kafka.py",
-    "kafka/test_fault_matrix_network.py",
-    "spark/test_tables.py",
-    "kafka/test_fault_matrix_data_loss.py",
-    "spark/test_parity_batch.py",
-    "unit/kafka/records/test_mutations.py",
-    "spark/test_demo.py",
-    "spark/test_exactly_once.py",
-    "kafka/test_transaction_requests.py",
-    "kafka/test_write_faults_network.py",
-    "kafka/test_write_faults_topics.py",
-    "spark/test_scenes.py",
-    "spark/test_migrate_checkpoint.py",
-    "wire/test_kafka_network.py",
-    "spark/test_parity_sink.py",
-    "page/test_watching_cluster.py",
-    "spark/test_faults.py",
-    "kafka/test_write_faults.py",
-    "kafka/test_doctor_brokers.py",
-    "test_readme.py",
-    "spark/test_streaming.py",
-    "spark/test_bad_input.py",
-    "spark/test_options_live.py",
-    "kafka/test_metrics_faults.py",
-    "kafka/test_cut_off_leaders.py",
-    "kafka/test_commit_steps.py",
-    "page/test_watching_page.py",
-    "spark/test_side_stream.py",
-    "kafka/test_missing_topic_ids.py",
-    "spark/test_conformance.py",
-    "spark/test_queries.py",
-    "wire/test_hostile_broker.py",
-    "spark/test_examples.py",
-    "spark/test_sink.py",
-    "page/test_page.py",
-    "monitoring/test_live_alerts.py",
-    "unit/write/exactly_once/test_protocol_model.py",
-    "wire/test_mutated_responses.py",
-    "spark/test_two_executors.py",
-    "spark/test_killed_drivers.py",
-    "spark/test_speculation.py",
-    "spark/test_secrets.py",
-    "spark/test_doctor_executors.py",
-)
-"""Test files in the order in which parallel workers take them. The workers end at about the same time, and most of the
-time some compute (Spark) while others wait (for brokers and browsers). The other files follow."""
 
 # Test JVMs live for seconds: the C1 compiler and the serial collector save a third of their CPU time, an archive of
 # Spark's classes, by `make test`, half of the rest. Java warns wherever other classes are asked for, hence -Xlog.
@@ -106,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts the files for parallel workers, and finds those that break brokers. Unit and wire tests run neither pyspark
     nor testcontainers: there, open resources are this package's bugs."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=start_rank)
+        put_in_order(items)
     _breaking.update(item.path for item in items if "local_kafka" in getattr(item, "fixturenames", ()))
     for item in items:
         if is_light(item):
@@ -119,10 +69,16 @@ def is_light(item: pytest.Item) -> bool:
     return any(item.path.is_relative_to(ROOT / "tests" / folder) for folder in ("unit", "wire"))
 
 
-def start_rank(item: pytest.Item) -> int:
-    """Long files first, light tests last."""
-    file = str(item.path.relative_to(ROOT / "tests"))
-    return LONG_FILES.index(file) if file in LONG_FILES else len(LONG_FILES) + is_light(item)
+def put_in_order(items: list[pytest.Item]) -> None:
+    """Files of each folder in turn, so that most of the time some workers compute (Spark) while others wait (for
+    brokers and browsers). Light tests are last: they are short, and so the workers end at about the same time."""
+    turns: dict[Path, int] = {}
+    files = Counter[Path]()
+    for item in items:
+        if item.path not in turns:
+            turns[item.path] = files[item.path.parent]
+            files[item.path.parent] += 1
+    items.sort(key=lambda item: (is_light(item), turns[item.path]))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
