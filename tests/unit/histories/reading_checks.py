@@ -114,11 +114,11 @@ def _losses(events: Iterable[RefreshEvent]) -> Iterator[tuple[TopicPartition, in
 
 def _false_alarms(history: ReadingHistory) -> Iterator[str]:
     lost = history.of_logs.lost
-    # All planned offsets of a recreated topic: ListOffsets asks by name, so they may be those of the new topic.
-    recreated = {each.partition for each in lost if each.kind == "recreate"}
     for partition, first, until in _losses(history.events):
-        if partition not in recreated and not any(
-            each.partition == partition and each.from_offset < until and first < each.until_offset for each in lost
+        if partition.topic not in history.unnoticed and not any(
+            (each.partition == partition and each.from_offset < until and first < each.until_offset)
+            or (each.kind == "recreate" and each.partition == partition and until == math.inf)
+            for each in lost
         ):
             yield f"offsets {first} to {until} of {partition} were not lost, but there is an event"
     for error in history.failures:

@@ -97,6 +97,8 @@ class ReadingHistory:
         clients: of planners and workers.
         events: of all clients.
         doubtful: records that may be of another topic of this name.
+        unnoticed: recreated topics whose new offsets a plan took for those of the old topic: ListOffsets asks by name,
+            and nothing had told the planner yet.
         failures: of plans and tasks.
         violations: of "alive" and "no false alarm"; `reading_checks` has the others.
     """
@@ -130,6 +132,7 @@ class ReadingHistory:
         self.tasks: list[list[Record]] = []
         self.told: list[int] = []
         self.doubtful: set[Record] = set()
+        self.unnoticed: set[str] = set()
         self.failures: list[KafkaMetaError] = []
         self.violations = self.faults.violations
         self._numbers = itertools.count()
@@ -319,6 +322,12 @@ class ReadingHistory:
             if text(end) == text(self._end):
                 return False
             self._next = end
+            topics, known = self.cluster.topics, self._planning.cache.snapshot
+            self.unnoticed.update(
+                topic
+                for topic, topic_id in end.topic_ids.items()
+                if topic_id == known.topic_id(topic) and topic in topics and topic_id != topics[topic].topic_id
+            )
             self.faults.note(f"plan from {spans(self._end)} to {spans(end)}")
         return True
 
