@@ -36,7 +36,7 @@ def _parse_url(url: str) -> str:
     if url.startswith("mock://"):
         raise ValueError("the processes of a Spark query share no mock:// registry; in tests use testing.MockRegistry")
     if "@" in url:  # a password may precede it
-        raise ValueError("a URL must have no login: use schema.registry.basic.auth.user.info")
+        raise ValueError("a URL must have no login: use the options for one")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError
@@ -157,7 +157,8 @@ class RegistryOptions:
     )
     proxy_port: int | None = _rows.number("schema.registry.proxy.port", None, "Port of the proxy.", low=1, high=65_535)
     truststore_location: str | None = _rows.text(
-        "schema.registry.ssl.truststore.location", "As kafka.ssl.truststore.location, for the registry."
+        "schema.registry.ssl.truststore.location",
+        "As kafka.ssl.truststore.location, for the registry and its token endpoint.",
     )
     truststore_password: Secret | None = _rows.secret(
         "schema.registry.ssl.truststore.password", "As kafka.ssl.truststore.password."
@@ -200,7 +201,7 @@ class RegistryOptions:
         if self.token_issuer_url is None and self.token_provider is None:
             return None
         return replace(
-            PLAINTEXT,
+            self.security,
             sasl_mechanism="OAUTHBEARER",
             oauth_token_provider=self.token_provider,
             oauth_token_endpoint_url=self.token_issuer_url,
@@ -222,6 +223,8 @@ def _registry_problems(given: GivenOptions, options: RegistryOptions) -> Iterato
         yield from (f"Option '{name}' has no effect without 'schema.registry.url'" for name in others)
         return
     tls = [name for name in others if name.startswith("schema.registry.ssl.")]
+    if (options.token_issuer_url or "").startswith("https://"):
+        tls = [name for name in tls if ".truststore." not in name]
     if tls and not any(url.startswith("https://") for url in options.urls):
         yield f"Option '{tls[0]}' has no effect without TLS: begin 'schema.registry.url' with https://"
     for one, other in (

@@ -182,7 +182,9 @@ class RegistryHttp:
         except ConnectError as error:
             raise _TryAgain(SchemaRegistryError(f"no token for the schema registry: {error}")) from None
         except AuthenticationError as error:
-            raise SchemaRegistryError(f"no token for the schema registry: {error}") from None
+            raise SchemaRegistryError(f"no token for the schema registry: {_with_own_names(error)}") from None
+        except OptionError as error:
+            raise OptionError(_with_own_names(error)) from None
         self._secrets["token"] = token
         return token
 
@@ -208,7 +210,7 @@ class RegistryHttp:
                 is_timeout=True,
             ) from None
         except OptionError as error:
-            raise OptionError(str(error).replace("kafka.ssl.", "schema.registry.ssl.")) from None
+            raise OptionError(_with_own_names(error)) from None
         except ssl.SSLCertVerificationError as error:
             raise _TryAgain(
                 SchemaRegistryError(
@@ -375,6 +377,12 @@ def _headers(options: RegistryOptions) -> dict[str, str]:
 def _seconds(retry_after: str | None) -> float:
     """Registries say seconds; dates are not read."""
     return float(retry_after) if retry_after is not None and re.fullmatch("[0-9]{1,9}", retry_after) else 0.0
+
+
+def _with_own_names(error: Exception) -> str:
+    """The text of an error that names options of brokers."""
+    text = str(error).replace("kafka.https.ca.location", "schema.registry.ssl.truststore.location")
+    return text.replace("kafka.ssl.", "schema.registry.ssl.")
 
 
 def _cause(error: Exception) -> str:

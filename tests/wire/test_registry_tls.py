@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import SchemaRegistryError
+from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.options.option_table import default_options
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.wire.scripted_broker import scripted_broker
 from tests.wire.secured_broker import over_tls
+from tests.wire.token_endpoint import token_endpoint
 
 AUTHORITY, STRANGER = CertificateAuthority(), CertificateAuthority("a stranger")
 REGISTRY, CLIENT = AUTHORITY.issue("registry", ["127.0.0.1"]), AUTHORITY.issue("client")
@@ -42,6 +44,32 @@ def test_the_certificate_of_a_private_authority_is_accepted_if_it_is_trusted(tmp
             ask(address.port, truststore_certificates=STRANGER.certificate)
         with pytest.raises(SchemaRegistryError, match="was refused"):
             ask(address.port)
+
+
+def test_the_authority_of_a_token_endpoint_is_trusted_as_the_registrys_is(tmp_path: Path) -> None:
+    (tmp_path / "endpoint.pem").write_text(REGISTRY.key + REGISTRY.certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "endpoint.pem")
+    token = {"access_token": "a.b-c", "token_type": "Bearer", "expires_in": None}  # is not kept
+    with (
+        scripted_broker(over_tls(REGISTRY, respond)) as address,
+        token_endpoint(200, token, context=context) as (url, requests),
+    ):
+        login: dict[str, Any] = {
+            "token_issuer_url": url,
+            "token_client_id": "me",
+            "token_client_secret": Secret("canary-secret"),
+        }
+        refused = (
+            r"^no token .*certificate of the token endpoint was refused .*'schema\.registry\.ssl\.truststore\.location'"
+        )
+        for truststore in ({}, {"truststore_certificates": STRANGER.certificate}):
+            with pytest.raises(SchemaRegistryError, match=refused):
+                ask(address.port, **login, **truststore)
+        with pytest.raises(OptionError, match=r"'schema\.registry\.ssl\.truststore\.location' names a file"):
+            ask(address.port, **login, truststore_location=str(tmp_path / "nowhere.pem"))
+        assert requests == []
+        assert ask(address.port, **login, truststore_certificates=AUTHORITY.certificate) == ["a-b"]
 
 
 def test_a_certificate_of_another_host_is_refused() -> None:

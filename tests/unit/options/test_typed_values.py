@@ -113,6 +113,10 @@ GOOD = [
         lambda typed: (typed.registry.oauth.oauth_client_id, typed.registry.oauth.oauth_scope) == ("me", "api"),
     ),
     (
+        {**ISSUER, "schema.registry.ssl.truststore.location": "ca.pem"},
+        lambda typed: typed.registry.oauth.truststore_location == "ca.pem",
+    ),
+    (
         {"schema.registry.bearer.auth.custom.provider.class": "a.b:C"},
         lambda typed: typed.registry.oauth.oauth_token_provider == "a.b:C",
     ),
@@ -236,7 +240,7 @@ BAD = [
     ),
     ({**AVRO, "schema.registry.url": f"http://me:{SECRET}@a"}, "Option 'schema.registry.url' must be http://host:port"),
     (
-        {**AVRO, "schema.registry.ssl.keystore.location": "a.pem"},
+        {**AVRO, **ISSUER, "schema.registry.ssl.keystore.location": "a.pem"},
         "Option 'schema.registry.ssl.keystore.location' has no effect without TLS: begin 'schema.registry.url' with",
     ),
     (

@@ -11,9 +11,11 @@ import logging
 import os
 import re
 import ssl
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -118,13 +120,16 @@ def _request_endpoint(security: SecurityOptions, timeout_s: float) -> str:
 
     secret = security.oauth_client_secret
     assert secret is not None  # checked by SecurityOptions.of
-    with OAuth2Session(security.oauth_client_id, secret.reveal(), scope=security.oauth_scope) as session:
+    with (
+        _authorities(security) as authorities,
+        OAuth2Session(security.oauth_client_id, secret.reveal(), scope=security.oauth_scope) as session,
+    ):
         session.register_compliance_hook("access_token_response", _refuse_too_many_requests)
         response = session.fetch_token(
             security.oauth_token_endpoint_url,
             grant_type="client_credentials",
             timeout=timeout_s,
-            verify=_authorities(security),
+            verify=authorities,
             allow_redirects=False,  # a redirect could carry the secret to another host
         )
     lifetime_s = float(response.get("expires_in") or 0)
@@ -133,8 +138,18 @@ def _request_endpoint(security: SecurityOptions, timeout_s: float) -> str:
     return token
 
 
-def _authorities(security: SecurityOptions) -> str | bool:
-    """A file or folder. By default the system's, as for brokers; requests would take those of certifi."""
+@contextmanager
+def _authorities(security: SecurityOptions) -> Iterator[str | bool]:
+    """A file or folder. By default the system's, as for brokers; requests would take those of certifi. Of a registry,
+    which has no SASL, the truststore serves its token endpoint too, as in Confluent's `OauthCredentialProvider`."""
+    from pyspark_kafka_meta.kafka.network.security.key_stores import trusted_pem
+
+    if not security.uses_sasl and (trusted := trusted_pem(security)) is not None:
+        with tempfile.NamedTemporaryFile("w", prefix="kafkameta-", suffix=".pem") as file:
+            file.write(trusted)
+            file.flush()
+            yield file.name
+        return
     location = security.oauth_ca_location
     if location is not None and not os.access(location, os.R_OK):
         raise OptionError(
@@ -142,7 +157,7 @@ def _authorities(security: SecurityOptions) -> str | bool:
             "every executor"
         )
     system = ssl.get_default_verify_paths()
-    return location or system.cafile or system.capath or True
+    yield location or system.cafile or system.capath or True
 
 
 def _refuse_too_many_requests(response: Any) -> Any:
