@@ -48,9 +48,9 @@ def test_the_json_is_canonical_with_partitions_in_numeric_order() -> None:
     )
 
     assert text(value) == (
-        '{"topics": {"a": {"id": null, "partitions": {"0": {"epoch": 0, "offset": 7}}}, '
+        '{"topics": {"a": {"id": null, "partitions": {"0": [7, 0]}}, '
         '"b": {"id": "00000000-0000-0000-0000-000000000001", "partitions": '
-        '{"2": {"epoch": -1, "offset": 6}, "10": {"epoch": 1, "offset": 5}}}}, "version": 1}'
+        '{"2": 6, "10": [5, 1]}}}, "version": 1}'
     )
 
 
@@ -71,12 +71,21 @@ def test_a_schema_that_is_written_otherwise_is_refused(pin: object) -> None:
         SourceOffset.parse({"schemas": {"value": pin}, "topics": {}, "version": 1})
 
 
-def test_start_of_an_epoch_is_written_where_it_is_known() -> None:
-    known = SourceOffset({T0: Position(42, 3, 37, 5), T1: Position(42, 3)}, {"t": None})
+@pytest.mark.parametrize(
+    ("position", "written"),
+    [
+        (Position(42), "42"),
+        (Position(42, 0), "[42, 0]"),
+        (Position(42, 3, 37), "[42, 3, 37]"),
+        (Position(42, 3, 37, 5), "[42, 3, 37, 5]"),
+        (Position(42, -1, -1, 5), "[42, -1, -1, 5]"),
+    ],
+)
+def test_a_position_is_written_as_far_as_it_is_known(position: Position, written: str) -> None:
+    known = SourceOffset({T0: position}, {"t": None}, start={T0: position})
 
-    assert json.dumps(known.as_dict()["topics"]["t"]["partitions"]) == (
-        '{"0": {"epoch": 3, "epoch_start": 37, "offset": 42, "reported_epoch": 5}, "1": {"epoch": 3, "offset": 42}}'
-    )
+    assert json.dumps(known.as_dict()["topics"]["t"]["partitions"]["0"]) == written
+    assert restored(known) == known
 
 
 def test_range_has_the_epoch_of_the_leader_that_reported_its_end() -> None:
@@ -153,8 +162,8 @@ def test_what_is_written_is_read_back_and_is_the_same_text_again(
 
 
 GOOD: dict[str, Any] = {
-    "start": {"t": {"0": {"epoch": 0, "offset": 1}}},
-    "topics": {"t": {"id": str(OLD_ID), "partitions": {"0": {"epoch": 3, "offset": 42}}}},
+    "start": {"t": {"0": 1}},
+    "topics": {"t": {"id": str(OLD_ID), "partitions": {"0": [42, 3]}}},
     "version": 1,
 }
 
@@ -188,22 +197,33 @@ MALFORMED = [
     changed(("topics", "x" * 250), GOOD["topics"]["t"]),
     changed(PARTITIONS, {}),
     changed(PARTITIONS, [42]),
-    changed((*PARTITIONS, "00"), {"epoch": 3, "offset": 42}),
-    changed((*PARTITIONS, "-1"), {"epoch": 3, "offset": 42}),
-    changed((*PARTITIONS, "2147483648"), {"epoch": 3, "offset": 42}),
-    changed((*PARTITIONS, "0"), 42),
-    changed((*PARTITIONS, "0", "offset"), -1),
-    changed((*PARTITIONS, "0", "offset"), 42.0),
-    changed((*PARTITIONS, "0", "offset"), True),
-    changed((*PARTITIONS, "0", "offset"), "42"),
-    changed((*PARTITIONS, "0", "offset"), INT64_MAX + 1),
-    changed((*PARTITIONS, "0", "epoch"), -2),
-    changed((*PARTITIONS, "0", "epoch_start"), 42),
-    changed((*PARTITIONS, "0", "epoch_start"), "37"),
-    changed((*PARTITIONS, "0", "epoch"), ...),
-    changed((*PARTITIONS, "0", "offset"), -2),
-    changed(("start", "t", "0", "offset"), -1),
-    changed(("start", "t", "0", "offset"), -3),
+    changed((*PARTITIONS, "00"), [42, 3]),
+    changed((*PARTITIONS, "-1"), [42, 3]),
+    changed((*PARTITIONS, "2147483648"), [42, 3]),
+    *(
+        changed((*PARTITIONS, "0"), position)
+        for position in (
+            {"offset": 42, "epoch": 3},
+            [],
+            [42, 3, 37, 5, 0],
+            -1,
+            -2,
+            42.0,
+            True,
+            "42",
+            None,
+            INT64_MAX + 1,
+            [42, -2],
+            [42, None],
+            [42, 3, 42],
+            [42, 3, "37"],
+            [0, 3, 0],
+            [42, 3, 37, -2],
+        )
+    ),
+    changed(("start", "t", "0"), -1),
+    changed(("start", "t", "0"), -3),
+    changed(("start", "t", "0"), [-2, 3, 0]),
 ]
 
 
