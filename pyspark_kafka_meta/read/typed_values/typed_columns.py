@@ -277,7 +277,10 @@ def _error(column: str, value: Malformed, place: TopicPartition, offset: int) ->
         f"To read it, start the query again with a version of the subject that can, as a newer one may "
         f"('{column}SchemaVersion'), or with its record or message type ('{column}RecordName'). "
     )
-    framing = f"Check '{column}Framing': Apicurio's serializers may write ids into headers (apicurio-header). "
+    framing = (
+        f"Check '{column}Framing': Apicurio's serializers may write ids into headers (apicurio-header), and so do "
+        "Azure's, which are not read. "
+    )
     advice = restart if value.is_unresolved else framing if value.cause.startswith("no frame") else ""
     return MalformedRecordError(
         f"{place} at offset {offset}: the {column}{named} cannot be decoded: {value.cause}. "
