@@ -68,6 +68,18 @@ class Asked(NamedTuple):
     is_500_final: bool = False
 
 
+class _Request(NamedTuple):
+    """
+    Attributes:
+        body: sent as JSON; None for no body.
+    """
+
+    method: str
+    path: str
+    asked: Asked
+    body: Mapping[str, Any] | None
+
+
 class _TryAgain(Exception):  # noqa: N818
     """An attempt failed in a way that may pass, or may not be the way of another URL.
 
@@ -131,7 +143,7 @@ class RegistryHttp:
             UnknownSchemaError: the registry has no such subject, version or schema.
             SchemaRegistryError: it refused the request, or did not respond in time.
         """
-        deadline = time.monotonic() + self._options.timeout_ms / 1000
+        request, deadline = _Request(method, path, asked, body), time.monotonic() + self._options.timeout_ms / 1000
         first, failures = _asked_last.get(self._urls, 0), 0
         error: SchemaRegistryError | None = None
         given_up: set[int] = set()
@@ -140,7 +152,7 @@ class RegistryHttp:
             index = _asked_last[self._urls] = (first + failures) % len(self._urls)
             try:
                 share_s = min((deadline - now) / untried, ATTEMPT_TIMEOUT_S)
-                return self._attempt(self._urls[index], method, path, asked, body, now + share_s)
+                return self._attempt(self._urls[index], request, now + share_s)
             except UnknownSchemaError:
                 raise
             except SchemaRegistryError:
@@ -163,16 +175,14 @@ class RegistryHttp:
                     raise error from None
             sleep(pause_s)
 
-    def _attempt(
-        self, url: str, method: str, path: str, asked: Asked, body: Mapping[str, Any] | None, deadline: float
-    ) -> Any:
+    def _attempt(self, url: str, request: _Request, deadline: float) -> Any:
         """The body of the response. If the registry refuses a token, which may have expired, another is tried once."""
         token = self._token(deadline)
-        response = self._response(url, method, path, asked, body, deadline, token)
+        response = self._response(url, request, deadline, token)
         if response.status == 401 and self._oauth is not None and token is not None:
             forget_token(self._oauth, token)
-            response = self._response(url, method, path, asked, body, deadline, self._token(deadline))
-        return self._content(url, asked, response)
+            response = self._response(url, request, deadline, self._token(deadline))
+        return self._content(url, request.asked, response)
 
     def _token(self, deadline: float) -> str | None:
         if self._oauth is None:
@@ -188,24 +198,15 @@ class RegistryHttp:
         self._secrets["token"] = token
         return token
 
-    def _response(
-        self,
-        url: str,
-        method: str,
-        path: str,
-        asked: Asked,
-        body: Mapping[str, Any] | None,
-        deadline: float,
-        token: str | None,
-    ) -> _Response:
+    def _response(self, url: str, request: _Request, deadline: float, token: str | None) -> _Response:
         headers = self._headers if token is None else {**self._headers, "Authorization": f"Bearer {token}"}
         try:
-            return within(deadline, lambda: self._exchange(method, f"{url}{path}", body, headers, deadline))
+            return within(deadline, lambda: self._exchange(url, request, headers, deadline))
         except TimeoutError:
             raise _TryAgain(
                 SchemaRegistryError(
-                    f"the schema registry at {url} did not respond in time when asked {asked.what}: see its load, or "
-                    "raise 'schema.registry.timeout.ms'"
+                    f"the schema registry at {url} did not respond in time when asked {request.asked.what}: see its "
+                    "load, or raise 'schema.registry.timeout.ms'"
                 ),
                 is_timeout=True,
             ) from None
@@ -239,26 +240,25 @@ class RegistryHttp:
         except http.client.HTTPException:
             raise _TryAgain(
                 SchemaRegistryError(
-                    f"the schema registry at {url} did not respond with HTTP when asked {asked.what}: check the URL"
+                    f"the schema registry at {url} did not respond with HTTP when asked {request.asked.what}: check "
+                    "the URL"
                 )
             ) from None
 
-    def _exchange(
-        self, method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], deadline: float
-    ) -> _Response:
-        parts = urlsplit(url)
+    def _exchange(self, url: str, request: _Request, headers: Mapping[str, str], deadline: float) -> _Response:
+        parts = urlsplit(f"{url}{request.path}")
         kept = [] if self._kept is None else self._kept.setdefault((parts.scheme, parts.netloc), [])
         try:
             connection = kept.pop()
         except IndexError:
             connection = self._connection(parts, remaining_s(deadline))
         is_proxied = self._options.proxy_host is not None and parts.scheme == "http"
-        target = url if is_proxied else urlunsplit(parts._replace(scheme="", netloc=""))
+        target = urlunsplit(parts if is_proxied else parts._replace(scheme="", netloc=""))
         try:
-            data = None if body is None else json.dumps(body).encode()
+            data = None if request.body is None else json.dumps(request.body).encode()
             if connection.sock is not None:  # it was kept
                 connection.sock.settimeout(remaining_s(deadline))
-            connection.request(method, target, data, headers)
+            connection.request(request.method, target, data, headers)
             response = connection.getresponse()
             content = response.read(MAX_RESPONSE_BYTES + 1)
             if response.length and len(content) <= MAX_RESPONSE_BYTES:
