@@ -17,6 +17,7 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Recursive,
     Union,
 )
+from pyspark_kafka_meta.formats.varints import zigzag_bytes
 
 
 def encode_default(schema: AvroSchema, default: Any) -> bytes:
@@ -42,7 +43,7 @@ def encode_default(schema: AvroSchema, default: Any) -> bytes:
         case Union(branches), _:
             for index, branch in enumerate(branches):
                 try:
-                    return _long(index) + encode_default(branch, default)
+                    return zigzag_bytes(index) + encode_default(branch, default)
                 except ValueError:
                     continue
     raise ValueError("the default does not have the field's type")
@@ -67,7 +68,7 @@ def _scalar(schema: Primitive | Fixed | Enumeration, value: Any) -> bytes | None
         case Primitive("int" | "long" as kind), int() if type(value) is int:
             bits = 31 if kind == "int" else 63
             if -(2**bits) <= value < 2**bits:
-                return _long(value)
+                return zigzag_bytes(value)
         case Primitive("float" | "double" as kind), int() | float() if type(value) is not bool:
             return struct.pack("<f" if kind == "float" else "<d", float(value))
         case Primitive("string"), str():
@@ -77,7 +78,7 @@ def _scalar(schema: Primitive | Fixed | Enumeration, value: Any) -> bytes | None
         case Fixed(size_bytes=size), str() if len(value) == size:
             return value.encode("latin-1")
         case Enumeration(symbols=symbols), str() if value in symbols:
-            return _long(symbols.index(value))
+            return zigzag_bytes(symbols.index(value))
     return None
 
 
@@ -89,18 +90,8 @@ def _encode_field(field: Field, record: dict[str, Any]) -> bytes:
 
 def _block(items: list[bytes]) -> bytes:
     """Items of an array or a map, in one block, and the end of blocks."""
-    return (_long(len(items)) + b"".join(items) if items else b"") + b"\0"
+    return (zigzag_bytes(len(items)) + b"".join(items) if items else b"") + b"\0"
 
 
 def _sized(data: bytes) -> bytes:
-    return _long(len(data)) + data
-
-
-def _long(number: int) -> bytes:
-    """The zigzag varint of a number of up to 64 bits."""
-    rest = number << 1 if number >= 0 else ~number << 1 | 1
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*out, rest])
+    return zigzag_bytes(len(data)) + data

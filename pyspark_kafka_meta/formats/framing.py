@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import binary_array, list_lengths, memory_of, numbers_at, offsets_of
-from pyspark_kafka_meta.formats.protobuf_wire import varint_bytes
 from pyspark_kafka_meta.formats.values import Fault
+from pyspark_kafka_meta.formats.varints import varint_at, zigzag_bytes
 
 MAGIC, MAGIC_GUID = 0, 1
 HEADER_ID_BYTES, GUID_BYTES, CONTENT_ID_BYTES = 4, 16, 8
 MAX_INDEXES = 100
 """Protobuf's libraries nest no deeper."""
+MAX_INDEX_BYTES = 5
 FOREIGN_FRAME_BYTES = 36
 """Of the longest one that is recognised."""
 MAX_KINDS = 1_000
@@ -48,7 +49,7 @@ def guid_frame(guid: str, message_indexes: Sequence[int] = ()) -> bytes:
 
 def _indexes_bytes(message_indexes: Sequence[int]) -> bytes:
     numbers = [0] if tuple(message_indexes) == (0,) else [len(message_indexes), *message_indexes]
-    return b"".join(varint_bytes(2 * number) for number in numbers) if message_indexes else b""  # zigzag
+    return b"".join(zigzag_bytes(number) for number in numbers) if message_indexes else b""
 
 
 class Unframed(NamedTuple):
@@ -222,7 +223,7 @@ def without_message_indexes(payloads: pa.Array) -> Indexed:
     """Take the message indexes off payloads, none of which is null: a count and as many indexes, all zigzag varints. A
     single 0 stands for the first type, and is all that most records have."""
     offsets, data = offsets_of(payloads), memory_of(payloads)
-    starts, ends = offsets[:-1].copy(), offsets[1:]
+    starts, ends, view = offsets[:-1].copy(), offsets[1:], memoryview(data)  # type: ignore[arg-type]
     kinds: dict[tuple[int, ...], int] = {(0,): 0}
     kind, faults = np.zeros(len(payloads), np.intp), []
     is_first = starts < ends
@@ -230,19 +231,19 @@ def without_message_indexes(payloads: pa.Array) -> Indexed:
     starts[is_first] += 1
     for row in np.flatnonzero(~is_first).tolist():
         try:
-            indexes, starts[row] = _read_indexes(data, int(starts[row]), int(ends[row]))
+            indexes, starts[row] = _read_indexes(view, int(starts[row]), int(ends[row]))
             kind[row] = kinds.setdefault(indexes, len(kinds)) if len(kinds) < MAX_KINDS else kinds[indexes]
-        except LookupError:
+        except (ValueError, KeyError):
             faults.append(Fault(row, "no frame: its message indexes are malformed"))
             kind[row], starts[row] = -1, ends[row]
     return Indexed(list(kinds), kind, binary_array(data, starts, ends - starts), faults)
 
 
-def _read_indexes(data: npt.NDArray[np.uint8], at: int, end: int) -> tuple[tuple[int, ...], int]:
-    """The message indexes at a position, and the position after them. Raises IndexError."""
+def _read_indexes(data: memoryview, at: int, end: int) -> tuple[tuple[int, ...], int]:
+    """The message indexes at a position, and the position after them. Raises ValueError."""
     count, at = _zigzag(data, at, end)
     if not 0 < count <= MAX_INDEXES:
-        raise IndexError
+        raise ValueError
     indexes = []
     for _ in range(count):
         index, at = _zigzag(data, at, end)
@@ -250,17 +251,9 @@ def _read_indexes(data: npt.NDArray[np.uint8], at: int, end: int) -> tuple[tuple
     return tuple(indexes), at
 
 
-def _zigzag(data: npt.NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        if at >= end:
-            raise IndexError
-        byte = int(data[at])
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-    raise IndexError
+def _zigzag(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    raw, at = varint_at(data, at, end, MAX_INDEX_BYTES)
+    return raw >> 1 ^ -(raw & 1), at
 
 
 def _fault(value: npt.NDArray[np.uint8], id_bytes: int) -> str:

@@ -32,8 +32,9 @@ from pyspark_kafka_meta.formats.encoded_rows import EncodedRows, Unsigned, zigza
 from pyspark_kafka_meta.formats.protobuf_known_values import date_fields, json_message
 from pyspark_kafka_meta.formats.protobuf_schema import Enum
 from pyspark_kafka_meta.formats.protobuf_values import NUMBERS
-from pyspark_kafka_meta.formats.protobuf_wire import END_GROUP, GROUP, LENGTH, VARINT, varint_bytes
+from pyspark_kafka_meta.formats.protobuf_wire import END_GROUP, GROUP, LENGTH, VARINT
 from pyspark_kafka_meta.formats.values import UnwritableValueError
+from pyspark_kafka_meta.formats.varints import varint_bytes
 
 Encoded: TypeAlias = Unsigned | pa.BinaryArray
 

@@ -41,8 +41,9 @@ from pyspark_kafka_meta.formats.protobuf_known_types import (
     TIMESTAMP,
 )
 from pyspark_kafka_meta.formats.protobuf_schema import Field, Message, ProtobufSchema, is_map
-from pyspark_kafka_meta.formats.protobuf_wire import GROUP, LENGTH, varint_bytes
+from pyspark_kafka_meta.formats.protobuf_wire import GROUP, LENGTH
 from pyspark_kafka_meta.formats.values import inner_path
+from pyspark_kafka_meta.formats.varints import varint_bytes
 
 _32_BITS = ("int32", "sint32", "sfixed32")
 _64_BITS = ("int64", "sint64", "sfixed64", "uint32", "fixed32")

@@ -25,7 +25,8 @@ from pyspark_kafka_meta.formats.protobuf_known_types import (
     VALUE,
 )
 from pyspark_kafka_meta.formats.protobuf_values import BAD_UTF8
-from pyspark_kafka_meta.formats.protobuf_wire import MAX_GROUP_DEPTH, WireField, varint_bytes, wire_fields
+from pyspark_kafka_meta.formats.protobuf_wire import MAX_GROUP_DEPTH, WireField, wire_fields
+from pyspark_kafka_meta.formats.varints import varint_bytes
 
 _MICROS_PER_SECOND = 1_000_000
 _MAX_SECONDS = (2**63 - 1) // _MICROS_PER_SECOND - 3  # nanos are at most 2.2 s

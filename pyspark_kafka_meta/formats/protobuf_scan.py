@@ -20,16 +20,15 @@ from pyspark_kafka_meta.formats.protobuf_wire import (
     FIXED64,
     GROUP,
     LENGTH,
-    LONG_VARINT,
     MAX_LENGTH_BYTES,
     MAX_TAG,
     MAX_VARINT_BYTES,
-    TOO_SHORT,
     VARINT,
     Payload,
     Raw,
     wire_fields,
 )
+from pyspark_kafka_meta.formats.varints import LONG_VARINT, TOO_SHORT, varint_bytes
 
 MAX_PASSES = 8
 FEW_MESSAGES = 16
@@ -60,8 +59,7 @@ class Tag:
         return self.number << 3 | self.wire_type
 
     def encoded(self) -> bytes:
-        size = max(1, (self.value.bit_length() + 6) // 7)
-        return bytes((self.value >> 7 * i & 0x7F) | (0x80 if i < size - 1 else 0) for i in range(size))
+        return varint_bytes(self.value)
 
 
 class Found(NamedTuple):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.formats import protobuf_known_types as known_types
-from pyspark_kafka_meta.formats.protobuf_wire import GROUP, varint_bytes, wire_fields
+from pyspark_kafka_meta.formats.protobuf_wire import GROUP, wire_fields
+from pyspark_kafka_meta.formats.varints import varint_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,12 +15,12 @@ from pyspark_kafka_meta.formats.protobuf_scan import Found
 from pyspark_kafka_meta.formats.protobuf_wire import (
     FIXED32,
     FIXED64,
-    LONG_VARINT,
     MAX_VARINT_BYTES,
     VARINT,
     Payload,
     Raw,
 )
+from pyspark_kafka_meta.formats.varints import LONG_VARINT
 
 BAD_UTF8 = "a string is not UTF-8"
 BAD_PACKED = "packed numbers do not end where they should"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_kafka_meta.formats.varints import STOP_BITS, join_sevens
+from pyspark_kafka_meta.formats.varints import STOP_BITS, TOO_SHORT, join_sevens, varint_at
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.arrow_arrays import Bytes, Longs
@@ -35,8 +35,6 @@ MAX_LENGTH_BYTES = 5
 """Of the varints of tags and lengths."""
 MAX_GROUP_DEPTH = 100
 
-TOO_SHORT = "a field continues after the end of its message"
-LONG_VARINT = "a varint has too many bytes"
 BAD_TAG = "a field has number 0 or a wire type that does not exist"
 BAD_GROUP = "a group does not end where it should"
 DEEP_GROUP = f"more than {MAX_GROUP_DEPTH} groups are nested"
@@ -97,11 +95,6 @@ class Payload:
         size[rows] = 9 + more + (more & (tenth >> 7))
 
 
-def varint_bytes(number: int) -> bytes:
-    low, rest = number & 0x7F, number >> 7
-    return bytes([low | 0x80]) + varint_bytes(rest) if rest else bytes([low])
-
-
 class WireField(NamedTuple):
     """A field of one message.
 
@@ -134,11 +127,11 @@ def _field(data: bytes | memoryview, tag: int, at: int, end: int, depth: int) ->
     raw = 0
     match tag & 7:
         case 0:
-            raw, after = _varint(data, at, end, MAX_VARINT_BYTES)
+            raw, after = varint_at(data, at, end, MAX_VARINT_BYTES)
         case 1:
             after = at + 8
         case 2:
-            length, at = _varint(data, at, end, MAX_LENGTH_BYTES)
+            length, at = varint_at(data, at, end, MAX_LENGTH_BYTES)
             after = at + length
         case 3:
             after, next_at = _group_end(data, tag, at, end, depth + 1)
@@ -168,20 +161,7 @@ def _group_end(data: bytes | memoryview, start_tag: int, at: int, end: int, dept
 
 
 def _tag(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    tag, at = _varint(data, at, end, MAX_LENGTH_BYTES)
+    tag, at = varint_at(data, at, end, MAX_LENGTH_BYTES)
     if not 8 <= tag <= MAX_TAG:
         raise ValueError(BAD_TAG)
     return tag, at
-
-
-def _varint(data: bytes | memoryview, at: int, end: int, max_bytes: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 7 * max_bytes, 7):
-        if at >= end:
-            raise ValueError(TOO_SHORT)
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-    raise ValueError(LONG_VARINT)

@@ -25,8 +25,8 @@ from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]
 from pyspark_kafka_meta.formats.protobuf_decoder import protobuf_decoder
 from pyspark_kafka_meta.formats.protobuf_encoder import protobuf_encoder
 from pyspark_kafka_meta.formats.protobuf_schema import ProtobufSchema, arrow_type, descriptor_set, parse_protobuf
-from pyspark_kafka_meta.formats.protobuf_wire import varint_bytes
 from pyspark_kafka_meta.formats.values import UnwritableValueError
+from pyspark_kafka_meta.formats.varints import varint_bytes
 from tests.unit.formats.protobuf_cases import FieldProto
 
 FileProto = descriptor_pb2.FileDescriptorProto
