@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FIRST_MESSAGE = (0,)
 """Confluent's message indexes of the first message type of a file."""
 COMPILED_SCHEMAS = 1_000
-"""A process keeps as many compiled pairs of schemas, and types of schemas: each batch of records needs both."""
+"""A process keeps as many schemas, their types, and compiled pairs of schemas: each batch of records needs them."""
 
 
 class SchemaText(NamedTuple):
@@ -86,6 +86,7 @@ class Format:
     left_out: Callable[[SchemaText], Mapping[str, str]] = lambda _: {}
 
 
+@lru_cache(COMPILED_SCHEMAS)
 def _avro(schema: SchemaText) -> AvroSchema:
     from pyspark_kafka_meta.formats.avro_schema import parse_avro
 
@@ -111,7 +112,6 @@ def _avro_left_out(schema: SchemaText) -> Mapping[str, str]:
     return left_out(_avro(schema), schema.max_depth)
 
 
-@lru_cache(COMPILED_SCHEMAS)
 def _avro_name(schema: SchemaText) -> str | None:
     from pyspark_kafka_meta.formats.avro_schema import Record
 
@@ -173,6 +173,7 @@ def _avro_derived(given: pa.DataType, name: str | None) -> SchemaText:
     return SchemaText(derived_schema(given, name or TOP_LEVEL_NAME))
 
 
+@lru_cache(COMPILED_SCHEMAS)
 def _protobuf(schema: SchemaText) -> ProtobufSchema:
     from pyspark_kafka_meta.formats.protobuf_schema import message_name, parse_protobuf
 
@@ -198,7 +199,6 @@ def _protobuf_left_out(schema: SchemaText) -> Mapping[str, str]:
     return left_out(_protobuf(schema))
 
 
-@lru_cache(COMPILED_SCHEMAS)
 def _protobuf_name(schema: SchemaText) -> str:
     return _protobuf(schema).message
 

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 
+ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"
+"""A FileDescriptorProto: message Id { int32 id = 1; }"""
 
+
+@pytest.mark.parametrize("made", ["parse", "arrow_type"])
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("avro", '["null", "string"]'), ("json", '{"type": "object", "properties": {"a": {"type": "string"}}}')],
+    [
+        ("avro", '["null", "string"]'),
+        ("protobuf", base64.b64encode(descriptor_set([ID_FILE])).decode()),
+        ("json", '{"type": "object", "properties": {"a": {"type": "string"}}}'),
+    ],
 )
-def test_the_type_of_a_schema_is_made_once_for_all_batches(name: str, text: str) -> None:
-    assert FORMATS[name].arrow_type(SchemaText(text)) is FORMATS[name].arrow_type(SchemaText(text))
+def test_a_schema_is_parsed_and_its_type_made_once_for_all_uses(name: str, text: str, made: str) -> None:
+    make = getattr(FORMATS[name], made)
+    assert make(SchemaText(text)) is make(SchemaText(text))
 
 
 def record(name: str, kind: Any = "int", **others: Any) -> dict[str, Any]:
