@@ -290,25 +290,28 @@ def parts(schema: AvroSchema) -> Sequence[AvroSchema]:
             return ()
 
 
-def without_names(schema: AvroSchema, is_branch: bool = False) -> AvroSchema:
+def without_names(schema: AvroSchema, parents: tuple[str, ...] = (), is_branch: bool = False) -> AvroSchema:
     """The type without the names that no value depends on: of records, and namespaces, outside unions of several types.
 
     Args:
+        parents: names of the records around it.
         is_branch: of such a union.
     """
     match schema:
         case Array(items):
-            return Array(without_names(items))
+            return Array(without_names(items, parents))
         case Map(values):
-            return Map(without_names(values))
-        case Record(fields=fields):
-            unnamed = tuple(replace(field, type=without_names(field.type)) for field in fields)
+            return Map(without_names(values, parents))
+        case Record(name, fields):
+            unnamed = tuple(replace(field, type=without_names(field.type, (*parents, name))) for field in fields)
             if is_branch or any(field.aliases for field in fields):  # which count in the record of this name
                 return replace(schema, fields=unnamed)
             return Record("", unnamed)
         case Union(branches):
             is_branch = sum(not _is_null(branch) for branch in branches) > 1
-            return Union(tuple(without_names(branch, is_branch) for branch in branches))
+            return Union(tuple(without_names(branch, parents, is_branch) for branch in branches))
+        case Recursive(name) if name in parents and not is_branch:
+            return replace(schema, name=str(parents.index(name)))
         case Fixed(name) | Enumeration(name):
             return schema if is_branch else replace(schema, name=name.rpartition(".")[2])
     return schema

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
@@ -261,6 +261,29 @@ def left_out(schema: ProtobufSchema) -> Mapping[str, str]:
 def columns_of(schema: ProtobufSchema, message: str) -> list[Field]:
     """The fields that become columns: Spark has no column for a message without fields."""
     return [field for field in schema.messages[message].fields if field.type_name not in schema.empty]
+
+
+def without_names(schema: ProtobufSchema) -> str:
+    """Equal for schemas by which the same bytes are read as the same columns: without the names of messages, which are
+    numbered as fields use them, and of packages, and without how numbers are packed."""
+    numbers = {schema.message: 0}
+
+    def named(type_name: str) -> str:
+        if type_name in schema.enums:  # an open enum's name is in those of unknown numbers
+            enum = schema.enums[type_name]
+            return repr(replace(enum, full_name=enum.full_name.rpartition(".")[2]))
+        if type_name in _KNOWN_MESSAGES or type_name not in schema.messages:
+            return type_name
+        return str(numbers.setdefault(type_name, len(numbers)))
+
+    def unnamed(message: Message) -> Message:
+        fields = (replace(field, type_name=named(field.type_name), packed=False) for field in message.fields)
+        return Message("", tuple(fields), message.map_entry)
+
+    types: list[Message] = []
+    while more := list(numbers)[len(types) :]:
+        types += [unnamed(schema.messages[name]) for name in more]
+    return repr(types)
 
 
 def is_map(schema: ProtobufSchema, field: Field) -> bool:

@@ -203,6 +203,12 @@ def _protobuf_name(schema: SchemaText) -> str:
     return _protobuf(schema).message
 
 
+def _protobuf_read_as(schema: SchemaText) -> str:
+    from pyspark_kafka_meta.formats.protobuf_schema import without_names
+
+    return without_names(_protobuf(schema))
+
+
 @lru_cache(COMPILED_SCHEMAS)
 def _protobuf_decoder(writer: SchemaText, reader: SchemaText) -> ValueDecoder:
     from pyspark_kafka_meta.formats.protobuf_decoder import protobuf_decoder
@@ -313,6 +319,7 @@ FORMATS: Mapping[str, Format] = {
         message_indexes=_protobuf_indexes,
         record_name=_protobuf_name,
         registered_text=_protobuf_file,
+        read_as=_protobuf_read_as,
         left_out=_protobuf_left_out,
     ),
     "json": Format(

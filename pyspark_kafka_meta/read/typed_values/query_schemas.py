@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -170,7 +170,7 @@ def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> Schem
     for index in range(names):
         of_name = versions[index::names]
         texts = {version.registered.schema: version for version in of_name}
-        distinct = {wanted.read_as(text): version for text, version in texts.items()} if len(texts) > 1 else {}
+        distinct = {_read_as(column, version): version for version in texts.values()} if len(texts) > 1 else {}
         if len(distinct) > 1:
             raise OptionError(
                 f"the topics of the query have different schemas ({', '.join(map(_described, distinct.values()))}): "
@@ -181,6 +181,14 @@ def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> Schem
         return _with_message(column, schemas[0])
     assert wanted.any_of is not None, "the options refuse several record names of this format"
     return wanted.any_of(schemas)
+
+
+def _read_as(column: ColumnFormat, version: SubjectVersion) -> Hashable:
+    """Equal for schemas by which values are read as the same columns."""
+    try:
+        return FORMATS[column.format].read_as(_with_message(column, version.registered.schema))
+    except ValueSchemaError as error:
+        raise ValueSchemaError(f"{_described(version)} cannot be read as columns: {error}") from None
 
 
 def _described(version: SubjectVersion) -> str:

@@ -22,6 +22,7 @@ from pyspark_kafka_meta.formats.protobuf_schema import (
     left_out,
     message_name,
     parse_protobuf,
+    without_names,
 )
 from tests.unit.formats.protobuf_cases import FieldProto, RandomSchema, file_of
 
@@ -67,14 +68,18 @@ def test_unknown_message_type_is_refused() -> None:
         parse_protobuf(descriptor_set([nested_file().SerializeToString()]), "shop.Third")
 
 
-def recursive_schema(max_depth: int = 1) -> ProtobufSchema:
-    """First has Seconds, which have Firsts; with a map of them, and an id."""
+def recursive_file() -> descriptor_pb2.FileDescriptorProto:
+    """First has a Second, which has Firsts and an id."""
     file = nested_file()
     first, second = file.message_type
     first.field.add(name="s", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".shop.Second", label=1)
     second.field.add(name="f", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".shop.First", label=3)
     second.field.add(name="id", number=2, type=FieldProto.TYPE_INT32, label=1)
-    return replace(parse_protobuf(descriptor_set([file.SerializeToString()])), max_depth=max_depth)
+    return file
+
+
+def recursive_schema(max_depth: int = 1) -> ProtobufSchema:
+    return replace(parse_protobuf(descriptor_set([recursive_file().SerializeToString()])), max_depth=max_depth)
 
 
 def test_recursive_field_is_left_out_by_name() -> None:
@@ -94,6 +99,34 @@ def test_recursive_type_is_read_as_deep_as_the_option_says() -> None:
     values, faults = protobuf_decoder(schema, schema).decode(pa.array([value]))
     assert faults == []
     assert values.to_pylist() == [{"s": {"f": [{"s": {"id": 9}}], "id": 7}}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "are_equal"),
+    [
+        (b"shop", b"mall", True),
+        (b"Second", b"Minute", True),
+        (b"n.proto", b"m.proto", True),
+        (b"proto3", b"proto3" + sized(0x4A, sized(0x0A, sized(0x1A, b"comment"))), True),
+        (sized(0x42, b"\x10\x00"), sized(0x42, b"\x10\x01"), True),  # packed
+        (sized(0x0A, b"id"), sized(0x0A, b"no"), False),
+        (b"RED", b"RAD", False),
+        (b"Color", b"Shade", False),  # in the names of unknown numbers
+        (b"StringValue", b"UInt64Value", False),
+        (b"\x18\x05", b"\x18\x06", False),  # the number of a field
+    ],
+)
+def test_schemas_that_are_read_in_the_same_way_are_equal(old: bytes, new: bytes, are_equal: bool) -> None:
+    file = recursive_file()
+    file.message_type[0].field.add(name="n", number=5, type=FieldProto.TYPE_INT64, label=3).options.packed = False
+    for name, type_ in (("c", "shop.Color"), ("w", "google.protobuf.StringValue")):
+        kind = FieldProto.TYPE_ENUM if name == "c" else FieldProto.TYPE_MESSAGE
+        file.message_type[1].field.add(name=name, number=ord(name), type=kind, type_name=f".{type_}", label=1)
+    file.enum_type.add(name="Color").value.add(name="RED", number=0)
+    first = file.SerializeToString()
+    assert old in first
+    schemas = [parse_protobuf(descriptor_set([each])) for each in (first, first.replace(old, new))]
+    assert (without_names(schemas[0]) == without_names(schemas[1])) is are_equal
 
 
 def test_field_of_a_missing_type_is_left_out_by_name() -> None:

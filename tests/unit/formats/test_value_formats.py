@@ -41,6 +41,7 @@ STATES = {"type": "enum", "name": "x.State", "symbols": ["A", "B"]}
     [
         ("avro", record("x.R", doc="a"), {**record("y.S"), "doc": "b"}, True),
         ("avro", record("R", ["null", record("x.R")]), record("R", ["null", record("y.S")]), True),
+        ("avro", record("x.R", ["null", "x.R"]), record("y.S", ["null", "y.S"]), True),
         ("avro", record("R", ["int", record("x.R")]), record("R", ["int", record("y.S")]), False),
         ("avro", record("R", STATES), record("R", {**STATES, "namespace": "", "name": "y.State"}), True),
         ("avro", record("R", STATES), record("R", {**STATES, "name": "x.Status"}), False),

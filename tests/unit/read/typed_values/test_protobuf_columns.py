@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import OptionError, ValueSchemaError
 from pyspark_kafka_meta.formats.framing import HeaderFrames, guid_frame, id_header, without_message_indexes
 from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
@@ -167,6 +167,18 @@ def test_a_registry_sends_descriptors(registry: MockRegistry) -> None:
     (refund,) = options(registry, valueFormat="protobuf", valueRecordName="shop.Refund").readers
     assert refund.format.arrow_type(refund.schema).names == ["amount"]
     assert refund.pin.fingerprint != value.pin.fingerprint
+
+
+def test_topics_whose_packages_differ_are_read_together(registry: MockRegistry) -> None:
+    for subject, file in (("t-value", FILE), ("u-value", FILE.replace(b"shop", b"mall"))):
+        registry.register(subject, base64.b64encode(file).decode(), kind="PROTOBUF")
+    (reader,) = options(registry, subscribe="t,u", valueFormat="protobuf").readers
+    other = SchemaText(base64.b64encode(descriptor_set([FILE.replace(b"shop", b"mall")])).decode())
+    column = ColumnDecoding(reader.format, Framing.CONFLUENT, reader.schema, lambda _: other)
+
+    assert column.decode(pa.array([FRAME + b"\0\x08\x05"], pa.binary()))[0].to_pylist() == [{"id": 5}]
+    with pytest.raises(ValueSchemaError, match=r"version 1 of u-value \(id 2\) .* no message type shop\.Refund"):
+        options(registry, subscribe="t,u", valueFormat="protobuf", valueRecordName="shop.Refund")
 
 
 def test_a_descriptor_is_a_file(tmp_path: Path) -> None:
