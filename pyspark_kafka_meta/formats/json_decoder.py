@@ -17,6 +17,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -203,17 +204,11 @@ def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
     return array, ()
 
 
-class _Null:
-    """Instead of a struct that is null: all its fields are null."""
-
-    def __getattr__(self, _: str) -> None:
-        return None
-
-
 def _struct(type_: pa.DataType, values: Sequence[Any]) -> Column:
-    null, is_null = _Null(), [value is None for value in values]
+    attributes = _attributes(type_)
+    null, is_null = SimpleNamespace(**dict.fromkeys(attributes)), [value is None for value in values]
     structs = [null if value is None else value for value in values] if any(is_null) else values
-    columns = [_column(field.type, list(map(attrgetter(name), structs))) for name, field in _attributes(type_).items()]
+    columns = [_column(field.type, list(map(attrgetter(name), structs))) for name, field in attributes.items()]
     arrays, not_held = zip(*columns, strict=True)
     array = pa.StructArray.from_arrays(arrays, fields=list(column_type(type_)), mask=pa.array(is_null, pa.bool_()))
     return array, list(chain(*not_held))

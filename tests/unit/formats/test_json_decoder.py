@@ -6,6 +6,7 @@ import json
 import random
 import re
 import struct
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -408,6 +409,18 @@ def test_no_way_to_write_a_good_record_is_left_to_json(
     values, faults = decode(EVERYTHING, [text, None, text])
     assert faults == {}
     assert [value and value["id"] for value in values] == [1, None, 1]
+
+
+@pytest.mark.parametrize("text", [b'{"id":1,"counts":{"a":1}}', b"null"])
+def test_no_function_of_python_is_called_for_a_good_record(text: bytes) -> None:
+    values, decoder, calls = pa.array([text] * 1_000, pa.binary()), JsonDecoder(EVERYTHING), []
+    sys.setprofile(lambda frame, event, _: calls.append(frame) if event == "call" else None)
+    try:
+        decoded = decoder.decode(values)
+    finally:
+        sys.setprofile(None)
+    assert decoded.faults == []
+    assert len(calls) < len(values)
 
 
 def test_only_malformed_records_are_left_to_json(monkeypatch: pytest.MonkeyPatch) -> None:
