@@ -35,7 +35,14 @@ PROTOBUF_TYPES = {
     pa.float64(): FieldProto.TYPE_DOUBLE,
     pa.bool_(): FieldProto.TYPE_BOOL,
 }
-JSON_TYPES = {pa.int64(): "integer", pa.string(): "string", pa.float64(): "number", pa.bool_(): "boolean"}
+TEXTS = pa.map_(pa.string(), pa.string())
+JSON_TYPES: dict[pa.DataType, dict[str, Any]] = {
+    pa.int64(): {"type": "integer"},
+    pa.string(): {"type": "string"},
+    pa.float64(): {"type": "number"},
+    pa.bool_(): {"type": "boolean"},
+    TEXTS: {"type": "object", "additionalProperties": {"type": "string"}},
+}
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -54,6 +61,7 @@ ORDER = pa.struct(
         _required("is_paid", pa.bool_()),
     ]
 )
+LABELLED_ORDER = pa.struct([*ORDER, pa.field("labels", TEXTS)])
 LINE = pa.struct(
     [_required("product", pa.string()), _required("quantity", pa.int64()), _required("price", pa.float64())]
 )
@@ -104,6 +112,15 @@ def orders(count: int) -> list[Row]:
             "is_paid": rng.random() < 0.5,
         }
         for number in range(count)
+    ]
+
+
+def labelled_orders(count: int) -> list[Row]:
+    """Rows of `LABELLED_ORDER`, with 1 to 4 labels."""
+    rng = random.Random(2)
+    names = ["color", "size", "material", "origin"]
+    return [
+        {**row, "labels": {name: _text(rng, 4, 12) for name in names[: rng.randint(1, 4)]}} for row in orders(count)
     ]
 
 
@@ -164,14 +181,13 @@ def as_protobuf(rows: Sequence[Row]) -> Encoded:
     )
 
 
-def as_json(rows: Sequence[Row]) -> Encoded:
-    """Orders."""
-    schema = {"type": "object", "properties": {field.name: {"type": JSON_TYPES[field.type]} for field in ORDER}}
-    columns = from_arrow_schema(pa.schema(list(ORDER)))
+def as_json(kind: pa.StructType, rows: Sequence[Row], indent: int | None = None) -> Encoded:
+    schema = {"type": "object", "properties": {field.name: JSON_TYPES[field.type] for field in kind}}
+    columns = from_arrow_schema(pa.schema(list(kind)))
     return Encoded(
         "json",
         json.dumps(schema),
-        [json.dumps(row).encode() for row in rows],
+        [json.dumps(row, indent=indent).encode() for row in rows],
         lambda payload: from_json(payload.cast("string"), columns),
         lambda value: to_json(value).cast("binary"),
     )
@@ -187,9 +203,11 @@ ENCODED: dict[str, Callable[[int], Encoded]] = {
     "avro": lambda count: as_avro(ORDER, orders(count)),
     "nested": lambda count: as_avro(NESTED_ORDER, nested_orders(count)),
     "protobuf": lambda count: as_protobuf(orders(count)),
-    "json": lambda count: as_json(orders(count)),
+    "json": lambda count: as_json(ORDER, orders(count)),
+    "json_indented": lambda count: as_json(ORDER, orders(count), indent=2),
+    "json_maps": lambda count: as_json(LABELLED_ORDER, labelled_orders(count)),
     "avro_nulls": lambda count: with_nulls(as_avro(ORDER, orders(count))),
     "protobuf_nulls": lambda count: with_nulls(as_protobuf(orders(count))),
-    "json_nulls": lambda count: with_nulls(as_json(orders(count))),
+    "json_nulls": lambda count: with_nulls(as_json(ORDER, orders(count))),
 }
 """By case: as many different values."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from benchmarks.encoded_values import ENCODED, Row, nested_orders, orders
+from benchmarks.encoded_values import ENCODED, Row, labelled_orders, nested_orders, orders
 from pyspark_kafka_meta.formats.framing import frame
 from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
@@ -17,7 +17,11 @@ from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding
 
 
 @pytest.mark.parametrize(
-    ("case", "rows"), [("avro", orders), ("nested", nested_orders), ("protobuf", orders), ("json", orders)]
+    ("case", "rows"),
+    [
+        *[("avro", orders), ("nested", nested_orders), ("protobuf", orders)],
+        *[("json", orders), ("json_indented", orders), ("json_maps", labelled_orders)],
+    ],
 )
 def test_framed_values_are_the_orders(case: str, rows: Callable[[int], list[Row]]) -> None:
     encoded = ENCODED[case](100)
@@ -31,7 +35,7 @@ def test_framed_values_are_the_orders(case: str, rows: Callable[[int], list[Row]
     found, malformed = column.decode(pa.array([before + value for value in values]))
 
     assert malformed == []
-    assert found.to_pylist() == rows(100)
+    assert found.to_pylist(maps_as_pydicts="strict") == rows(100)
     assert len(set(values)) == 100
 
 
