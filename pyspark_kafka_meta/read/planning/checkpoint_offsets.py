@@ -269,6 +269,8 @@ def _parse_positions(value: object, may_be_earliest: bool = False) -> dict[Topic
 
 
 def _parse_position(value: object, may_be_earliest: bool) -> Position:
+    if isinstance(value, dict):  # until the first release: a clone of before wrote positions so
+        value = [value.get(name, -1) for name in ("offset", "epoch", "epoch_start", "reported_epoch")]
     fields = value if isinstance(value, list) else [value]
     if not 1 <= len(fields) <= len(Position._fields):
         raise ValueError(f"{str(value)[:40]} is no position")

@@ -88,6 +88,12 @@ def test_a_position_is_written_as_far_as_it_is_known(position: Position, written
     assert restored(known) == known
 
 
+def test_a_position_with_names_as_earlier_clones_wrote_it_is_read() -> None:
+    named = {"offset": 42, "epoch": 3, "epoch_start": 37}
+    value = {"topics": {"t": {"id": None, "partitions": {"0": named, "1": {"offset": 5, "epoch": -1}}}}, "version": 1}
+    assert SourceOffset.parse(value).positions == {T0: Position(42, 3, 37), TopicPartition("t", 1): Position(5)}
+
+
 def test_range_has_the_epoch_of_the_leader_that_reported_its_end() -> None:
     """Not that of the records there: an earlier leader of this epoch may have a shorter log."""
     start = SourceOffset({T0: Position(40, 3)}, {"t": OLD_ID})
@@ -203,7 +209,7 @@ MALFORMED = [
     *(
         changed((*PARTITIONS, "0"), position)
         for position in (
-            {"offset": 42, "epoch": 3},
+            {"epoch": 3},
             [],
             [42, 3, 37, 5, 0],
             -1,

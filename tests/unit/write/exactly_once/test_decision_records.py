@@ -51,6 +51,13 @@ def test_rows_of_a_batch_and_of_the_versions_before_are_read_again() -> None:
     assert joined(KEY, records(written)) == written
 
 
+def test_decision_of_an_earlier_clone_without_digests_is_read() -> None:
+    written = records(decision())
+    fields = json.loads(written[KEY])
+    del fields["rows"], fields["earlier"]
+    assert joined(KEY, {KEY: json.dumps({**fields, "row_count": 6}).encode()}) == decision()
+
+
 def test_decision_that_knows_as_many_versions_as_it_may_is_small() -> None:
     """Each commit writes it, and each start reads those of the active segment."""
     earlier = tuple((10**6 + version, RowDigest(10**6, 2**64 - 1)) for version in range(MAX_EARLIER))
