@@ -26,6 +26,13 @@ def restored(offset: SourceOffset) -> SourceOffset:
     return parsed(text(offset))
 
 
+def offsets_in(stored: str, topic: str) -> list[int]:
+    """By partition."""
+    return [
+        position.offset for partition, position in sorted(parsed(stored).positions.items()) if partition[0] == topic
+    ]
+
+
 def write_checkpoint(
     folder: Path, batches: Mapping[int, SourceOffset | str], finished: int | None, query_id: str = "query-1"
 ) -> str:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.checkpoints import offsets_in
 from tests.kafka.cluster_tools import no_broker_knows
 from tests.marks import thorough_after
 from tests.spark.traces import rows_by_batch, run_to_the_end
@@ -166,19 +167,18 @@ def test_mb11_batches_are_limited_as_sparks_own_source_limits_them(
     for source in (jvm_source, "kafkameta"):
         query = Query(spark, tmp_path / source, kafka.bootstrap_servers, source)
         query.run_rows(query.frame(subscribe=topic, maxOffsetsPerTrigger="40").select("partition", "offset"))
-        batches[source] = [ends_of(json.loads(log.splitlines()[2]), topic) for log in query.offset_log()]
+        batches[source] = [ends_of(log.splitlines()[2], topic) for log in query.offset_log()]
     ours = batches["kafkameta"]
     assert ours == batches[jvm_source]
     assert ours[0] == [35, 3, 1], "in proportion, and one at least"
     assert ours[-1] == [101, 11, 1]
 
 
-def ends_of(offset: dict[str, Any], topic: str) -> list[int]:
+def ends_of(stored: str, topic: str) -> list[int]:
     """The offsets in a line of either source's offset log."""
-    if "version" in offset:
-        partitions = offset["topics"][topic]["partitions"]
-        return [position["offset"] for _, position in sorted(partitions.items())]
-    return [end for _, end in sorted(offset[topic].items())]
+    if '"version"' in stored:
+        return offsets_in(stored, topic)
+    return [end for _, end in sorted(json.loads(stored)[topic].items())]
 
 
 @pytest.mark.thorough

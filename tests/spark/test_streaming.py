@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from tests.checkpoints import offsets_in
 from tests.spark.traces import logged, rows_by_batch, run_to_the_end
 from tests.unit.written_events import events_in
 
@@ -235,10 +236,6 @@ def test_progress_names_start_end_and_latest_offsets(pipeline: Pipeline, topic: 
     assert sum(ends[0]) < sum(ends[1]) == 9
     assert offsets_in(second["startOffset"], topic) == ends[0]
     assert offsets_in(first["latestOffset"], topic) == ends[1]
-
-
-def offsets_in(text: str, topic: str) -> list[int]:
-    return [partition["offset"] for partition in json.loads(text)["topics"][topic]["partitions"].values()]
 
 
 def forget_last_commit(checkpoint: Path) -> None:
