@@ -12,7 +12,7 @@ SPARK_CLASSES := build/spark_classes.jsa
 BENCHMARKS ?= throughput write_throughput typed_values many_topics micro_batches kafka_to_kafka latency_parts exactly_once_cost end_to_end cold_start planning memory requests events_cost
 PYTHONS ?= 3.11 3.12 3.13
 PYSPARKS ?= 4.0 4.1 4.2
-SLOW ?= slow or thorough
+SLOW ?= slow or thorough or budget
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 # By Go, because the package on PyPI downloads a program from elsewhere.
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
@@ -37,7 +37,7 @@ test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in twe
 
 test-slow: export KAFKAMETA_PROFILE := $(if $(findstring thorough,$(SLOW)),slow,ci)
 test-slow: java $(INSTALLED) $(SPARK_CLASSES) ## run the slow tests; SLOW=slow leaves out the thorough ones
-	$(PARALLEL_TESTS) 2 -m "$(SLOW) or budget"
+	$(PARALLEL_TESTS) 2 -m "$(SLOW)"
 
 test-all: test test-slow kafka-releases ## run all tests
 
