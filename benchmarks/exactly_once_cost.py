@@ -149,12 +149,15 @@ def write_tasks(
     """One record to each partition from each task."""
     values, partitions = pa.array([b"v"] * PARTITIONS, pa.binary()), pa.array(range(PARTITIONS), pa.int32())
     rows = pa.record_batch([values, partitions], names=["value", "partition"])
-    opened = []
+    transactions = []
     for task in tasks:
         transaction = TransactionalProducer(client, plan.task_id(task, 0), plan.timeout_ms, plan.version)
-        written = TaskWriter(client, options.producer, COLUMNS, options.topic, transaction).write([rows])
-        opened.append(transaction.opened(written))
-    return [each for each in opened if each is not None]
+        opened = transaction.opened(
+            TaskWriter(client, options.producer, COLUMNS, options.topic, transaction).write([rows])
+        )
+        assert opened is not None
+        transactions.append(opened)
+    return transactions
 
 
 def main() -> None:

@@ -124,17 +124,15 @@ def joined(key: RecordKey, values: Mapping[RecordKey, bytes]) -> Decision | None
         for transactional_id, producer, written in fields["transactions"]
     )
     batch = BatchId(key.series, fields["owner"], fields["version"])
-    former_owners = tuple(fields["former_owners"])
-    # Until the first release: a clone of before wrote neither.
-    rows, earlier = fields.get("rows"), fields.get("earlier", ())
     return Decision(
         batch,
         transactions,
         fields["time_ms"],
         fields["is_settled"],
-        former_owners,
-        _rows(rows),
-        tuple((version, _rows(rows)) for version, rows in earlier),
+        tuple(fields["former_owners"]),
+        # Until the first release: a clone of before wrote neither.
+        _rows(fields.get("rows")),
+        tuple((version, _rows(rows)) for version, rows in fields.get("earlier", ())),
     )
 
 
