@@ -86,7 +86,6 @@ class Option:
         error: error text of an invalid value; `{value}` is replaced by the text.
         doc: description in the documentation.
         queries: in which it has an effect.
-        former_names: accepted with a warning.
     """
 
     name: str
@@ -96,7 +95,6 @@ class Option:
     doc: str
     section: Section
     queries: Query
-    former_names: tuple[str, ...] = ()
 
     def value(self, text: str) -> Any:
         """Parses `text`. Raises OptionError."""
@@ -131,7 +129,6 @@ class Columns(TypedDict, total=False):
 
     section: Section
     queries: Query
-    former_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +197,8 @@ def options_of(kind: type) -> Mapping[str, Option]:
 
 
 def option_names(*kinds: type) -> list[str]:
-    """The documented and the former names of the options of these dataclasses."""
-    options = [option for kind in kinds for option in options_of(kind).values()]
-    return [name for option in options for name in (option.name, *option.former_names)]
+    """The names of the options of these dataclasses."""
+    return [option.name for kind in kinds for option in options_of(kind).values()]
 
 
 def default_options(kind: type[T], **others: Any) -> T:
@@ -231,7 +227,7 @@ class GivenOptions:
             place: the query for a warning about options of other queries, such as "a read"; None if these are refused
                 as unknown options.
         """
-        named = with_current_names(options)
+        named = CaseInsensitiveMap(options)
         self._texts = named if place is None else without_effectless(named, query, place)
         self.query = query
         self._known = _options_with_effect(query)
@@ -295,25 +291,6 @@ def raise_problems(problems: Iterable[str]) -> None:
     """Raises OptionError with one line for each problem, if there is one."""
     if text := "\n".join(problems):
         raise OptionError(text)
-
-
-def with_current_names(options: Mapping[str, str]) -> CaseInsensitiveMap[str]:
-    """The options with the current name of each; a warning names the former name.
-
-    Raises:
-        OptionError: both names are given.
-    """
-    current = {former.lower(): option.name for option in OPTIONS.values() for former in option.former_names}
-    given = CaseInsensitiveMap(options)
-    renamed: dict[str, str] = {}
-    for name, text in given.items():
-        to = current.get(name.lower(), name)
-        if to != name and to in given:
-            raise OptionError(f"Option '{name}' is the former name of '{to}': remove it")
-        if to != name:
-            _warn_once(f"Option '{name}' is deprecated: use '{to}'")
-        renamed[to] = text
-    return CaseInsensitiveMap(renamed)
 
 
 def without_effectless(options: CaseInsensitiveMap[str], query: Query, place: str) -> CaseInsensitiveMap[str]:

@@ -18,7 +18,6 @@ from pyspark_kafka_meta.options.option_table import (
     Section,
     option_names,
     options_of,
-    with_current_names,
     without_effectless,
 )
 from pyspark_kafka_meta.options.sink import SinkOptions, TransactionOptions
@@ -92,7 +91,7 @@ class EventsOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> EventsOptions:
         """Raises OptionError: one line for each missing, unknown or invalid option."""
-        named = with_current_names(options)
+        named = CaseInsensitiveMap(options)
         if _TOPIC.name in named:
             return cls(topic=_topic_options(named))
         given = GivenOptions(named, Query.EVENT_FILES)
@@ -115,7 +114,7 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
     Raises:
         OptionError: the table is unknown.
     """
-    named = with_current_names(options)
+    named = CaseInsensitiveMap(options)
     table: Table = _TABLE.value(named.get(_TABLE.name, Table.RECORDS))
     query, place = _query(table, _TOPIC.name in named)
     return table, dict(without_effectless(CaseInsensitiveMap(named.without(_TABLE.name)), query, place))
@@ -123,7 +122,7 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
 
 def is_read(options: Mapping[str, str]) -> bool:
     """Whether the options say what to read, and not where to write: their errors can be reported at once."""
-    named = with_current_names(options)
+    named = CaseInsensitiveMap(options)
     reads = [_TABLE.name, *(options_of(SourceOptions)[field].name for field in STRATEGIES)]
     writes = [options_of(SinkOptions)["topic"].name, CHECKPOINT_LOCATION]
     return any(name in named for name in reads) and not any(name in named for name in writes)
@@ -131,7 +130,7 @@ def is_read(options: Mapping[str, str]) -> bool:
 
 def batch_warnings(options: Mapping[str, str]) -> list[str]:
     """Given options that have an effect in streams only, of any table."""
-    named = with_current_names(options)
+    named = CaseInsensitiveMap(options)
     return [
         f"{option.name} option ignored in batch queries"
         for option in OPTIONS.values()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from pyspark_kafka_meta.options.confluent_options import CONFLUENTS, REGISTRY
@@ -69,8 +70,8 @@ def _kafka_refusal(name: str) -> str | None:
         return f"Kafka option '{kafka_name}' is not supported{_REFUSED[name]}"
     if kafka_name in REPLACEMENTS:
         return f"Kafka option '{kafka_name}' is librdkafka's: use '{REPLACEMENTS[kafka_name]}'."
-    if kafka_name != name and kafka_name in UNSUPPORTED:
-        return f"Kafka option '{kafka_name}' is not supported: {UNSUPPORTED[kafka_name]}."
+    if kafka_name != name and (reason := _reason(UNSUPPORTED, kafka_name)):
+        return f"Kafka option '{kafka_name}' is not supported: {reason}."
     return None
 
 
@@ -80,12 +81,19 @@ def _registry_refusal(name: str) -> str | None:
     is_tls = own_name != name and own_name.startswith("ssl.")
     if is_tls and own_name in REPLACEMENTS:
         return f"Option '{name}' is librdkafka's: use '{REPLACEMENTS[own_name].replace('kafka.', REGISTRY)}'."
-    reason = CONFLUENTS.get(name) or CONFLUENTS.get(own_name) or (UNSUPPORTED.get(own_name) if is_tls else None)
+    reason = _reason(CONFLUENTS, name) or _reason(CONFLUENTS, own_name)
+    if is_tls:
+        reason = reason or _reason(UNSUPPORTED, own_name)
     if own_name.startswith("request.header."):
         reason = "requests have no further headers"
     if name.startswith("apicurio."):
         reason = "use schema.registry.url, with Apicurio's Confluent API at /apis/ccompat/v7, and valueFraming"
     return None if reason is None else f"Option '{name}' of schema registry clients is not supported: {reason}."
+
+
+def _reason(reasons: Mapping[str, str], name: str) -> str | None:
+    """Of the name itself, or of its family."""
+    return next((reason for pattern, reason in reasons.items() if fnmatchcase(name, pattern)), None)
 
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
@@ -140,9 +148,7 @@ UNSUPPORTED = {
     "metadata.recovery.rebootstrap.trigger.ms": _ALWAYS_REBOOTSTRAP,
     "metadata.recovery.strategy": _ALWAYS_REBOOTSTRAP,
     "metric.reporters": _NO_METRICS,
-    "metrics.num.samples": _NO_METRICS,
-    "metrics.recording.level": _NO_METRICS,
-    "metrics.sample.window.ms": _NO_METRICS,
+    "metrics.*": _NO_METRICS,
     "partition.assignment.strategy": _NO_GROUP,
     "partitioner.adaptive.partitioning.enable": _NO_LOAD,
     "partitioner.availability.timeout.ms": _NO_LOAD,
@@ -161,37 +167,20 @@ UNSUPPORTED = {
     "sasl.client.callback.handler.class": _JAVA,
     "sasl.kerberos.kinit.cmd": _KERBEROS,
     "sasl.kerberos.min.time.before.relogin": _KERBEROS,
-    "sasl.kerberos.ticket.renew.jitter": _KERBEROS,
-    "sasl.kerberos.ticket.renew.window.factor": _KERBEROS,
+    "sasl.kerberos.ticket.*": _KERBEROS,
     "sasl.login.callback.handler.class": f"{_JAVA}; for OAUTHBEARER use oauthTokenProvider",
     "sasl.login.class": _JAVA,
     "sasl.login.connect.timeout.ms": _SETUP,
     "sasl.login.read.timeout.ms": _SETUP,
-    "sasl.login.refresh.buffer.seconds": _TOKENS,
-    "sasl.login.refresh.min.period.seconds": _TOKENS,
-    "sasl.login.refresh.window.factor": _TOKENS,
-    "sasl.login.refresh.window.jitter": _TOKENS,
+    "sasl.login.refresh.*": _TOKENS,
     "sasl.login.retry.backoff.max.ms": "kafka.retry.backoff.max.ms applies to logins too",
     "sasl.login.retry.backoff.ms": "kafka.retry.backoff.ms applies to logins too",
-    "sasl.oauthbearer.assertion.algorithm": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.claim.aud": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.claim.exp.seconds": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.claim.iss": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.claim.jti.include": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.claim.nbf.seconds": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.claim.sub": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.file": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.private.key.file": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.private.key.passphrase": _ASSERTIONS,
-    "sasl.oauthbearer.assertion.template.file": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.*": _ASSERTIONS,
     "sasl.oauthbearer.clock.skew.seconds": _BROKERS_CHECK,
     "sasl.oauthbearer.expected.audience": _BROKERS_CHECK,
     "sasl.oauthbearer.expected.issuer": _BROKERS_CHECK,
     "sasl.oauthbearer.header.urlencode": _ASSERTIONS,
-    "sasl.oauthbearer.jwks.endpoint.refresh.ms": _BROKERS_CHECK,
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _BROKERS_CHECK,
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _BROKERS_CHECK,
-    "sasl.oauthbearer.jwks.endpoint.url": _BROKERS_CHECK,
+    "sasl.oauthbearer.jwks.*": _BROKERS_CHECK,
     "sasl.oauthbearer.jwt.retriever.class": _ASSERTIONS,
     "sasl.oauthbearer.jwt.validator.class": _BROKERS_CHECK,
     "sasl.oauthbearer.scope.claim.name": _BROKERS_CHECK,
@@ -205,7 +194,7 @@ UNSUPPORTED = {
     "ssl.secure.random.implementation": _JAVA,
     "ssl.trustmanager.algorithm": _JAVA,
 }
-"""Reason by name without `kafka.`."""
+"""Reason by name without `kafka.`, or by the pattern of a family of which no option is supported."""
 
 REPLACEMENTS = {
     "ssl.ca.location": "kafka.ssl.truststore.location",
