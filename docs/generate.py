@@ -65,8 +65,15 @@ def all_options() -> str:
 def option_rows(section: Section) -> Iterator[str]:
     for option in OPTIONS.values():
         if option.section is section:
-            meaning = option.doc.replace("|", r"\|")
+            meaning = " ".join((option.doc, *rules_of(option))).replace("|", r"\|")
             yield f"| `{option.name}` | {type_of(option)} | {option.default or ''} | {meaning} |\n"
+
+
+def rules_of(option: Option) -> Iterator[str]:
+    needs = [name for name in option.needs if name != "schema.registry.url"]  # which all options with this prefix need
+    for rule, others in (("Needs", needs), ("Not beside", option.excludes), ("Together with", (option.pair,))):
+        if named := [f"`{other}`" for other in others if other is not None]:
+            yield f"{rule} {' or '.join(named)}."
 
 
 def type_of(option: Option) -> str:

@@ -162,6 +162,7 @@ class MetricsOptions:
         parsers.parse_addresses,
         "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092",
         "Brokers of metricsTopic, if in another cluster. Login and TLS options are the same.",
+        needs=("metricsTopic",),
     )
     security: SecurityOptions = PLAINTEXT
     client_id: str = "kafkameta"
@@ -171,7 +172,4 @@ class MetricsOptions:
     def of(cls, given: GivenOptions, client: ClientOptions) -> MetricsOptions:
         """By default, the events are in the cluster of `client`."""
         metrics = cls(**given.values(cls), security=client.security, client_id=client.client_id)
-        if given.given(cls, "bootstrap_servers") and not given.given(cls, "topic"):
-            problem = "has no effect without 'metricsTopic': set 'metricsTopic' or remove it"
-            given.refuse([f"Option 'metricsBootstrapServers' {problem}"])
         return replace(metrics, bootstrap_servers=metrics.bootstrap_servers or client.bootstrap_servers)

@@ -10,7 +10,7 @@ option without effect is a warning: people share the options of a cluster among 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Flag, StrEnum, auto
 from functools import cache, partial
@@ -86,6 +86,9 @@ class Option:
         error: error text of an invalid value; `{value}` is replaced by the text.
         doc: description in the documentation.
         queries: in which it has an effect.
+        needs: names of other options: it has no effect unless one of them is set.
+        excludes: names of other options, none of which may be given beside it.
+        pair: name of another option: both are given, or none.
     """
 
     name: str
@@ -95,6 +98,9 @@ class Option:
     doc: str
     section: Section
     queries: Query
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    pair: str | None = None
 
     def value(self, text: str) -> Any:
         """Parses `text`. Raises OptionError."""
@@ -129,14 +135,19 @@ class Columns(TypedDict, total=False):
 
     section: Section
     queries: Query
+    needs: tuple[str, ...]
+    excludes: tuple[str, ...]
+    pair: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Makes rows of one section whose options have an effect in the same queries: fields for a dataclass."""
+    """Makes rows of one section whose options have an effect in the same queries, and need the same options: fields for
+    a dataclass."""
 
     section: Section
     queries: Query
+    needs: tuple[str, ...] = ()
 
     def option(
         self,
@@ -147,7 +158,7 @@ class Rows:
         doc: str,
         **columns: Unpack[Columns],
     ) -> Any:
-        option = Option(name, default, parse, error, doc, self.section, self.queries)
+        option = Option(name, default, parse, error, doc, self.section, self.queries, self.needs)
         return option_field(replace(option, **columns))
 
     def number(
@@ -177,12 +188,12 @@ class Rows:
         error = f"Option '{name}' must be at most 255 printable characters"
         return self.option(name, default, parse_short_text, error, doc, **columns)
 
-    def text(self, name: str, doc: str) -> Any:
+    def text(self, name: str, doc: str, **columns: Unpack[Columns]) -> Any:
         """An option without a default, whose value is any text."""
-        return self.option(name, None, parse_text, f"Option '{name}' must not be empty", doc)
+        return self.option(name, None, parse_text, f"Option '{name}' must not be empty", doc, **columns)
 
-    def secret(self, name: str, doc: str) -> Any:
-        return self.option(name, None, parse_secret, f"Option '{name}' must not be empty", doc)
+    def secret(self, name: str, doc: str, **columns: Unpack[Columns]) -> Any:
+        return self.option(name, None, parse_secret, f"Option '{name}' must not be empty", doc, **columns)
 
 
 def option_field(option: Option) -> Any:
@@ -233,7 +244,6 @@ class GivenOptions:
         self._known = _options_with_effect(query)
         names = CaseInsensitiveMap({name: name for name in self._known})
         self._problems = [unknown_option(name, names) for name in self._texts if name not in self._known]
-        self._contradictions: list[str] = []
         self._values = dict(_defaults())
         given = {self._known[name].name: text for name, text in self._texts.items() if name in self._known}
         for option in self._known.values():
@@ -243,6 +253,25 @@ class GivenOptions:
                 except OptionError as error:
                     del self._values[option.name]
                     self._problems.append(str(error))
+        self._contradictions = list(self._broken_rules())
+
+    def _broken_rules(self) -> Iterator[str]:
+        """A sentence for each rule of the table that the given options break."""
+        given = {option.name for option in self._known.values() if option.name in self._texts}
+        for name, option in self._known.items():
+            if name in given and option.needs and not any(map(self._is_set, option.needs)):
+                needed = " or ".join(f"'{other}'" for other in option.needs)
+                yield f"Option '{name}' has no effect without {needed}: set it or remove the option"
+            if name in given:
+                yield from (
+                    f"Set either '{name}' or '{other}', not both" for other in option.excludes if other in given
+                )
+            if option.pair is not None and len(given & {name, option.pair}) == 1:
+                yield f"Options '{name}' and '{option.pair}' must be set together"
+
+    def _is_set(self, name: str) -> bool:
+        """Whether the option has another value than its default, valid or not."""
+        return name not in self._values or self._values[name] != _defaults()[name]
 
     def values(self, kind: type) -> dict[str, Any]:
         """The values of the options of a dataclass by field; None if there is neither a value nor a default."""

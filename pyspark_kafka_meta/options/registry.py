@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
 from urllib.parse import urlsplit
 
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, options_of
@@ -23,7 +22,10 @@ logger = logging.getLogger(__name__)
 _BEARER = "schema.registry.bearer.auth."
 _TOKEN_SOURCES = {"STATIC_TOKEN": "bearer_token", "OAUTHBEARER": "token_issuer_url", "CUSTOM": "token_provider"}
 """Fields that have a token, or say where it is from."""
-_rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)
+_URL = "schema.registry.url"
+_TOKEN_ENDPOINT = f"{_BEARER}issuer.endpoint.url"
+_PROVIDER = f"{_BEARER}custom.provider.class"
+_rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES, needs=(_URL,))
 
 
 def _parse_urls(text: str) -> tuple[str, ...]:
@@ -84,12 +86,13 @@ class RegistryOptions:
     """
 
     urls: tuple[str, ...] | None = _rows.option(
-        "schema.registry.url",
+        _URL,
         None,
         _parse_urls,
         "Option 'schema.registry.url' must be http://host:port or https://host:port, several separated by commas",
         "URL of a schema registry with Confluent's API; of several, separated by commas, the next is tried if one "
         "fails. Apicurio has this API at /apis/ccompat/v7.",
+        needs=(),
     )
     user_info: Secret | None = _rows.option(
         "schema.registry.basic.auth.user.info",
@@ -97,6 +100,7 @@ class RegistryOptions:
         _parse_user_info,
         "Option 'schema.registry.basic.auth.user.info' must be user:password",
         "Login at the registry as user:password, or API key and secret.",
+        excludes=(f"{_BEARER}token", _TOKEN_ENDPOINT, _PROVIDER),
     )
     bearer_token: Secret | None = _rows.option(
         "schema.registry.bearer.auth.token",
@@ -104,6 +108,7 @@ class RegistryOptions:
         _parse_token,
         "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
         "Token for the registry, instead.",
+        excludes=(_TOKEN_ENDPOINT, _PROVIDER),
     )
     token_source: str | None = _rows.option(
         f"{_BEARER}credentials.source",
@@ -113,19 +118,22 @@ class RegistryOptions:
         "Where the token is from: STATIC_TOKEN, OAUTHBEARER or CUSTOM. It follows from the options below.",
     )
     token_issuer_url: str | None = _rows.option(
-        f"{_BEARER}issuer.endpoint.url",
+        _TOKEN_ENDPOINT,
         None,
         _parse_issuer,
         f"Option '{_BEARER}issuer.endpoint.url' must be https://host/path",
         "OpenID Connect token endpoint, whose tokens for client credentials log in at the registry.",
+        excludes=(_PROVIDER,),
     )
-    token_client_id: str | None = _rows.text(f"{_BEARER}client.id", "Client id for the token endpoint.")
+    token_client_id: str | None = _rows.text(
+        f"{_BEARER}client.id", "Client id for the token endpoint.", needs=(_TOKEN_ENDPOINT,)
+    )
     token_client_secret: Secret | None = _rows.secret(
-        f"{_BEARER}client.secret", "Client secret for the token endpoint."
+        f"{_BEARER}client.secret", "Client secret for the token endpoint.", needs=(_TOKEN_ENDPOINT,)
     )
-    token_scope: str | None = _rows.text(f"{_BEARER}scope", "Scope for the token endpoint.")
+    token_scope: str | None = _rows.text(f"{_BEARER}scope", "Scope for the token endpoint.", needs=(_TOKEN_ENDPOINT,))
     token_provider: str | None = _rows.option(
-        f"{_BEARER}custom.provider.class",
+        _PROVIDER,
         None,
         parse_provider,
         f"Option '{_BEARER}custom.provider.class' must be module:Class",
@@ -154,11 +162,13 @@ class RegistryOptions:
         _parse_host,
         "Option 'schema.registry.proxy.host' must be the name or address of a host, without port and scheme",
         "HTTP proxy for requests to the registry, without a login. HTTPS_PROXY and the like have no effect.",
+        pair="schema.registry.proxy.port",
     )
     proxy_port: int | None = _rows.number("schema.registry.proxy.port", None, "Port of the proxy.", low=1, high=65_535)
     truststore_location: str | None = _rows.text(
         "schema.registry.ssl.truststore.location",
         "As kafka.ssl.truststore.location, for the registry and its token endpoint.",
+        excludes=("schema.registry.ssl.truststore.certificates",),
     )
     truststore_password: Secret | None = _rows.secret(
         "schema.registry.ssl.truststore.password", "As kafka.ssl.truststore.password."
@@ -167,12 +177,18 @@ class RegistryOptions:
         "schema.registry.ssl.truststore.certificates", "As kafka.ssl.truststore.certificates."
     )
     keystore_location: str | None = _rows.text(
-        "schema.registry.ssl.keystore.location", "As kafka.ssl.keystore.location."
+        "schema.registry.ssl.keystore.location",
+        "As kafka.ssl.keystore.location.",
+        excludes=("schema.registry.ssl.keystore.key",),
     )
     keystore_password: Secret | None = _rows.secret(
         "schema.registry.ssl.keystore.password", "As kafka.ssl.keystore.password."
     )
-    keystore_key: Secret | None = _rows.secret("schema.registry.ssl.keystore.key", "As kafka.ssl.keystore.key.")
+    keystore_key: Secret | None = _rows.secret(
+        "schema.registry.ssl.keystore.key",
+        "As kafka.ssl.keystore.key.",
+        pair="schema.registry.ssl.keystore.certificate.chain",
+    )
     keystore_certificate_chain: str | None = _rows.text(
         "schema.registry.ssl.keystore.certificate.chain", "As kafka.ssl.keystore.certificate.chain."
     )
@@ -218,39 +234,19 @@ class RegistryOptions:
 
 
 def _registry_problems(given: GivenOptions, options: RegistryOptions) -> Iterator[str]:
-    others = given.given(RegistryOptions, *(name for name in options_of(RegistryOptions) if name != "urls"))
     if options.urls is None:
-        yield from (f"Option '{name}' has no effect without 'schema.registry.url'" for name in others)
         return
-    tls = [name for name in others if name.startswith("schema.registry.ssl.")]
+    tls = [name for name in given.given(RegistryOptions, *options_of(RegistryOptions)) if ".ssl." in name]
     if (options.token_issuer_url or "").startswith("https://"):
         tls = [name for name in tls if ".truststore." not in name]
     if tls and not any(url.startswith("https://") for url in options.urls):
-        yield f"Option '{tls[0]}' has no effect without TLS: begin 'schema.registry.url' with https://"
-    for one, other in (
-        *combinations(("user_info", "bearer_token", "token_issuer_url", "token_provider"), 2),
-        ("truststore_location", "truststore_certificates"),
-        ("keystore_location", "keystore_key"),
-    ):
-        if len(names := given.given(RegistryOptions, one, other)) == 2:
-            yield f"Set either '{names[0]}' or '{names[1]}', not both"
-    yield from _oauth_problems(given, options)
-    for pair in (("keystore_key", "keystore_certificate_chain"), ("proxy_host", "proxy_port")):
-        if len(given.given(RegistryOptions, *pair)) == 1:
-            one, other = (options_of(RegistryOptions)[field].name for field in pair)
-            yield f"Options '{one}' and '{other}' must be set together"
-    if options.keystore_location or options.keystore_key:
-        yield from package_problems("A client certificate", "cryptography")
-
-
-def _oauth_problems(given: GivenOptions, options: RegistryOptions) -> Iterator[str]:
+        yield f"Option '{tls[0]}' has no effect without TLS: begin '{_URL}' with https://"
     if options.token_source is not None and getattr(options, options.token_source) is None:
         needed = options_of(RegistryOptions)[options.token_source].name
         yield f"'{_BEARER}credentials.source' needs '{needed}'"
-    client = given.given(RegistryOptions, "token_client_id", "token_client_secret", "token_scope")
-    if options.token_issuer_url is None and client:
-        yield f"Option '{client[0]}' has no effect without '{_BEARER}issuer.endpoint.url'"
     if options.token_issuer_url is not None:
         if not (options.token_client_id and options.token_client_secret):
-            yield f"'{_BEARER}issuer.endpoint.url' needs '{_BEARER}client.id' and '{_BEARER}client.secret'"
+            yield f"'{_TOKEN_ENDPOINT}' needs '{_BEARER}client.id' and '{_BEARER}client.secret'"
         yield from package_problems("A token endpoint", "authlib")
+    if options.keystore_location or options.keystore_key:
+        yield from package_problems("A client certificate", "cryptography")

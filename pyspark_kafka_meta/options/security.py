@@ -223,6 +223,7 @@ class SecurityOptions:
     truststore_location: str | None = _rows.text(
         "kafka.ssl.truststore.location",
         "File with trusted authorities, PEM or PKCS#12. Default: the system's authorities.",
+        excludes=("kafka.ssl.truststore.certificates",),
     )
     truststore_password: Secret | None = _rows.secret(
         "kafka.ssl.truststore.password", "Password of a PKCS#12 truststore."
@@ -232,11 +233,17 @@ class SecurityOptions:
         "kafka.ssl.truststore.certificates", "Trusted authorities as PEM text."
     )
     keystore_location: str | None = _rows.text(
-        "kafka.ssl.keystore.location", "File with the client's private key and certificates, PEM or PKCS#12."
+        "kafka.ssl.keystore.location",
+        "File with the client's private key and certificates, PEM or PKCS#12.",
+        excludes=("kafka.ssl.keystore.key",),
     )
     keystore_password: Secret | None = _rows.secret("kafka.ssl.keystore.password", "Password of a PKCS#12 keystore.")
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
-    keystore_key: Secret | None = _rows.secret("kafka.ssl.keystore.key", "The client's private key as PEM text.")
+    keystore_key: Secret | None = _rows.secret(
+        "kafka.ssl.keystore.key",
+        "The client's private key as PEM text.",
+        pair="kafka.ssl.keystore.certificate.chain",
+    )
     keystore_certificate_chain: str | None = _rows.text(
         "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
     )
@@ -382,13 +389,6 @@ def _revealed(jaas: JaasLogin, name: str) -> str | None:
 def _store_problems(options: SecurityOptions) -> Iterator[str]:
     if not options.uses_tls and (name := _first_given(options, "truststore_", "keystore_", "key_password")):
         yield f"Option '{name}' has no effect without TLS: set 'kafka.security.protocol' to SSL or SASL_SSL"
-    if options.truststore_location and options.truststore_certificates:
-        yield "Set either 'kafka.ssl.truststore.location' or 'kafka.ssl.truststore.certificates', not both"
-    text_key = options.keystore_key or options.keystore_certificate_chain
-    if options.keystore_location and text_key:
-        yield "Set either 'kafka.ssl.keystore.location' or 'kafka.ssl.keystore.key', not both"
-    if bool(options.keystore_key) != bool(options.keystore_certificate_chain):
-        yield "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' must be set together"
     if options.keystore_location or options.keystore_key:
         yield from package_problems("A client certificate", "cryptography")
     if "PKCS12" in (options.truststore_type, options.keystore_type):

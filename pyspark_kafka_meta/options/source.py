@@ -179,7 +179,9 @@ class SourceOptions(ReadOptions, OffsetOptions):
         "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
         "Maximum offsets per task.",
     )
-    max_tasks: int | None = _tasks.number("maxTasks", None, "Maximum number of tasks.", low=1)
+    max_tasks: int | None = _tasks.number(
+        "maxTasks", None, "Maximum number of tasks.", low=1, excludes=("maxRecordsPerPartition",)
+    )
     include_headers: bool = _topics.flag("includeHeaders", False, "Whether rows have a headers column.")
     group_id: str | None = _groups.short_text("kafka.group.id", "Accepted with a warning: no consumer group is joined.")
     group_id_prefix: str | None = _groups.short_text("groupIdPrefix", "Like kafka.group.id.")
@@ -272,8 +274,6 @@ def _contradictions(given: GivenOptions, options: SourceOptions) -> Iterator[str
     tasks, partitions = options.max_tasks, options.min_partitions
     if tasks is not None and partitions is not None and tasks < partitions:
         yield f"The value of minPartitions({partitions}) is higher than maxTasks({tasks})."
-    if tasks is not None and options.max_records_per_partition is not None:
-        yield "Only one of the following options can be specified: maxTasks, maxRecordsPerPartition."
     if options.topic_pattern is not None and options.typed.registry is not None:
         for column in options.typed.columns:
             if column.schema is None and not column.subjects(()):

@@ -90,28 +90,29 @@ def _format(side: str, doc: str) -> Any:
 
 
 def _schema(side: str, doc: str) -> Any:
-    return _rows.text(f"{side}Schema", doc)
+    return _rows.text(f"{side}Schema", doc, needs=(f"{side}Format",))
 
 
 def _version(side: str, doc: str) -> Any:
     name = f"{side}SchemaVersion"
     error = f"Option '{name}' must be latest or a version of the subject from 1, got '{{value}}'"
-    return _rows.option(name, LATEST_VERSION, _parse_version, error, doc)
+    return _rows.option(name, LATEST_VERSION, _parse_version, error, doc, needs=(f"{side}Format",))
 
 
 def _framing(side: str, doc: str) -> Any:
     name = f"{side}Framing"
     choices = {each.value: each for each in Framing}
     error = f"Option '{name}' must be {' or '.join(choices)}, got '{{value}}'"
-    return _rows.option(name, None, partial(parse_choice, values=choices), error, doc)
+    return _rows.option(name, None, partial(parse_choice, values=choices), error, doc, needs=(f"{side}Format",))
 
 
 def _strategy(side: str, doc: str) -> Any:
-    return _rows.choice(f"{side}SubjectNameStrategy", {each.value: each for each in SubjectNameStrategy}, doc)
+    choices = {each.value: each for each in SubjectNameStrategy}
+    return _rows.choice(f"{side}SubjectNameStrategy", choices, doc, needs=(f"{side}Format",))
 
 
 def _subject(side: str, doc: str) -> Any:
-    return _rows.text(f"{side}Subject", doc)
+    return _rows.text(f"{side}Subject", doc, needs=(f"{side}Format",), excludes=(f"{side}SubjectNameStrategy",))
 
 
 def _record_names(side: str, doc: str) -> Any:
@@ -120,7 +121,7 @@ def _record_names(side: str, doc: str) -> Any:
         f"Option '{name}' must be the full name of a record, as shop.Order; several separated by commas, a name with a "
         "comma in double quotes"
     )
-    return _rows.option(name, None, _parse_record_names, error, doc)
+    return _rows.option(name, None, _parse_record_names, error, doc, needs=(f"{side}Format",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,7 @@ class TypedValuesOptions:
         False,
         "Whether a column value_raw (key_raw) has the bytes of a typed column, with their frame.",
         queries=Query.RECORDS,
+        needs=("valueFormat", "keyFormat"),
     )
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
@@ -251,6 +253,7 @@ class TypedValuesOptions:
         "raw bytes in the column value_error (key_error).",
         section=Section.FAILURES,
         queries=Query.RECORDS,
+        needs=("valueFormat", "keyFormat"),
     )
     auto_register: bool = _rows.flag(
         "auto.register.schemas",
@@ -266,11 +269,6 @@ class TypedValuesOptions:
         if not given.has_invalid(cls) and not given.has_invalid(RegistryOptions):
             for column in ("value", "key"):
                 given.refuse(_column_problems(given, options, column))
-            if not options.columns:
-                given.refuse(
-                    f"Option '{name}' has no effect without 'valueFormat' or 'keyFormat'"
-                    for name in given.given(cls, "on_malformed", "includes_raw")
-                )
             may_be_recursive = any(column.format in _RECURSIVE_FORMATS for column in options.columns)
             if not may_be_recursive and given.given(cls, "max_depth"):
                 given.refuse(["Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf"])
@@ -317,11 +315,6 @@ def _column_problems(given: GivenOptions, options: TypedValuesOptions, column: s
     is_given = {field: bool(given.given(TypedValuesOptions, f"{column}_{field}")) for field in _OPTIONS_OF_SIDE}
     chosen = options.column(column)
     if chosen.format is ValueFormat.BYTES:
-        yield from (
-            f"Option '{name[field]}' has no effect without '{name['format']}': set a format or remove the option"
-            for field, is_set in is_given.items()
-            if is_set
-        )
         return
     if chosen.format is ValueFormat.PROTOBUF and chosen.framing in (Framing.APICURIO, Framing.APICURIO_HEADER):
         yield f"'{name['framing']}' {chosen.framing} is not supported for protobuf: use confluent or none"
@@ -353,8 +346,6 @@ def _subject_problems(
     chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool], names_schema: bool
 ) -> Iterator[str]:
     needs_names = chosen.strategy is not SubjectNameStrategy.TOPIC
-    if is_given["subject"] and is_given["strategy"]:
-        yield f"Set either '{name['subject']}' or '{name['strategy']}', not both"
     if len(chosen.record_names) > 1 and chosen.format is not ValueFormat.AVRO:
         yield f"'{name['record_names']}' must be one name: only Avro has values of several types"
     if needs_names and not chosen.record_names:

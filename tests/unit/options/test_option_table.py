@@ -6,14 +6,17 @@ from dataclasses import fields
 
 import pytest
 
+from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
 from pyspark_kafka_meta.options import (
     MECHANISMS,
     OPTIONS,
     PARTS,
     Query,
+    SinkOptions,
+    SourceOptions,
 )
-from pyspark_kafka_meta.options.option_table import Section, options_of
+from pyspark_kafka_meta.options.option_table import Option, Section, options_of
 from pyspark_kafka_meta.options.tables import batch_warnings, is_read
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -95,3 +98,33 @@ def test_options_are_of_a_read_if_they_say_what_to_read_and_nothing_of_a_sink(
     given: dict[str, str], expected: bool
 ) -> None:
     assert is_read(given) is expected
+
+
+def problems_of(*names: str) -> list[str]:
+    """The sentences about these options of a read or of a write, of whatever values."""
+    kind, others = (SourceOptions, READ) if OPTIONS[names[0]].queries & Query.RECORDS else (SinkOptions, SERVERS)
+    with pytest.raises(OptionError) as caught:
+        kind.parse({**others, **dict.fromkeys(names, "1")})
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS.values() if option.needs], ids=lambda each: each.name)
+def test_option_is_refused_without_those_that_it_needs(option: Option) -> None:
+    needed = " or ".join(f"'{name}'" for name in option.needs)
+
+    assert f"Option '{option.name}' has no effect without {needed}: set it or remove the option" in problems_of(
+        option.name
+    )
+
+
+@pytest.mark.parametrize(("name", "other"), [(name, other) for name in OPTIONS for other in OPTIONS[name].excludes])
+def test_options_that_exclude_each_other_are_refused(name: str, other: str) -> None:
+    assert f"Set either '{name}' or '{other}', not both" in problems_of(name, other)
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.pair])
+def test_half_of_a_pair_is_refused(name: str) -> None:
+    pair = str(OPTIONS[name].pair)
+
+    for half in (name, pair):
+        assert f"Options '{name}' and '{pair}' must be set together" in problems_of(half)

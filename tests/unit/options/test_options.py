@@ -167,7 +167,7 @@ def test_metrics_topic_may_be_in_another_cluster() -> None:
 
 def test_metrics_brokers_without_a_metrics_topic_are_refused() -> None:
     assert problems({**MINIMAL, "METRICSBOOTSTRAPSERVERS": "other:9093", "metricsPath": "/e"}) == [
-        "Option 'metricsBootstrapServers' has no effect without 'metricsTopic': set 'metricsTopic' or remove it"
+        "Option 'metricsBootstrapServers' has no effect without 'metricsTopic': set it or remove the option"
     ]
     (of_the_topic,) = problems({**MINIMAL, "metricsBootstrapServers": "other:9093", "metricsTopic": "a,b"})
     assert "'metricsTopic' must be the name of one topic" in of_the_topic
@@ -462,7 +462,7 @@ CONTRADICTIONS = {
         "maxOffsetsPerTrigger": "3",
     },
     "The value of minPartitions(5) is higher than maxTasks(4).": {"minPartitions": "5", "maxTasks": "4"},
-    "Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.": {
+    "Set either 'maxTasks' or 'maxRecordsPerPartition', not both": {
         "maxTasks": "4",
         "maxRecordsPerPartition": "1",
     },

@@ -149,7 +149,7 @@ BAD = [
     ({"valueFormat": "avro"}, "'valueFormat' avro needs 'schema.registry.url' or 'valueSchema'"),
     (
         {"valueSchema": '"int"'},
-        "Option 'valueSchema' has no effect without 'valueFormat': set a format or remove the option",
+        "Option 'valueSchema' has no effect without 'valueFormat': set it or remove the option",
     ),
     (
         {"onMalformedRecord": "null"},
