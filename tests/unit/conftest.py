@@ -7,12 +7,14 @@ import time
 
 import pytest
 
+from pyspark_kafka_meta.schema_registry import registry_http
 from tests.unit.scene import Scene
 
 
 @pytest.fixture
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each `time.sleep` of the test's thread is over at once, and afterwards it is so much later."""
+    """Each `time.sleep` of the test's thread is over at once, and afterwards it is so much later. So is each pause between
+    requests to a schema registry."""
     monotonic, sleep, slept_s, test = time.monotonic, time.sleep, list[float](), threading.get_ident()
 
     def pause(seconds: float) -> None:
@@ -20,6 +22,7 @@ def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (slept_s.append if threading.get_ident() == test else sleep)(seconds)
 
     monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(registry_http, "sleep", pause)
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + sum(slept_s))
 
 

@@ -293,6 +293,7 @@ def test_a_name_that_no_host_can_have_is_one_sentence() -> None:
         RegistryClient(options("http://a..b", timeout_ms=1)).subjects()
 
 
+@pytest.mark.usefixtures("quick_pauses")
 def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     registry.respond(503, times=2)
@@ -400,7 +401,7 @@ def test_an_error_says_more_than_the_timeout_of_the_last_attempt(
 
     monkeypatch.setattr(registry, "_respond", respond_and_be_slow_later)
     with pytest.raises(SchemaRegistryError, match=r"failed when asked for schema id 7 \(500"):
-        client(registry, timeout_ms=3_000).schema(7)
+        client(registry, timeout_ms=1_000).schema(7)
 
 
 def test_another_url_is_asked_if_one_fails(registry: MockRegistry) -> None:
@@ -426,7 +427,7 @@ def test_another_url_is_asked_if_one_has_no_tls(registry: MockRegistry) -> None:
 def test_a_registry_that_hangs_leaves_time_for_the_next_url(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        asks = RegistryClient(options(f"http://127.0.0.1:{silent.getsockname()[1]}", registry.url, timeout_ms=5_000))
+        asks = RegistryClient(options(f"http://127.0.0.1:{silent.getsockname()[1]}", registry.url, timeout_ms=2_000))
 
         assert asks.schema(1).schema.text == '"int"'
 
@@ -541,6 +542,7 @@ def test_a_proxy_is_asked_for_the_url_of_the_registry(registry: MockRegistry) ->
     assert registry.requests == ["GET http://registry.invalid/subjects"]
 
 
+@pytest.mark.usefixtures("quick_pauses")
 def test_a_proxy_that_is_away_is_named() -> None:
     with pytest.raises(
         SchemaRegistryError, match=r"at https://r\.invalid through the proxy 127\.0\.0\.1: Connection ref"
