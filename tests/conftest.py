@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -227,6 +228,20 @@ def leader_of(kafka: Cluster) -> Callable[[str, int], int]:
 def wait_for() -> Callable[..., Any]:
     """Waits until a condition returns a true value, at most two minutes or `timeout_s`, and returns the value."""
     return poll_until
+
+
+class NoPyspark(MetaPathFinder):
+    def find_spec(self, name: str, *_: object) -> None:
+        if name.partition(".")[0] == "pyspark":
+            raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+
+@pytest.fixture
+def no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing pyspark fails as where it is not installed."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [NoPyspark(), *sys.meta_path])
 
 
 @pytest.fixture

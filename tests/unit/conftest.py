@@ -13,8 +13,8 @@ from tests.unit.scene import Scene
 
 @pytest.fixture
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each `time.sleep` of the test's thread is over at once, and afterwards it is so much later. So is each pause between
-    requests to a schema registry."""
+    """Each `time.sleep` of the test's thread is over at once, and afterwards it is so much later, as each pause between
+    requests to a registry."""
     monotonic, sleep, slept_s, test = time.monotonic, time.sleep, list[float](), threading.get_ident()
 
     def pause(seconds: float) -> None:

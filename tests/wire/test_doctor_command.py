@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -164,30 +163,12 @@ def test_registry_is_checked_without_brokers_and_with_options_of_a_file(registry
     assert found["value"]["what"] == "version 1 of clicks-value (id 1) is read as struct<id: int64 not null>"
 
 
-WITHOUT_SPARK = """
-import sys
-from importlib.abc import MetaPathFinder
-
-class NoSpark(MetaPathFinder):
-    def find_spec(self, name, *_):
-        if name.split(".")[0] == "pyspark":
-            raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
-
-sys.meta_path.insert(0, NoSpark())
-from pyspark_kafka_meta.tools.cli import run
-run()
-"""
-
-
+@pytest.mark.usefixtures("no_pyspark")
 def test_without_pyspark_all_is_checked_but_the_executors(mock_cluster: MockCluster) -> None:
     mock_cluster.create_topic("clicks")
-    arguments = ["doctor", "--json", "--executors", "--topic", "clicks"]
-    servers = ["--bootstrap-servers", mock_cluster.bootstrap_servers]
-    command = [sys.executable, "-c", WITHOUT_SPARK, *arguments, *servers]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    found = {row["check"]: row for row in map(json.loads, done.stdout.splitlines())}
+    _, found = run("--executors", "--topic", "clicks", "--bootstrap-servers", mock_cluster.bootstrap_servers)
 
-    assert found["package pyspark"]["verdict"] == "warn", done.stderr
+    assert found["package pyspark"]["verdict"] == "warn"
     assert "pip install 'pyspark" in found["package pyspark"]["fix"]
     assert found["topic clicks"]["verdict"] == "ok"
     assert (found["spark"]["verdict"], "[spark]" in found["spark"]["fix"]) == ("fail", True)

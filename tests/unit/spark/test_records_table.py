@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -27,12 +24,3 @@ def test_spark_schema_is_that_of_sparks_kafka_source() -> None:
         "headers:array<struct<key:string,value:binary>>>"
     )
     assert records_struct_type(include_headers=False).names == list(RECORD_COLUMNS)
-
-
-def test_importing_the_schema_imports_nothing_heavy() -> None:
-    heavy = "{'pyarrow', 'numpy', 'pyspark.sql'} & set(sys.modules)"
-    code = f"import sys; import pyspark_kafka_meta.spark.records_table; print({heavy} or 'light')"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
-
-    assert done.stdout.strip() == "light"

@@ -21,10 +21,3 @@ def test_each_test_has_mock_brokers_of_its_own(pytester: pytest.Pytester) -> Non
         """
     )
     pytester.runpytest_subprocess(timeout=200).assert_outcomes(passed=2)
-
-
-def test_fixture_without_its_extra_says_which(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("import sys; sys.modules['cryptography'] = None\ndef test_one(kafka_topic): ...")
-    result = pytester.runpytest_subprocess(timeout=200)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["E *LocalKafka needs a missing package: pip install '.[[]testing[]]'*"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 
 import pytest
 from pyspark.sql.types import (
@@ -169,12 +167,3 @@ def test_other_columns_are_logged_and_ignored(caplog: pytest.LogCaptureFixture) 
 
     assert sink_columns(schema(value=STRING, Key=STRING, offset=LONG), "t") == found(value=0)
     assert caplog.messages == ["these columns are not written: Key, offset"]
-
-
-def test_importing_the_schema_imports_nothing_heavy() -> None:
-    heavy = "{'pyarrow', 'numpy', 'pyspark.sql'} & set(sys.modules)"
-    code = f"import sys; import pyspark_kafka_meta.write.input_columns; print({heavy} or 'light')"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
-
-    assert done.stdout.strip() == "light"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -356,10 +354,7 @@ def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:
     assert "give --bootstrap-servers, or a --config that names them" in result.stderr
 
 
+@pytest.mark.usefixtures("no_pyspark")
 def test_no_spark_takes_part(folder: Path) -> None:
-    code = (
-        "import sys; from pyspark_kafka_meta.tools.cli.main import app; "
-        f"app(['events', '--path', {str(folder)!r}], standalone_mode=False); sys.exit('pyspark' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
-    assert (done.returncode, sequences(done.stdout)) == (0, [1, 2, 3])
+    result = run(folder)
+    assert (result.exit_code, sequences(result.stdout)) == (0, [1, 2, 3])
