@@ -16,6 +16,7 @@ from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
 from pyspark_kafka_meta.formats.avro_encoder import avro_encoder, derived_schema
 from pyspark_kafka_meta.formats.avro_schema import parse_avro
 from pyspark_kafka_meta.formats.values import UnwritableValueError
+from tests.budget import cases
 from tests.unit.formats.avro_cases import Cases
 
 ROWS = 20
@@ -65,14 +66,9 @@ def check_seed(seed: int) -> None:
     assert avro_encoder(schema, decoder.type).encode(values).to_pylist() == expected, f"seed {seed}"
 
 
+@pytest.mark.budget
 def test_random_schemas_are_encoded_as_by_fastavro() -> None:
-    for seed in range(50):
-        check_seed(seed)
-
-
-@pytest.mark.thorough
-def test_many_random_schemas_are_encoded_as_by_fastavro() -> None:
-    for seed in range(50, 550):
+    for seed in range(cases(20, 50, 550)):
         check_seed(seed)
 
 

@@ -17,6 +17,7 @@ from pyspark_kafka_meta.formats.protobuf_decoder import CHUNK_ROWS, ProtobufDeco
 from pyspark_kafka_meta.formats.protobuf_scan import FEW_MESSAGES, Tag, find_fields
 from pyspark_kafka_meta.formats.protobuf_schema import arrow_type, descriptor_set, parse_protobuf
 from pyspark_kafka_meta.formats.protobuf_wire import Payload
+from tests.budget import cases
 from tests.unit.formats.protobuf_cases import (
     FieldProto,
     RandomSchema,
@@ -26,9 +27,6 @@ from tests.unit.formats.protobuf_cases import (
     parsed,
     plain,
 )
-
-QUICK_SCHEMAS, SLOW_SCHEMAS = 60, 2_000
-QUICK_MUTATIONS, SLOW_MUTATIONS = 2_000, 100_000
 
 INT32, INT64, STRING, BYTES = (
     FieldProto.TYPE_INT32,
@@ -62,11 +60,9 @@ def simple_decoder(*fields: tuple[str, int, int], syntax: str = "proto3") -> Pro
     return protobuf_decoder(schema, schema)
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(QUICK_SCHEMAS), pytest.param(range(QUICK_SCHEMAS, SLOW_SCHEMAS), marks=pytest.mark.thorough)]
-)
-def test_messages_have_the_values_of_protobufs_library(seeds: range) -> None:
-    for seed in seeds:
+@pytest.mark.budget
+def test_messages_have_the_values_of_protobufs_library() -> None:
+    for seed in range(cases(25, 60, 2_000)):
         schema = RandomSchema(seed)
         payloads = [schema.payload() for _ in range(100)]
         values, faults = decode(decoder_of(schema), payloads)
@@ -80,10 +76,10 @@ def test_messages_have_the_values_of_protobufs_library(seeds: range) -> None:
             assert values[row] == expected, (seed, row, payload)
 
 
-@pytest.mark.parametrize("count", [QUICK_MUTATIONS, pytest.param(SLOW_MUTATIONS, marks=pytest.mark.thorough)])
-def test_mutated_messages_are_equal_or_faults(count: int) -> None:
+@pytest.mark.budget
+def test_mutated_messages_are_equal_or_faults() -> None:
     """Also faults of values that others replace: Protobuf's library (upb) reads their messages."""
-    compared = 0
+    count, compared = cases(1_000, 2_000, 100_000), 0
     for seed in range(count // 100):
         schema, chance = RandomSchema(10_000 + seed), random.Random(seed)
         base = [schema.payload() for _ in range(50)]

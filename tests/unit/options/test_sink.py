@@ -83,11 +83,11 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("name", "text", "field", "value"), GOOD)
-@pytest.mark.parametrize("spell", [str, str.lower, str.upper])
 def test_a_producer_option_is_read_whatever_the_case_of_its_name(
-    name: str, text: str, field: str, value: object, spell: type[str]
+    name: str, text: str, field: str, value: object
 ) -> None:
-    assert getattr(SinkOptions.parse({**SERVERS, spell(name): text}).producer, field) == value
+    for spelled in (name, name.lower(), name.upper()):
+        assert getattr(SinkOptions.parse({**SERVERS, spelled: text}).producer, field) == value
 
 
 OF_TRANSACTIONS = [
@@ -101,15 +101,13 @@ OF_TRANSACTIONS = [
 
 
 @pytest.mark.parametrize(("name", "text", "field", "value"), OF_TRANSACTIONS)
-@pytest.mark.parametrize("spell", [str, str.lower])
 def test_an_option_of_transactions_is_read_whatever_the_case_of_its_name(
-    name: str, text: str, field: str, value: object, spell: type[str]
+    name: str, text: str, field: str, value: object
 ) -> None:
     given = {"kafka.transactional.id": "id", "txnAppId": "app", "txnVersion": "0"} | {name: text}
 
-    options = SinkOptions.parse(SERVERS | {spell(key): given[key] for key in given})
-
-    assert getattr(options.transaction, field) == value
+    for spelled in (given, {key.lower(): given[key] for key in given}):
+        assert getattr(SinkOptions.parse(SERVERS | spelled).transaction, field) == value
 
 
 LEVELS = [("gzip", 1), ("gzip", 9), ("lz4", 1), ("lz4", 17), ("zstd", -131072), ("zstd", 0), ("zstd", 22)]
