@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import socket
+from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_int, c_int16, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -146,12 +148,21 @@ class MockCluster:
     def _call(self, name: str, *arguments: Any) -> Any:
         if self._handle is None:
             raise ClusterError("This MockCluster is closed: create a new one.")
+        self._wake()
         function = getattr(self._library, f"rd_kafka_mock_{name}")
         result = function(self._handle, *arguments)
         if function.restype is c_int and result != 0:
             error = self._library.rd_kafka_err2str(result).decode()
             raise ClusterError(f"librdkafka refused {name}: {error}.")
         return result
+
+    def _wake(self) -> None:
+        """Connect to a broker: without traffic, librdkafka may take a second to notice the next call."""
+        servers = self._library.rd_kafka_mock_cluster_bootstraps(self._handle).decode()
+        for host, _, port in (server.rpartition(":") for server in servers.split(",")):
+            with suppress(OSError):  # a broker that is down
+                socket.create_connection((host, int(port))).close()
+                return
 
 
 def _new_client(library: ctypes.CDLL) -> Any:

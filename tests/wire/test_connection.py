@@ -37,7 +37,7 @@ from tests.wire.secured_broker import over_tls
 
 SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=30_000, max_frame_bytes=1_000_000)
 PATIENCE_S = 30.0
-SHORT_S = 2.0
+SHORT_S = 0.5
 """For peers of which no whole response comes."""
 
 

@@ -18,7 +18,6 @@ from pyspark_kafka_meta.errors import (
     BrokerError,
     CorruptBatchError,
     KafkaMetaError,
-    ProtocolError,
     ReadTimeoutError,
     ResponseTooLargeError,
 )
@@ -35,9 +34,9 @@ from tests.unit.kafka.records import handmade
 from tests.wire.response_frames import TOPIC_ID, fetch_frame, metadata_frame
 from tests.wire.scripted_broker import Behaviour, frame, read_request, scripted_broker, send_versions
 
-POLL_TIMEOUT_S, REQUEST_TIMEOUT_S = 2.0, 1.5
+POLL_TIMEOUT_S, REQUEST_TIMEOUT_S = 1.0, 0.5
 DEADLINE_S = 60
-"""At most 4 s, with a margin for a busy machine. A read that hangs never ends."""
+"""At most 2 s, with a margin for a busy machine. A read that hangs never ends."""
 RESPONSES = 3
 """After so many wrong ones, the clock of the client says that the read has taken too long."""
 PAUSES_S, MAX_REQUESTS = 0.15, 40
@@ -206,20 +205,3 @@ def test_responses_that_come_twice_are_not_taken_for_those_of_the_next_request()
 
     with scripted_broker(behave) as address:
         ask(address, times=3)
-
-
-def test_a_million_brokers_are_refused() -> None:
-    brokers = tuple(metadata.MetadataResponseBroker(node_id=number, host="h", port=9092) for number in range(1000))
-    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=brokers, topics=())
-    once = frame(message, 2)
-    # Length, correlation id, tags, throttle time, then the count of brokers plus one, a varint of two bytes.
-    head, entries, tail = once[4:13], once[15:-7], once[-7:]
-    body = head + bytes([0xC1, 0x84, 0x3D]) + entries * 1000 + tail
-
-    def behave(peer: socket.socket) -> None:
-        send_versions(peer, metadata=12)
-        read_request(peer)
-        peer.sendall(len(body).to_bytes(4, "big") + body)
-
-    with scripted_broker(behave) as address, pytest.raises(ProtocolError, match="more than 10000 brokers"):
-        ask(address)

@@ -120,7 +120,7 @@ class Cluster:
 @pytest.fixture
 def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     mock_cluster.create_topic("t", partitions=2)
-    for partition in range(2):  # without traffic in between, the mock takes a second for the next call
+    for partition in range(2):
         mock_cluster.move_leader("t", partition, partition + 1)
     network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=60_000, max_frame_bytes=1 << 24))
     made = Cluster(mock_cluster, network)

@@ -20,7 +20,7 @@ from tests.wire.test_connection import metadata_frame
 LIMIT = 50_000
 LARGE = [f"topic-{number:05d}" for number in range(5_000)]
 """Topics of a Metadata request above the limit."""
-PROBE_S = 3.0
+PROBE_S = 1.0
 """Waited for once, by the probe that is not refused. A busy machine must refuse the other in this time."""
 
 

@@ -58,7 +58,7 @@ STRANGER = CertificateAuthority("a stranger")
 BROKER = AUTHORITY.issue("broker", ["127.0.0.1"])
 ALICE = AUTHORITY.issue("alice")
 PASSWORD = "canary-password"
-PATIENCE_S, SHORT_S = 30.0, 2.0
+PATIENCE_S, SHORT_S = 30.0, 0.5
 """Deadlines for peers that respond, and for silent peers."""
 TRUSTING = {"security.protocol": "SSL", "ssl.truststore.certificates": AUTHORITY.certificate}
 PLAIN = {
