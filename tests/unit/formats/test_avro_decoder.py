@@ -25,9 +25,12 @@ NULLABLE = ["null", "string"]
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 
 
-@pytest.fixture(autouse=True, params=["arrays together", "arrays one by one"])
-def finding_items(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro_items, "FEW", 0 if request.param == "arrays together" else 1000)
+@pytest.fixture(autouse=True, params=[0, 1000], ids=["arrays together", "arrays one by one"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro_items, "FEW", request.param)
+
+
+as_usual = pytest.mark.parametrize("few", [avro_items.FEW], indirect=True)
 
 
 def record(**fields: Any) -> dict[str, Any]:
@@ -236,6 +239,7 @@ def test_the_first_fault_of_a_row_is_its_cause() -> None:
 # Bounds
 
 
+@as_usual
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
@@ -250,8 +254,7 @@ def test_the_first_fault_of_a_row_is_its_cause() -> None:
         ({"type": "fixed", "name": "F", "size": 2**31 - 1}, b"abc"),
     ],
 )
-def test_a_length_allocates_nothing(schema: Any, value: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # of the fixture
+def test_a_length_allocates_nothing(schema: Any, value: bytes) -> None:
     tracemalloc.start()
     result = decoded(schema, [value])
     peak = tracemalloc.get_traced_memory()[1]
@@ -277,10 +280,10 @@ def test_items_without_bytes_of_many_values_are_not_held_at_once(monkeypatch: py
     ]
 
 
+@as_usual
 @pytest.mark.parametrize("schema", [{"type": "array", "items": "long"}, {"type": "array", "items": ["null", "string"]}])
 @pytest.mark.timeout(60)
-def test_a_long_array_does_not_take_a_round_for_each_item(schema: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # of the fixture
+def test_a_long_array_does_not_take_a_round_for_each_item(schema: Any) -> None:
     count = 200_000
     value = long(count) + b"\0" * count + b"\0"
 

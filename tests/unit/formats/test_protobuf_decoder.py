@@ -175,7 +175,7 @@ def test_slices_and_empty_columns_are_decoded() -> None:
         (b"\x10\x01\x08\x01", {"a": 1, "b": 1}),
         (b"\xa0\x06\x01", {}),
         (b"\x9b\x06\x9c\x06", {}),
-        (b"\x18\x01", {"r": [1] * 100_000}),
+        (b"\x18\x01", {"r": [1] * 20_000}),
         (b"\x22\x01x", {"s": "x"}),
     ],
 )
@@ -192,7 +192,7 @@ def test_long_messages_among_others_take_linear_time(
     varints = Payload.varints
     monkeypatch.setattr(Payload, "varints", lambda *args: calls.append(1) or varints(*args))
     absent: dict[str, object] = {"a": 0, "b": 0, "r": [], "s": ""}
-    values, faults = decode(protobuf_decoder(schema, schema), [*[b"\x08\x00"] * others, piece * 100_000])
+    values, faults = decode(protobuf_decoder(schema, schema), [*[b"\x08\x00"] * others, piece * 20_000])
     assert faults == {}
     assert values == [absent] * others + [{**absent, **row}]
     assert len(calls) < 100

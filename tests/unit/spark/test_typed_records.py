@@ -65,7 +65,7 @@ def test_of_the_records_in_a_topic_those_of_the_named_types_are_read() -> None:
 
 @pytest.mark.parametrize("has_other_ids", [False, True], ids=["no frames", "each with another unknown id"])
 def test_events_of_malformed_records_are_few_however_many_there_are(has_other_ids: bool) -> None:
-    events, numbers = list[RefreshEvent](), np.arange(20_000)
+    events, numbers = list[RefreshEvent](), np.arange(8_000)
     recorder = EventRecorder("c" * 32, events.append, time.monotonic, time.time)
     raw = [b"\0" + (10 + number).to_bytes(4) if has_other_ids else b"{id}" for number in numbers.tolist()]
     values = pa.array(raw, pa.binary())
@@ -86,12 +86,12 @@ def test_events_of_malformed_records_are_few_however_many_there_are(has_other_id
         )
         schemas = query_schemas(options.typed, options.topics)
         with typed_rows(schemas, (), ["key", "value"], recorder) as rows:
-            for batch in columns.select(rows.raw_columns).to_batches(2_000):
+            for batch in columns.select(rows.raw_columns).to_batches(1_000):
                 assert rows.convert(batch).column("value").null_count == batch.num_rows
 
     malformed = [event.to_dict() for event in events if event.kind is EventKind.MALFORMED_RECORDS]
     places = [(each["malformed_column"], each["cause_partition"], each["malformed_records"]) for each in malformed]
-    assert sorted(places) == [(column, number, 5_000) for column in ("key", "value") for number in range(4)]
+    assert sorted(places) == [(column, number, 2_000) for column in ("key", "value") for number in range(4)]
     asked = {event.to_dict()["schema_id"] for event in events if event.kind is EventKind.SCHEMA_LOOKUP}
     assert len(asked) == (MAX_UNKNOWN_IDS if has_other_ids else 0)
 

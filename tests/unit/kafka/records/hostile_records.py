@@ -112,9 +112,9 @@ def header_keys(key_bytes: int, byte: bytes) -> Callable[[int], bytes]:
 
 
 CASES = {
-    "empty headers": Case(empty_headers, 12, 6, 1),
-    "empty headers of many records": Case(empty_headers_of_many_records, 20, 4, 20),
-    "tiny records": Case(tiny_records, 20, 3, 20 * MIB // 10),
+    "empty headers": Case(empty_headers, 6, 6, 1),
+    "empty headers of many records": Case(empty_headers_of_many_records, 6, 4, 6),
+    "tiny records": Case(tiny_records, 10, 3, 10 * MIB // 10),
     "large value": Case(large_value, 70, 4, 1),
     "header keys of 1 MB": Case(header_keys(MIB, b"k"), 20, 4, 1),
     "header keys of 1 MB that are not UTF-8": Case(header_keys(MIB, b"\xff"), 20, 6, 1),
