@@ -22,7 +22,7 @@ ID = "T/0/0"
 @pytest.mark.budget
 @pytest.mark.parametrize(
     ("scenario", "disturbances"),
-    [(Scenario(V1), 2), (Scenario(V2, tasks=2), cases(1, 2, 2))],
+    [(Scenario(V1, batches=cases(1, 2, 2)), 2), (Scenario(V2, tasks=2), cases(1, 2, 2))],
     ids=["v1", "v2, two tasks"],
 )
 def test_every_row_is_visible_exactly_once_after_any_disturbances(scenario: Scenario, disturbances: int) -> None:
@@ -100,9 +100,10 @@ def test_a_late_end_of_a_transaction_ends_no_copies(monkeypatch: pytest.MonkeyPa
     assert late
 
 
+@pytest.mark.budget
 def test_no_record_is_copied_if_drivers_crash_and_no_broker_aborts_its_transaction() -> None:
     crashes = frozenset({Disturbance.CRASH, Disturbance.ERROR, Disturbance.REPEAT})
-    found = explore(Scenario(tasks=2, disturbances=crashes, may_copy=False), disturbances=2)
+    found = explore(Scenario(tasks=cases(1, 2, 2), disturbances=crashes, may_copy=False), disturbances=2)
 
     assert found.trace is None, found.trace
 
