@@ -52,7 +52,7 @@ from pyspark_kafka_meta.model import (
 FRAME_BYTES = 4 + 4 + 1
 """Length, correlation id, and no tagged field."""
 
-SMALL = Scenario(executors=20, brokers=6, topics=4, partitions=240, idle_topics=8, restarts=6, calm_s=30.0)
+SMALL = Scenario(executors=10, brokers=6, topics=4, partitions=120, idle_topics=8, restarts=6, calm_s=30.0)
 ONE = Scenario(
     executors=1,
     workers_per_executor=1,
