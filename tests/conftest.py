@@ -36,8 +36,9 @@ if (SPARK_CLASSES := ROOT / "build" / "spark_classes.jsa").exists():
     JAVA_OPTIONS += f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable -Xlog:all=error:stderr"
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
-# Each of the tests' many Python processes would compile the package again.
+# Each of the tests' many Python processes would compile the package again, and each worker all tests.
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+sys.dont_write_bytecode = False
 
 take_own_ports()
 

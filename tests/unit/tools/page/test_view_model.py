@@ -31,7 +31,7 @@ from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cli import main
 from pyspark_kafka_meta.tools.cluster_state import SILENT_MS, ClusterState, known_brokers, newest_leaders
 from pyspark_kafka_meta.tools.formatting import reason_text
-from pyspark_kafka_meta.tools.page import server, state_poller
+from pyspark_kafka_meta.tools.page import state_poller
 from pyspark_kafka_meta.tools.page.plots import (
     LAG_WINDOW_MS,
     WHEN_REFRESHED,
@@ -43,7 +43,6 @@ from pyspark_kafka_meta.tools.page.plots import (
     recoveries,
     timeline,
 )
-from pyspark_kafka_meta.tools.page.server import is_own_request
 from pyspark_kafka_meta.tools.page.state_poller import ClusterPolls, RepeatedPoll, StatePoller
 from pyspark_kafka_meta.tools.page.ui import render
 from pyspark_kafka_meta.tools.page.view_model import (
@@ -455,6 +454,8 @@ def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
     ],
 )
 def test_only_the_page_itself_gets_through(host: str | None, origin: str | None, ours: bool) -> None:
+    from pyspark_kafka_meta.tools.page.server import is_own_request  # heavy
+
     assert is_own_request(host, origin, "page.internal") is ours
 
 
@@ -500,7 +501,7 @@ def test_options_that_do_not_fit_together_are_refused(arguments: list[str], comp
 
 
 def test_a_folder_of_events_that_is_not_there_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "serve", lambda *_: pytest.fail("an empty page is served"))
+    monkeypatch.setattr("pyspark_kafka_meta.tools.page.server.serve", lambda *_: pytest.fail("an empty page is served"))
     done = CliRunner().invoke(main.app, ["page", "--port", "0", "--path", str(tmp_path / "typo")])
 
     assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
