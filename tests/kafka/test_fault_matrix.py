@@ -1,25 +1,38 @@
-"""Brokers crash, hang, stop and move under a stream: no record is lost or repeated, and every batch ends in time."""
+"""Brokers crash, hang, stop and move under a stream: no record is lost or repeated, and every batch ends in time.
+
+Other tests of `make test` that need the nodes of a cluster are here too: each cluster costs four Java processes."""
 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pyspark_kafka_meta
-from pyspark_kafka_meta.errors import NoLeaderError
+from pyspark_kafka_meta.errors import NoLeaderError, UnsupportedBrokerError
+from pyspark_kafka_meta.events.publisher import client_without_events
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
+from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, HOST
 from tests.kafka.checker import leaders_learned
 from tests.kafka.cluster_tools import create_topic, elect_leader, in_sync
 from tests.kafka.harness import BATCH_DEADLINE_S, Stage, Stream
+from tests.kafka.test_transaction_requests import V1, V2, new_client, opened, partition, soon
 
+__all__ = ["partition"]
 pytestmark = pytest.mark.kafka
+
+STARTS = 5
+"""Addresses are tried in random order."""
 
 
 @pytest.fixture
@@ -36,9 +49,8 @@ def another_leads(leader_of: Callable[[str, int], int], wait_for: Callable[..., 
     return wait
 
 
-def test_r1_a_crashed_leader(
-    breakable_kafka: LocalKafka, stage: Stage, topic: str, leader_of: Any, another_leads: Any
-) -> None:
+def test_r1_a_crashed_leader(breakable_kafka: LocalKafka, stage: Stage, leader_of: Any, another_leads: Any) -> None:
+    topic = breakable_kafka.create_topic(partitions=3)
     with stage(topic) as scene:
         victim = leader_of(topic, 0)
         breakable_kafka.kill(victim)
@@ -104,7 +116,7 @@ def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, sta
     assert not any(event["leaders_changed"] or event["brokers_removed"] for event in of_planner + of_reader)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_r4_a_rolling_restart(breakable_kafka: LocalKafka, stage: Stage, topic: str) -> None:
     with stage(topic) as scene:
         for node_id in breakable_kafka.broker_ids:
@@ -152,3 +164,44 @@ def test_r13_without_its_only_replica_a_batch_fails_in_time_or_waits_for_it(
         breakable_kafka.start(home)
         scene.read_on()
     scene.assert_invariants(batch_deadline_s=60)  # a batch waits for the broker that starts
+
+
+def test_coordinator_of_transactions_that_dies_is_replaced(
+    breakable_kafka: LocalKafka, partition: TopicPartition
+) -> None:
+    with closing(new_client(breakable_kafka.bootstrap_servers)) as client:
+        begun = {
+            version: opened(client, partition, version, *(f"{partition.topic}/{version}/{n}" for n in range(12)))
+            for version in (V1, V2)
+        }
+        victim, *_ = coordinators(client, begun[V1]) & coordinators(client, begun[V2])
+        breakable_kafka.kill(victim)
+        for version, producers in begun.items():
+            ended = client.coordinators.end_transactions(producers, True, version, soon(client))
+            assert {each.error_code for each in ended.values()} == {0}
+            assert victim not in coordinators(client, producers)
+
+
+def coordinators(client: KafkaClient, transactional_ids: Iterable[str]) -> set[int]:
+    """The node ids that the client knows."""
+    return {client.coordinators._known[each].node_id for each in transactional_ids}
+
+
+def known_brokers(servers: str) -> set[int]:
+    client = client_without_events(ClientOptions.parse({"kafka.bootstrap.servers": servers}), Origin(role=Role.PLANNER))
+    with closing(client):
+        client.partitions([], client.api_deadline())
+        return set(client.cache.snapshot.brokers)
+
+
+def test_a_controller_among_the_bootstrap_servers_is_passed_over_and_alone_is_named_at_once(
+    breakable_kafka: LocalKafka,
+) -> None:
+    controller = f"{HOST}:{breakable_kafka._layout.controller_port}"
+    for _ in range(STARTS):
+        known = known_brokers(f"{controller},{breakable_kafka.bootstrap_servers}")
+        assert known and known <= set(breakable_kafka.broker_ids), "without one that has missed its heartbeats"
+    began = time.monotonic()
+    with pytest.raises(UnsupportedBrokerError, match=f"{controller} offers no Metadata, as a KRaft controller"):
+        known_brokers(controller)
+    assert time.monotonic() - began < 30, "the API timeout is 60 s"

@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,46 +15,34 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta import java_launcher
-from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, maven_jars, process_guard
-from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
-from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, with_class_archive
-from tests.kafka.cluster_tools import topic_on_each_broker
+from pyspark_kafka_meta.testing import (
+    ClusterError,
+    LocalKafka,
+    cluster_requests,
+    kafka_config,
+    maven_jars,
+    process_guard,
+)
+from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, with_class_archive
+from tests.kafka.cluster_tools import Cluster
 
 LAYOUT = kafka_config.ClusterLayout("Aa", 9000, {2: 9002, 3: 9003, 4: 9004})
 
 START_AND_WAIT = """
-import sys
-from pyspark_kafka_meta.testing import LocalKafka
-with LocalKafka(brokers=1) as kafka:
-    kafka.pause(2)
-    print(*(kafka.pid(node) for node in (1, 2)), flush=True)
-    sys.stdin.read()
+import subprocess, sys
+from pathlib import Path
+from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode
+from pyspark_kafka_meta.testing.process_guard import ProcessGuard
+guard = ProcessGuard()
+running, paused = (KafkaNode(id, guard.folder, JavaRuntime(Path(sys.argv[1]), [], []), guard.group) for id in (1, 2))
+running.start()
+paused.start()
+while not int(subprocess.check_output(["ps", "-o", "ignored=", "-p", str(guard.group)]), 16) & 1:  # SIGHUP
+    pass  # the watcher is about to start
+paused.pause()
+print(running.pid, paused.pid, flush=True)
+sys.stdin.read()
 """
-
-
-def live_brokers(address: Address, timeout_s: float = 5.0) -> set[int]:
-    """The brokers in the Metadata response of the broker at `address`. KafkaMetaError without a response."""
-    network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=2000, max_frame_bytes=1 << 20))
-    try:
-        return {broker.node_id for broker in network.metadata(address, (), time.monotonic() + timeout_s).brokers}
-    finally:
-        network.close()
-
-
-def reports(kafka: LocalKafka, broker_id: int, expected: set[int]) -> Callable[[], bool]:
-    """Whether the Metadata response of this broker has the `expected` brokers. False without a response."""
-
-    def reported() -> bool:
-        try:
-            return live_brokers(kafka.address(broker_id)) == expected
-        except KafkaMetaError:
-            return False
-
-    return reported
 
 
 def is_alive(pid: int) -> bool:
@@ -67,89 +53,47 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.kafka
-def test_every_broker_names_all_three(local_kafka: LocalKafka, wait_for: Callable[..., Any]) -> None:
-    assert local_kafka.broker_ids == (2, 3, 4)
-    for broker_id in (2, 3, 4):
-        wait_for(reports(local_kafka, broker_id, {2, 3, 4}))
-    assert local_kafka.bootstrap_servers.split(",") == [str(local_kafka.address(broker_id)) for broker_id in (2, 3, 4)]
-
-
-@pytest.mark.kafka
-def test_a_paused_broker_hangs_and_goes_on(breakable_kafka: LocalKafka, wait_for: Callable[..., Any]) -> None:
-    breakable_kafka.pause(3)
-    with pytest.raises(KafkaMetaError):
-        live_brokers(breakable_kafka.address(3), timeout_s=0.5)
-    breakable_kafka.wait_until_up()
-    breakable_kafka.resume(3)
-    wait_for(reports(breakable_kafka, 3, {2, 3, 4}))
-
-
-@pytest.mark.kafka
-def test_a_killed_and_a_stopped_broker_are_missing_and_come_back_the_latter_on_another_port(
-    breakable_kafka: LocalKafka, wait_for: Callable[..., Any]
-) -> None:
-    pid, old = breakable_kafka.pid(2), breakable_kafka.address(4)
-    with pytest.raises(ClusterError, match="Node 4 is running"):
-        breakable_kafka.start(4, port=0)
-    log = breakable_kafka._node(CONTROLLER_ID)._log
-    written = log.stat().st_size
-    breakable_kafka.stop(4)
-    assert b"broker 4 has requested and been granted" in log.read_bytes()[written:], (
-        "a crashed broker does not request this"
-    )
-    wait_for(reports(breakable_kafka, 2, {2, 3}))
+def test_a_node_is_started_paused_killed_and_stopped(tmp_path: Path) -> None:
+    node = KafkaNode(4, tmp_path, JavaRuntime(fake_java(tmp_path, "exec sleep 600"), [], []), process_group=0)
     with pytest.raises(ClusterError, match="Node 4 is not running"):
-        breakable_kafka.kill(4)
-    breakable_kafka.kill(2)
+        node.kill()
+    node.start()
+    pid = node.pid
+    with pytest.raises(ClusterError, match="Node 4 is running"):
+        node.start()
+    node.pause()
+    assert state(pid).startswith("T")
+    node.resume()
+    assert not state(pid).startswith("T")
+    node.kill()
     assert not is_alive(pid)
-    with pytest.raises(KafkaMetaError):
-        live_brokers(breakable_kafka.address(2))
-    wait_for(reports(breakable_kafka, 3, {3}))
-    breakable_kafka.start(2)
-    breakable_kafka.start(4, port=0)
-    breakable_kafka.wait_until_up()
-    assert breakable_kafka.pid(2) != pid
-    assert breakable_kafka.address(4) != old
-    for broker_id in (2, 4):
-        wait_for(reports(breakable_kafka, broker_id, {2, 3, 4}))
+    node.start()
+    assert node.pid != pid
+    node.pause()
+    node.stop(60)
+    assert not node.is_started
+
+
+def state(pid: int) -> str:
+    """Of a process: T if it is stopped."""
+    return subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.kafka
-def test_a_new_topic_is_known_to_every_broker_and_has_a_name_of_its_own(local_kafka: LocalKafka) -> None:
-    topic, other = local_kafka.create_topic(partitions=3, config={"retention.ms": "1000"}), local_kafka.create_topic()
-    found = topic_on_each_broker(local_kafka.bootstrap_servers, topic)
-    assert [[len(part.replicas) for part in entry.partitions] for entry in found if entry] == [[3, 3, 3]] * 3
-    assert all(part.leader_id in local_kafka.broker_ids for entry in found if entry for part in entry.partitions)
-    assert topic != other
-
-
-@pytest.mark.kafka
-def test_a_topic_that_exists_or_is_refused_is_an_error(local_kafka: LocalKafka) -> None:
-    topic = local_kafka.create_topic(f"named-{uuid.uuid4().hex}")
+def test_a_topic_that_exists_or_is_refused_is_an_error(kafka: Cluster, topic: str) -> None:
+    brokers = [kafka.address(broker_id) for broker_id in kafka.broker_ids]
+    assert all(cluster_requests.knows_topic(broker, topic, 3) for broker in brokers)
     with pytest.raises(ClusterError, match=f"Topic {topic} exists: choose another name"):
-        local_kafka.create_topic(topic)
+        cluster_requests.create_topic(brokers, topic, 3, -1, {})
     with pytest.raises(ClusterError, match=r"could not be created: INVALID_CONFIG.* x "):
-        local_kafka.create_topic(config={"retention.ms": "x"})
+        cluster_requests.create_topic(brokers, f"{topic}-refused", 3, -1, {"retention.ms": "x"})
 
 
-@pytest.mark.kafka
-def test_produced_records_get_the_offsets_that_are_returned(
-    make_topic: Callable[..., str], add_partitions: Callable[[str, int], None], produce: Callable[..., list[int]]
-) -> None:
-    topic = make_topic(partitions=1)
-    assert produce(topic, ["a", b"b", None, {"key": b"k", "value": b"v"}]) == [0, 1, 2, 3]
-    add_partitions(topic, 2)
-    assert produce(topic, ["e"], partition=1) == [0]
-
-
-@pytest.mark.slow
-@pytest.mark.kafka
 def test_a_killed_parent_leaves_neither_java_nor_data(wait_for: Callable[..., Any], tmp_path: Path) -> None:
     """One of its nodes is paused: paused nodes must end too."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-c", START_AND_WAIT],
+        [sys.executable, "-c", START_AND_WAIT, str(fake_java(tmp_path, "exec sleep 600"))],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -174,10 +118,10 @@ def test_a_broker_that_cannot_start_fails_with_the_end_of_its_log() -> None:
         pass
 
 
-@pytest.mark.kafka
-def test_a_setting_that_kafka_refuses_is_shown() -> None:
-    with pytest.raises(ClusterError, match="Invalid value x for"), LocalKafka(1, config={"log.retention.ms": "x"}):
-        pass
+def test_a_setting_that_kafka_refuses_is_shown(tmp_path: Path) -> None:
+    java = fake_java(tmp_path, "echo 'Invalid value x for log.retention.ms' >&2; exit 1")
+    with pytest.raises(ClusterError, match="cannot format the controller's folder: Invalid value x for"):
+        format_controller(tmp_path, JavaRuntime(java, [], []), "Aa", ())
 
 
 def test_a_taken_port_is_named() -> None:
@@ -194,6 +138,7 @@ def test_each_broker_needs_a_port() -> None:
 
 def test_addresses_are_known_before_the_start() -> None:
     kafka = LocalKafka(ports="standard")
+    assert kafka.broker_ids == (2, 3, 4)
     assert kafka.bootstrap_servers == "127.0.0.1:19092,127.0.0.1:29092,127.0.0.1:39092"
     with pytest.raises(ClusterError, match="no node 2 now"):
         kafka.kill(2)

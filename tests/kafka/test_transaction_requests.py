@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from pyspark_kafka_meta.errors import BrokerError, FencedError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import Cluster, log_ends, poll_until
 from tests.transaction_cases import CASES, INVALID_MAPPING, PATIENCE_S, TIMEOUT_MS, end_codes, write
 from tests.unit.scene import RecordingPublisher
@@ -162,22 +161,3 @@ def test_records_of_the_first_version_need_their_partition_in_the_transaction(
     producer = client.coordinators.fence([transactional_id], TIMEOUT_MS, soon(client))[transactional_id]
 
     assert write(client, partition, transactional_id, producer, V1).error_code in (48, 120)
-
-
-def test_coordinator_that_dies_is_replaced(breakable_kafka: LocalKafka, partition: TopicPartition) -> None:
-    with contextlib.closing(new_client(breakable_kafka.bootstrap_servers)) as client:
-        begun = {
-            version: opened(client, partition, version, *(f"{partition.topic}/{version}/{n}" for n in range(12)))
-            for version in (V1, V2)
-        }
-        victim, *_ = coordinators(client, begun[V1]) & coordinators(client, begun[V2])
-        breakable_kafka.kill(victim)
-        for version, producers in begun.items():
-            ended = client.coordinators.end_transactions(producers, True, version, soon(client))
-            assert {each.error_code for each in ended.values()} == {0}
-            assert victim not in coordinators(client, producers)
-
-
-def coordinators(client: KafkaClient, transactional_ids: Iterable[str]) -> set[int]:
-    """The node ids that the client knows."""
-    return {client.coordinators._known[each].node_id for each in transactional_ids}
