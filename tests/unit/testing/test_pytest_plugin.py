@@ -21,3 +21,33 @@ def test_each_test_has_mock_brokers_of_its_own(pytester: pytest.Pytester) -> Non
         """
     )
     pytester.runpytest_subprocess(timeout=200).assert_outcomes(passed=2)
+
+
+def test_each_test_has_a_topic_of_its_own_on_one_cluster(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from pyspark_kafka_meta import testing
+
+        topics, clusters = [], []
+
+        class Cluster:
+            def __enter__(self):
+                clusters.append(self)
+                return self
+
+            def __exit__(self, *_):
+                clusters.remove(self)
+
+            def create_topic(self, partitions):
+                topics.append(f"{partitions} partitions")
+                return len(topics)
+
+        testing.LocalKafka = Cluster
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_one(kafka_topic, local_kafka, number):
+            assert (kafka_topic, topics[-1], clusters) == (number, "3 partitions", [local_kafka])
+        """
+    )
+    pytester.runpytest_subprocess(timeout=200).assert_outcomes(passed=2)
