@@ -30,7 +30,7 @@ from tests.kafka.test_commit_steps import COLUMNS, ROW_AGE_S, Sink, decide_alone
 from tests.kafka.transaction_states import restart, set_producers
 
 __all__ = ["sink"]
-pytestmark = [pytest.mark.kafka]
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 PROBE = "probe"
@@ -154,7 +154,6 @@ def finalize(cluster: LocalKafka, sink: Sink, version: TransactionVersion) -> No
     poll_until(lambda: coordinators.transaction_version(clock() + 30) is version)
 
 
-@pytest.mark.slow
 def test_transaction_version_goes_down_and_up_under_a_running_query(
     lone_kafka: LocalKafka, open_sink: Callable[..., Sink]
 ) -> None:
@@ -185,7 +184,6 @@ def test_transaction_version_goes_down_and_up_under_a_running_query(
     assert sink.open_transactions() == []
 
 
-@pytest.mark.slow
 def test_limit_of_the_timeout_is_lowered_under_a_running_query(
     lone_kafka: LocalKafka, open_sink: Callable[..., Sink]
 ) -> None:
@@ -205,7 +203,6 @@ def test_limit_of_the_timeout_is_lowered_under_a_running_query(
 # --- epochs that run out ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", [V1, V2])
 def test_batches_go_on_when_the_epochs_of_producer_ids_run_out(
     version: TransactionVersion, lone_kafka: LocalKafka, open_sink: Callable[..., Sink]

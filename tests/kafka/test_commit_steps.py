@@ -34,6 +34,7 @@ from pyspark_kafka_meta.write.transactional_producer import TransactionalProduce
 from tests.conftest import admin_client
 from tests.consumer import consume, consume_committed
 from tests.kafka.cluster_tools import create_topic, in_sync, no_broker_knows, poll_until
+from tests.marks import thorough_after
 from tests.unit.scene import RecordingPublisher
 
 pytestmark = [pytest.mark.kafka]
@@ -123,7 +124,7 @@ def _opened(producer: TransactionalProducer, written: TaskOutput) -> OpenTransac
     return opened
 
 
-@pytest.fixture(params=list(TransactionVersion))
+@pytest.fixture(params=thorough_after(1, reversed(TransactionVersion)))
 def sink(request: pytest.FixtureRequest, kafka: Any, make_topic: Callable[..., str]) -> Iterator[Sink]:
     with ExitStack() as stack:
         yield Sink(kafka.bootstrap_servers, make_topic(partitions=PARTITIONS), request.param, stack)
@@ -172,6 +173,7 @@ def test_rows_are_visible_after_the_commit_alone(sink: Sink) -> None:
     assert sink.open_transactions() == []
 
 
+@pytest.mark.thorough
 def test_an_undisturbed_commit_takes_each_step_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     planner, committer, taken = sink.committer(), sink.committer(), list[str]()
     run = StepRunner.run
@@ -222,6 +224,7 @@ def test_what_a_dead_driver_has_decided_becomes_visible_once(sink: Sink) -> None
     assert sink.open_transactions() == []
 
 
+@pytest.mark.thorough
 def test_a_decision_larger_than_a_message_of_its_topic_is_recovered(sink: Sink, make_topic: Callable[..., str]) -> None:
     decisions = {"decisionsTopic": make_topic(config={"cleanup.policy": "compact"})}
     committer = sink.committer(**decisions)
@@ -235,7 +238,7 @@ def test_a_decision_larger_than_a_message_of_its_topic_is_recovered(sink: Sink, 
     assert sink.committer(**decisions).plan().decisions[STREAM].is_settled
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_parts_of_decisions_are_read_from_a_log_that_was_compacted(
     sink: Sink, make_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +284,7 @@ def test_decided_records_whose_transaction_was_aborted_are_copied(sink: Sink) ->
     assert sink.visible() == rows(0, tasks=2)
 
 
+@pytest.mark.thorough
 def test_repeated_batch_succeeds_with_the_same_rows_alone(sink: Sink) -> None:
     committer = sink.committer()
     plan = committer.plan()
@@ -296,7 +300,7 @@ def test_repeated_batch_succeeds_with_the_same_rows_alone(sink: Sink) -> None:
     assert sink.open_transactions() == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("version", "error"),
@@ -337,6 +341,7 @@ def test_marker_that_partitions_refuse_for_long_is_no_loss(
         assert sink.visible() == rows(0)
 
 
+@pytest.mark.thorough
 def test_recreated_decisions_topic_is_named(sink: Sink, kafka: Any) -> None:
     decisions = {"decisionsTopic": f"{sink.topic}-decisions"}
     committer = sink.committer(**decisions)
@@ -352,6 +357,7 @@ def test_recreated_decisions_topic_is_named(sink: Sink, kafka: Any) -> None:
     assert sink.visible() == rows(0, 1)
 
 
+@pytest.mark.thorough
 def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:
     committer = sink.committer()
     plan = committer.plan()
@@ -409,6 +415,7 @@ def test_foreign_records_among_the_decisions_do_not_matter_but_a_lost_decision_d
         sink.committer(**decisions).plan()
 
 
+@pytest.mark.thorough
 def test_overlapping_batch_writes_with_one_id_are_each_visible_once(sink: Sink) -> None:
     """Each recognises its own decision, also after that of the other."""
     slow, quick = sink.committer(), sink.committer()
@@ -419,6 +426,7 @@ def test_overlapping_batch_writes_with_one_id_are_each_visible_once(sink: Sink) 
     assert sink.open_transactions() == []
 
 
+@pytest.mark.thorough
 def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:
     older, newer = sink.committer(), sink.committer()
     older.commit(micro_batch(5, "older"), [sink.write(older.plan(), 5)], 0)
@@ -442,7 +450,7 @@ def test_an_old_driver_that_goes_on_writes_no_decision(sink: Sink) -> None:
     assert sink.visible() == rows(0)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
     committer = sink.committer(**{"kafka.transaction.timeout.ms": "6000"})
     written = sink.write(committer.plan(), 0)
@@ -466,7 +474,7 @@ def test_copies_leave_out_what_others_have_written_between_the_records(sink: Sin
     assert sink.visible() == sorted(rows(0) * 2)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_slow_commit_is_no_reason_to_write_again(sink: Sink) -> None:
     """The brokers have aborted the batch by the time of its decision: its records are copied."""
     committer = sink.committer(**{"kafka.transaction.timeout.ms": "6000"})

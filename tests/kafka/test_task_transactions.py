@@ -21,6 +21,7 @@ from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.consumer import consume_committed
 from tests.kafka.cluster_tools import is_readable, poll_until
+from tests.marks import thorough_after
 from tests.unit.scene import RecordingPublisher
 from tests.unit.write.batches import encoded_batch
 
@@ -77,7 +78,7 @@ def topic(make_topic: Callable[..., str]) -> str:
     return make_topic(partitions=2, config={"retention.ms": "-1"})  # encoded batches are of 1970
 
 
-@pytest.fixture(params=list(TransactionVersion))
+@pytest.fixture(params=thorough_after(1, reversed(TransactionVersion)))
 def open_task(request: pytest.FixtureRequest, kafka: Any, topic: str) -> Iterator[OpenTask]:
     with ExitStack() as stack:
         yield lambda: Task(kafka.bootstrap_servers, topic, request.param, stack)

@@ -86,6 +86,7 @@ def test_first_batch_of_a_sink_that_was_never_decided_is_aborted(sink: Sink) -> 
     assert (lost.transactional_id in shown(sink), sink.visible()) == (False, [])
 
 
+@pytest.mark.thorough
 def test_table_of_a_query_has_the_same_rows(sink: Sink) -> None:
     written = sink.write(sink.committer().plan(), 0)
     options = ClusterOptions.parse({"kafka.bootstrap.servers": sink.servers})
