@@ -59,12 +59,13 @@ class Fetched(NamedTuple):
     newer_epoch: bool = False
     topic_id: UUID | None = None
     partition: int = 0
+    max_bytes: int = 1 << 20
 
     def of(self, log: Log) -> tuple[int, int]:
         partition = log.partition._replace(partition=self.partition)
         epoch = log.epoch + self.newer_epoch
-        entry = FetchPartition(partition, self.topic_id or log.topic_id, self.offset, epoch, NO_EPOCH, 1 << 20)
-        log.network.fetch.send(log.leader, FetchRequest((entry,), WAIT_MS, 1, 1 << 20, False), log.soon())
+        entry = FetchPartition(partition, self.topic_id or log.topic_id, self.offset, epoch, NO_EPOCH, self.max_bytes)
+        log.network.fetch.send(log.leader, FetchRequest((entry,), WAIT_MS, 1, self.max_bytes, False), log.soon())
         response = log.network.fetch.receive([log.leader.node_id], log.soon())
         assert isinstance(response, FetchResponse), response
         (part,) = response.partitions
@@ -124,6 +125,7 @@ CASES: dict[str, Fetched | Listed | Described] = {
     "fetch from the start": Fetched(0, base_offset=0),
     "fetch within a batch": Fetched(1, base_offset=0),
     "fetch the second batch": Fetched(2, base_offset=2),
+    "fetch a batch above the limits": Fetched(0, base_offset=0, max_bytes=1),
     "fetch at the end": Fetched(END),
     "fetch after the end": Fetched(END + 1, OUT_OF_RANGE),
     "fetch with a newer epoch": Fetched(0, UNKNOWN_LEADER_EPOCH, newer_epoch=True),

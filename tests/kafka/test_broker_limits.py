@@ -24,7 +24,7 @@ from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.kafka.cluster_tools import create_topic
 from tests.kafka.harness import Stream, write_numbers
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 MAX_REQUEST_BYTES = 500_000
 MAX_CONNECTIONS = 6

@@ -27,7 +27,7 @@ from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.doctor import connection_checks
 from tests.kafka.cluster_tools import create_acls, create_topic, poll_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 TOPIC, REPLICATED = "orders", "orders-replicated"
 USERS = {name: f"canary-{name}" for name in ("alice", "dora", "mallory", "wanda")}

@@ -77,6 +77,7 @@ def numbers(start: int, end: int, prefix: str = "") -> list[str]:
     return [f"{prefix}{number}" for number in range(start, end)]
 
 
+@pytest.mark.thorough
 def test_r9_a_deleted_topic_ends_the_query_and_is_named(
     kafka: Cluster, topic: str, make_topic: Callable[..., str], produce: Produce, open_stream: Any
 ) -> None:
@@ -151,6 +152,7 @@ def test_r10_a_topic_recreated_under_a_planned_range(
     assert values(lenient) == numbers(0, 40, "new-")
 
 
+@pytest.mark.thorough
 def test_r11_records_deleted_under_a_planned_range(
     topic: str, produce: Produce, delete_records: Any, open_stream: Any
 ) -> None:
@@ -243,7 +245,7 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     assert max(strict.batch_seconds[-2:]) < BATCH_DEADLINE_S
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("kept_by_old_leader", [3, 8], ids=["as long", "longer"])
 def test_r12_an_unclean_election_onto_a_log_that_went_its_own_way(
     breakable_kafka: LocalKafka,

@@ -21,6 +21,7 @@ from tests.wire.scripted_broker import scripted_broker
 
 pytestmark = [
     pytest.mark.kafka,
+    pytest.mark.thorough,
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 as loopback"),
 ]
 

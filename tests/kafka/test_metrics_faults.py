@@ -19,18 +19,16 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from pyspark_kafka_meta.events import sinks, topic_sink
-from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.harness import Stream
-from tests.kafka.metrics_rounds import FAULTS, Rounds, reported_drops, sequences
+from tests.kafka.metrics_rounds import Rounds, reported_drops, sequences
 from tests.kafka.secured_kafka import SecuredKafka
+from tests.marks import thorough_after
 from tests.unit.written_events import events_in
 
 pytestmark = pytest.mark.kafka
 
 ROOT = Path(__file__).parents[2]
 MOUNTS = ["unshare", "--mount", "--map-root-user"]
-PRODUCE, TOPIC_AUTHORIZATION_FAILED = 0, 29
 
 
 @pytest.fixture
@@ -102,46 +100,7 @@ def test_a_metrics_topic_that_is_missing_until_it_is_made(
     stream.assert_unharmed()
 
 
-def metrics_cluster_down(cluster: MockCluster, is_down: bool) -> None:
-    change = cluster.broker_down if is_down else cluster.broker_up
-    change(NO_BROKER)
-
-
-def unauthorized(cluster: MockCluster, is_refused: bool) -> None:
-    if is_refused:
-        cluster.push_request_errors(PRODUCE, *[TOPIC_AUTHORIZATION_FAILED] * 3)
-
-
-@pytest.mark.usefixtures("short_timeouts")
-@pytest.mark.parametrize(
-    ("trouble", "from_the_start"), [(metrics_cluster_down, True), (metrics_cluster_down, False), (unauthorized, False)]
-)
-def test_a_metrics_cluster_that_refuses_events_for_a_while(
-    mock_cluster: MockCluster,
-    play: Callable[..., Rounds],
-    read_topic: Any,
-    wait_for: Any,
-    trouble: Callable[[MockCluster, bool], None],
-    from_the_start: bool,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    mock_cluster.create_topic("events")
-    stream = play(metricsTopic="events", metricsBootstrapServers=mock_cluster.bootstrap_servers)
-    stream.play(0 if from_the_start else 3)
-    trouble(mock_cluster, True)
-    stream.play(3)
-    play_until_loss(stream, wait_for, caplog)
-    trouble(mock_cluster, False)
-
-    def loss_is_reported() -> int:
-        stream.play(1)
-        return reported_drops(sequences(read_topic(mock_cluster.bootstrap_servers, "events"), stream.cache_id))
-
-    wait_for(loss_is_reported)
-    stream.assert_unharmed()
-
-
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
 def test_a_metrics_topic_that_the_user_may_not_write_to(
@@ -181,7 +140,7 @@ def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], resp
         assert waited_s < rounds * sinks.WAIT_S / 2, "one wait per role, not per round"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", thorough_after(1, ("full", "read-only")))
 def test_a_metrics_path_on_a_file_system_that_is(fault: str, kafka: Any, topic: str, tmp_path: Path) -> None:
     if subprocess.run([*MOUNTS, "true"], capture_output=True).returncode != 0:
         pytest.skip("no mount namespaces here (unshare)")

@@ -22,7 +22,7 @@ from tests.kafka.cluster_tools import (
 )
 from tests.kafka.harness import Stream, write_numbers
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 OpenStream = Callable[..., Stream]
 

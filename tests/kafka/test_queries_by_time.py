@@ -27,7 +27,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic
 from tests.kafka.harness import PRODUCER_TIMEOUT_MS, Stream
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 Produce = Callable[..., list[int]]
 T = TypeVar("T")

@@ -102,7 +102,7 @@ def test_without_a_replica_in_the_rack_the_leader_is_read(leader: int, make_work
     assert make_worker(rack).read() == [leader]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_death_of_the_replica_costs_neither_rows_nor_time(
     leader: int, make_worker: MakeWorker, breakable_kafka: LocalKafka, wait_for: Callable[..., Any]
 ) -> None:

@@ -141,7 +141,8 @@ def all_roles_reported(spark: SparkSession, cluster: dict[str, str]) -> bool:
     return roles >= {"planner", "reader"}
 
 
-@pytest.mark.parametrize("secured", thorough_after(1, reversed(SASL)), indirect=True)
+@pytest.mark.thorough
+@pytest.mark.parametrize("secured", SASL, indirect=True)
 def test_a_session_is_renewed_on_the_same_connection(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., Any]
 ) -> None:
@@ -256,7 +257,8 @@ def test_r16_a_tls_failure_says_which(secured: SecuredKafka, fails: Callable[...
         fails(name, failure)
 
 
-@pytest.mark.parametrize("secured", thorough_after(1, reversed(TLS)), indirect=True)
+@pytest.mark.thorough
+@pytest.mark.parametrize("secured", TLS, indirect=True)
 def test_r16_a_broker_that_is_silent_in_the_handshake_is_left_in_time(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path
 ) -> None:
@@ -326,13 +328,14 @@ class ForgedTokens:
         return "canary.token.forged"
 
 
-@pytest.mark.parametrize("secured", SASL, indirect=True)
+@pytest.mark.parametrize("secured", thorough_after(1, reversed(SASL)), indirect=True)
 def test_r17_a_refused_login_is_tried_a_few_times_at_most(secured: SecuredKafka, fails: Callable[..., None]) -> None:
     for name, failure in login_failures(secured).items():
         fails(name, failure)
 
 
-@pytest.mark.parametrize("secured", thorough_after(1, reversed(SASL)), indirect=True)
+@pytest.mark.thorough
+@pytest.mark.parametrize("secured", SASL, indirect=True)
 def test_r17_a_password_that_is_changed_ends_a_running_stream(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:
@@ -411,6 +414,7 @@ def read_planned(stream: Stream, tasks: list[Task]) -> None:
         stream.read(tasks)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
 def test_right_that_is_taken_away_ends_the_attempt_and_the_next_attempt_needs_it_back(secured: SecuredKafka) -> None:
     topic = f"written-{uuid.uuid4().hex}"

@@ -86,6 +86,7 @@ def assert_new_topic_has_all_rows(worker: Worker) -> None:
     assert sum(map(len, logs.values())) == attempt.rows
 
 
+@pytest.mark.thorough
 def test_rows_without_a_key_get_to_new_partitions_once_the_metadata_is_old(
     open_worker: OpenWorker, add_partitions: Callable[[str, int], None], wait_for: Callable[..., Any]
 ) -> None:
@@ -115,6 +116,7 @@ def test_batch_too_large_for_its_broker_is_split(open_worker: OpenWorker) -> Non
     assert worker.network.codes["message_too_large"] > 0
 
 
+@pytest.mark.thorough
 def test_record_too_large_for_its_topic_is_named_by_its_row(kafka: Cluster, open_worker: OpenWorker) -> None:
     worker = open_worker()
     with worker.attempt() as attempt:
