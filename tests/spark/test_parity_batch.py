@@ -12,7 +12,6 @@ from confluent_kafka import Producer
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.functions import spark_partition_id
 
 from tests.consumer import consume_committed
 from tests.marks import thorough_after
@@ -147,7 +146,7 @@ SAME_ROWS: dict[str, dict[str, Any]] = {
     "R20 earliest by number, start alone": {"subscribe": "<rich>", "startingOffsets": {"<rich>": ALL_OF_RICH}},
     "MB2 assign": {"assign": {"<rich>": [0, 2]}},
     "MB34 names in any case": {"SUBSCRIBE": "<rich>", "startingoffsets": "earliest", "INCLUDEHEADERS": "TRUE"},
-    "several topics, spaces between": {"subscribe": " <rich> , <many>, <empty>"},
+    "several topics, spaces between": {"subscribe": " <rich> , <many>,<trimmed>, <empty>", "includeHeaders": "true"},
     "many partitions": {"subscribe": "<many>"},
     "empty topic": {"subscribe": "<empty>"},
     "deleted records": {"subscribe": "<trimmed>"},
@@ -163,20 +162,14 @@ SAME_ROWS: dict[str, dict[str, Any]] = {
     },
 }
 IN_EVERY_RUN = {
-    "R1 earliest to latest",
     "R3 offsets",
-    "R4 headers",
     "R5 times",
-    "R11 nothing as late, begin at the end",
     "MB2 subscribePattern",
     "MB2 assign",
     "R17 read_committed",
-    "many partitions",
-    "deleted records",
+    "several topics, spaces between",
     "MB34 no strategy",
     "R16 start -1",
-    "R21 start after end",
-    "R11 nothing as late",
 }
 """Cases in which the parts of a query differ most."""
 
@@ -197,10 +190,10 @@ def test_rows_are_those_of_sparks_own_source(
     assert in_order(ours) == in_order(theirs)
 
 
-PROJECTIONS = ("value", "timestamp, timestampType", "length(value), key is null, headers", "1")
+PROJECTIONS = ("length(value), key is null, headers", "value", "timestamp, timestampType", "1")
 
 
-@pytest.mark.parametrize("columns", thorough_after(2, PROJECTIONS))
+@pytest.mark.parametrize("columns", thorough_after(1, PROJECTIONS))
 def test_projections_are_those_of_sparks_own_source(
     columns: str, spark: SparkSession, jvm_source: str, kafka: Any, topics: dict[str, str]
 ) -> None:
@@ -324,7 +317,7 @@ def test_r15_retention_under_a_dataframe_is_told_and_the_next_load_starts_after_
 
 def test_mb30_min_partitions_makes_as_many_tasks(spark: SparkSession, kafka: Any, topics: dict[str, str]) -> None:
     rows = read(spark, "kafkameta", kafka, {"subscribe": topics["rich"], "minPartitions": "6"})
-    assert rows.select(spark_partition_id().alias("task")).distinct().count() >= 6
+    assert rows.rdd.getNumPartitions() >= 6
 
 
 def test_r22_a_start_after_the_end_of_the_log_is_refused_when_the_query_is_planned(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -142,20 +141,6 @@ def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
     assert pipeline.values() == ["while it was down"]
 
 
-@pytest.mark.thorough
-def test_batch_0_is_replayed_although_its_options_no_longer_fit_the_topic(
-    pipeline: Pipeline, topic: str, produce: Any, add_partitions: Any
-) -> None:
-    pipeline.options["startingOffsets"] = json.dumps({topic: {"0": 0, "1": 0, "2": 0}})
-    produce(topic, ["a", "b"])
-    pipeline.run_to_the_end()
-    forget_last_commit(pipeline.checkpoint)
-    add_partitions(topic, 5)
-    produce(topic, ["into a new partition"], partition=4)
-    pipeline.run_to_the_end()
-    assert sorted(pipeline.values()) == ["a", "b", "into a new partition"]
-
-
 def pids(events: Path, role: str) -> set[int]:
     """Pids of the processes whose caches have this role."""
     return {event["pid"] for event in events_in(events) if event["role"] == role}
@@ -205,37 +190,20 @@ def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
     assert Counter(pipeline.values()) == Counter(["after", *(f"before {number}" for number in range(240))])
 
 
-def test_available_now_keeps_the_rate_limit_and_ends(pipeline: Pipeline, topic: str, produce: Any) -> None:
+def test_available_now_keeps_the_rate_limit_ends_and_reports_its_offsets(
+    pipeline: Pipeline, topic: str, produce: Any
+) -> None:
     produce(topic, [str(number) for number in range(15)], partition=0)
     pipeline.options["maxOffsetsPerTrigger"] = "5"
     query = pipeline.start(availableNow=True)
     assert query.awaitTermination(120)
     assert rows_by_batch(query) == [5, 5, 5]
     assert sorted(map(int, pipeline.values())) == list(range(15))
-
-
-@pytest.mark.thorough
-def test_partitions_that_are_added_are_read_from_their_start(
-    pipeline: Pipeline, topic: str, produce: Any, add_partitions: Any
-) -> None:
-    produce(topic, ["first", "second"])
-    pipeline.run_to_the_end()
-    add_partitions(topic, 5)
-    produce(topic, ["into a new partition"], partition=4)
-    pipeline.run_to_the_end()
-    assert sorted(pipeline.values()) == ["first", "into a new partition", "second"]
-
-
-def test_progress_names_start_end_and_latest_offsets(pipeline: Pipeline, topic: str, produce: Any) -> None:
-    produce(topic, [str(number) for number in range(9)])
-    pipeline.options["maxOffsetsPerTrigger"] = "6"
-    query = pipeline.start(availableNow=True)
-    assert query.awaitTermination(120)
-    first, second = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
-    ends = [offsets_in(source["endOffset"], topic) for source in (first, second)]
-    assert sum(ends[0]) < sum(ends[1]) == 9
-    assert offsets_in(second["startOffset"], topic) == ends[0]
-    assert offsets_in(first["latestOffset"], topic) == ends[1]
+    sources = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
+    ends = [offsets_in(source["endOffset"], topic)[0] for source in sources]
+    assert ends == [5, 10, 15]
+    assert [offsets_in(source["startOffset"], topic)[0] for source in sources[1:]] == ends[:-1]
+    assert [offsets_in(source["latestOffset"], topic)[0] for source in sources] == [15, 15, 15]
 
 
 def forget_last_commit(checkpoint: Path) -> None:
