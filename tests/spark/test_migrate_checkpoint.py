@@ -42,21 +42,20 @@ def begun(spark: SparkSession, jvm_source: str, kafka: Any, topic: str, produce:
     return stream
 
 
-def test_a_new_query_with_the_printed_offsets_goes_on(begun: Stream, tmp_path: Path) -> None:
-    (offsets,), pending = starting_offsets(tmp_path / "old")
-    assert pending is None
-    begun.rows = tmp_path / "rows of the new query"
-    begun.run("kafkameta", tmp_path / "new", offsets)
-    assert begun.values() == ["f", "g"]
-
-
-def test_a_written_checkpoint_keeps_state_and_batch_numbers_and_goes_on(
+def test_a_new_query_with_the_printed_offsets_and_a_written_checkpoint_go_on(
     begun: Stream, topic: str, produce: Any, tmp_path: Path
 ) -> None:
+    """The written checkpoint keeps the state of operators and the numbers of micro-batches, too."""
     produce(topic, ["a"])
-    write_checkpoint(tmp_path / "old", tmp_path / "new")
-    begun.run("kafkameta", tmp_path / "new")
+    (offsets,), pending = starting_offsets(tmp_path / "old")
+    assert pending is None
+    write_checkpoint(tmp_path / "old", tmp_path / "written")
+    begun.run("kafkameta", tmp_path / "written")
     assert begun.values() == ["a", "b", "c", "d", "e", "f", "g"]
+
+    begun.rows = tmp_path / "rows of the new query"
+    begun.run("kafkameta", tmp_path / "new", offsets)
+    assert begun.values() == ["a", "f", "g"]
 
 
 @pytest.mark.thorough

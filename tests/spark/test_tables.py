@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 class Scene:
     """A streaming query with its events in a folder, and the side tables of both."""
+
+    query: StreamingQuery
 
     def __init__(self, spark: SparkSession, kafka: Any, topic: str, folder: Path) -> None:
         self.spark, self.topic, self.folder = spark, topic, folder
@@ -63,22 +66,95 @@ def scene(spark: SparkSession, kafka: Any, topic: str, produce: Any, tmp_path: P
     return Scene(spark, kafka, topic, tmp_path)
 
 
-def test_events_of_a_stream_are_read_back_by_a_batch_and_by_a_stream_through_restarts(
-    scene: Scene, produce: Any
-) -> None:
-    scene.read_all()
-    first = scene.follow(maxFilesPerTrigger="1")
-    produce(scene.topic, ["d"])
-    scene.read_all()
-    second = scene.follow()
-    third = scene.follow()
-    expected = keys(scene.events())
+@pytest.fixture(scope="module")
+def played(
+    spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Scene:
+    """A query that has read the first three of five records in two runs. Tests change nothing."""
+    scene = Scene(spark, kafka, make_topic(3, {"retention.ms": "-1"}), tmp_path_factory.mktemp("played"))
+    for partition, values in enumerate((["a", "b"], ["c"])):
+        produce(scene.topic, values, partition)
+        scene.query = scene.read_all()
+    produce(scene.topic, [{"value": "d", "timestamp": 1_000_000_000_000}, {"value": "e"}], partition=1)
+    return scene
 
-    assert keys(scene.rows_of("followed")) == expected, "each event once"
+
+def test_events_are_read_back_by_a_batch_and_by_a_stream_that_is_restarted(played: Scene, tmp_path: Path) -> None:
+    expected, name = keys(played.events()), tmp_path.name
+
+    assert len(played.follow(name, maxFilesPerTrigger="1")) > 1, "the limit holds"
+    assert played.follow(name) == []
+    assert keys(played.rows_of(name)) == expected, "each event once"
     assert expected == gapless(expected)
-    assert len(first) > 1, "the limit holds"
-    assert (len(second), third) == (1, [])
-    assert {row.role for row in scene.events().select("role").collect()} == {"planner", "reader"}
+    assert {row.role for row in played.events().select("role").collect()} == {"planner", "reader"}
+
+
+def test_an_event_row_has_the_change_the_process_and_the_time(played: Scene) -> None:
+    learned = (
+        played.events()
+        .where("role = 'reader' and outcome = 'changed'")
+        .selectExpr(
+            "kind",
+            "topics_added",
+            "size(partitions_learned) AS learned",
+            "executor_id",
+            "unix_millis(time) - time_ms AS off",
+        )
+    )
+
+    assert {tuple(map(str, row)) for row in learned.collect()} == {
+        ("refresh", f"['{played.topic}']", "3", "driver", "0")
+    }
+
+
+def test_caches_of_a_healthy_query_agree_with_the_brokers(played: Scene) -> None:
+    cached = kafkameta.caches(played.spark, **played.metrics)
+    live = kafkameta.partitions(played.spark, **played.cluster, subscribe=played.topic)
+    live = live.withColumnsRenamed({"leader_id": "leader_now", "leader_epoch": "epoch_now"})
+    joined = cached.join(live, ["cluster_id", "topic", "partition"])
+
+    assert joined.where("leader_id <> leader_now or leader_epoch <> epoch_now").collect() == []
+    assert {row.partition for row in joined.where("role = 'reader'").collect()} == {0, 1, 2}
+    assert {row.events_missing for row in cached.collect()} == {0}
+
+
+def test_live_tables_show_the_cluster(played: Scene, leader_of: Any) -> None:
+    brokers = kafkameta.brokers(played.spark, **played.cluster).collect()
+    partitions = kafkameta.partitions(
+        played.spark, **played.cluster, subscribe=f"{played.topic},no-such-topic"
+    ).collect()
+    missing, *found = sorted(partitions, key=lambda row: (row.topic == played.topic, row.partition))
+
+    assert {f"{row.host}:{row.port}" for row in brokers} >= set(played.cluster["kafka.bootstrap.servers"].split(","))
+    assert [row.is_controller for row in brokers].count(True) == 1
+    assert (missing.topic, missing.partition) == ("no-such-topic", None)
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in missing.error
+    assert [row.leader_id for row in found] == [leader_of(played.topic, number) for number in range(3)]
+    assert (sum(row.start_offset for row in found), sum(row.end_offset for row in found)) == (0, 5)
+    assert all(set(row.isr) <= set(row.replicas) and row.error is None for row in found)
+
+
+@pytest.mark.parametrize("of", [lambda query: query, lambda query: query.lastProgress], ids=["query", "progress"])
+def test_lag_is_counted_in_records_and_seconds(played: Scene, of: Callable[[StreamingQuery], Any]) -> None:
+    rows = {row.partition: row for row in kafkameta.lag(played.spark, of(played.query), **played.cluster).collect()}
+
+    assert [rows[number].records_behind for number in range(3)] == [0, 2, 0]
+    assert rows[0].seconds_behind == rows[2].seconds_behind == 0.0
+    assert rows[1].seconds_behind > 365 * 24 * 3600, "the age of the older record"
+
+
+@pytest.mark.parametrize("table", thorough_after(1, ["caches", "brokers", "partitions", "transactions"]))
+def test_a_stream_of_a_current_state_table_is_refused(played: Scene, table: str) -> None:
+    options = played.metrics if table == "caches" else played.cluster
+    rows = played.spark.readStream.format("kafkameta").option("table", table).options(**options)
+
+    with pytest.raises(Exception, match=f"table {table} is not a stream"):
+        rows.load().writeStream.format("noop").start().awaitTermination(120)
+
+
+def test_lag_of_a_query_that_has_not_begun_is_a_clear_error(played: Scene) -> None:
+    with pytest.raises(KafkaMetaError, match="no progress yet"):
+        kafkameta.lag(played.spark, None, **played.cluster)
 
 
 @pytest.mark.thorough
@@ -106,37 +182,6 @@ def test_a_stream_beside_the_query_loses_and_repeats_nothing(
     wait_for(has_all)
     expected = keys(scene.rows_of("followed"))
     assert expected == gapless(expected)
-
-
-def test_an_event_row_has_the_change_the_process_and_the_time(scene: Scene) -> None:
-    scene.read_all()
-    learned = (
-        scene.events()
-        .where("role = 'reader' and outcome = 'changed'")
-        .selectExpr(
-            "kind",
-            "topics_added",
-            "size(partitions_learned) AS learned",
-            "executor_id",
-            "unix_millis(time) - time_ms AS off",
-        )
-    )
-
-    assert {tuple(map(str, row)) for row in learned.collect()} == {
-        ("refresh", f"['{scene.topic}']", "3", "driver", "0")
-    }
-
-
-@pytest.mark.thorough
-def test_a_stream_from_latest_passes_over_what_is_there(scene: Scene, produce: Any) -> None:
-    scene.read_all()
-    assert scene.follow(startingOffsets="latest") == []
-    produce(scene.topic, ["d"])
-    before = set(keys(scene.events()))
-    scene.read_all()
-    scene.follow(startingOffsets="latest")
-
-    assert set(keys(scene.rows_of("followed"))) == set(keys(scene.events())) - before
 
 
 @pytest.mark.thorough
@@ -176,54 +221,3 @@ def test_reading_tables_makes_no_events(scene: Scene) -> None:
 
     assert before
     assert keys(scene.events()) == quiet
-
-
-def test_caches_of_a_healthy_query_agree_with_the_brokers(scene: Scene) -> None:
-    scene.read_all()
-    cached = kafkameta.caches(scene.spark, **scene.metrics)
-    live = kafkameta.partitions(scene.spark, **scene.cluster, subscribe=scene.topic)
-    live = live.withColumnsRenamed({"leader_id": "leader_now", "leader_epoch": "epoch_now"})
-    joined = cached.join(live, ["cluster_id", "topic", "partition"])
-
-    assert joined.where("leader_id <> leader_now or leader_epoch <> epoch_now").collect() == []
-    assert {row.partition for row in joined.where("role = 'reader'").collect()} == {0, 1, 2}
-    assert {row.events_missing for row in cached.collect()} == {0}
-
-
-def test_live_tables_show_the_cluster(scene: Scene, leader_of: Any) -> None:
-    brokers = kafkameta.brokers(scene.spark, **scene.cluster).collect()
-    partitions = kafkameta.partitions(scene.spark, **scene.cluster, subscribe=f"{scene.topic},no-such-topic").collect()
-    missing, *found = sorted(partitions, key=lambda row: (row.topic == scene.topic, row.partition))
-
-    assert {f"{row.host}:{row.port}" for row in brokers} >= set(scene.cluster["kafka.bootstrap.servers"].split(","))
-    assert [row.is_controller for row in brokers].count(True) == 1
-    assert (missing.topic, missing.partition) == ("no-such-topic", None)
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in missing.error
-    assert [row.leader_id for row in found] == [leader_of(scene.topic, number) for number in range(3)]
-    assert (sum(row.start_offset for row in found), sum(row.end_offset for row in found)) == (0, 3)
-    assert all(set(row.isr) <= set(row.replicas) and row.error is None for row in found)
-
-
-def test_lag_is_counted_in_records_and_seconds(scene: Scene, produce: Any) -> None:
-    query = scene.read_all()
-    caught_up = kafkameta.lag(scene.spark, query, **scene.cluster).collect()
-    produce(scene.topic, [{"value": "d", "timestamp": 1_000_000_000_000}, {"value": "e"}], partition=1)
-    behind = {row.partition: row for row in kafkameta.lag(scene.spark, query.lastProgress, **scene.cluster).collect()}
-
-    assert [(row.records_behind, row.seconds_behind) for row in caught_up] == [(0, 0.0)] * 3
-    assert [behind[number].records_behind for number in range(3)] == [0, 2, 0]
-    assert behind[1].seconds_behind > 365 * 24 * 3600, "the age of the older record"
-
-
-@pytest.mark.parametrize("table", thorough_after(1, ["caches", "brokers", "partitions", "transactions"]))
-def test_a_stream_of_a_current_state_table_is_refused(scene: Scene, table: str) -> None:
-    options = scene.metrics if table == "caches" else scene.cluster
-    rows = scene.spark.readStream.format("kafkameta").option("table", table).options(**options)
-
-    with pytest.raises(Exception, match=f"table {table} is not a stream"):
-        rows.load().writeStream.format("noop").start().awaitTermination(120)
-
-
-def test_lag_of_a_query_that_has_not_begun_is_a_clear_error(scene: Scene) -> None:
-    with pytest.raises(KafkaMetaError, match="no progress yet"):
-        kafkameta.lag(scene.spark, None, **scene.cluster)

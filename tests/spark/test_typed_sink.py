@@ -156,6 +156,7 @@ def test_orders_are_written_with_the_subjects_schema(
     assert len(registry.requests) == 2, "the driver asks once for each column, tasks never"
 
 
+@pytest.mark.thorough
 def test_derived_schema_is_registered_and_read_back(
     spark: SparkSession, topic: str, options: dict[str, str], write: Callable[..., None], registry: MockRegistry
 ) -> None:
@@ -171,6 +172,7 @@ def test_derived_schema_is_registered_and_read_back(
     )
 
 
+@pytest.mark.thorough
 def test_without_a_registry_values_have_no_frame(spark: SparkSession, kafka: Any, topic: str) -> None:
     sink = orders(spark).selectExpr("value").write.format("kafkameta").option("topic", topic)
     sink = sink.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("valueFormat", "avro")

@@ -147,30 +147,26 @@ class Query:
         return Counter(line for file in (self._folder / "rows").glob("*.txt") for line in file.read_text().splitlines())
 
 
-def test_a_thousand_records_have_fastavros_values(
+def test_a_thousand_records_have_fastavros_values_in_the_columns_of_from_avro(
     read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
 ) -> None:
     schema_id = registry.register(f"{topic}-value", json.dumps(ORDER))
     orders = [order(number) for number in range(1_000)]
     produce(topic, [framed(schema_id, ORDER, value) for value in orders])
 
-    rows = read().selectExpr("value.*").collect()
+    value = read().select("value")
+    kind = value.schema["value"].dataType
+    assert isinstance(kind, StructType)
+    assert kind.simpleString() == (
+        "struct<id:bigint,customer:string,price:decimal(12,2),at:timestamp,day:date,state:string,tags:array<string>,"
+        "counts:map<string,int>,weight:double,gift:boolean,hash:binary>"
+    ), "the columns of Spark's from_avro"
+    assert [field.name for field in kind if field.nullable] == ["customer"]
+    rows = value.select("value.*").collect()
 
     found = sorted((row.asDict() for row in rows), key=lambda row: row["id"])
     naive = [{**value, "at": value["at"].replace(tzinfo=None)} for value in orders]
     assert [{**row, "hash": bytes(row["hash"])} for row in found] == naive
-
-
-def test_the_columns_are_those_of_sparks_from_avro(read: Callable[..., DataFrame], topic: str, registry: Any) -> None:
-    registry.register(f"{topic}-value", json.dumps(ORDER))
-    value = read().schema["value"].dataType
-
-    assert isinstance(value, StructType)
-    assert value.simpleString() == (
-        "struct<id:bigint,customer:string,price:decimal(12,2),at:timestamp,day:date,state:string,tags:array<string>,"
-        "counts:map<string,int>,weight:double,gift:boolean,hash:binary>"
-    )
-    assert [field.name for field in value if field.nullable] == ["customer"]
 
 
 def test_each_value_is_read_as_the_chosen_schema_whoever_wrote_it(
@@ -273,6 +269,7 @@ def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
     assert (unknown.outcome, unknown.role) == ("failed", "reader")
 
 
+@pytest.mark.thorough
 def test_a_malformed_value_fails_the_query_with_its_place_by_default(
     read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
 ) -> None:
@@ -389,7 +386,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("is_stream", thorough_after(1, [False, True]))
-@pytest.mark.parametrize(("script", "sentence"), REFUSALS)
+@pytest.mark.parametrize(("script", "sentence"), thorough_after(1, REFUSALS))
 def test_a_registry_that_refuses_is_one_sentence_before_the_query_starts(
     read: Callable[..., DataFrame], registry: MockRegistry, script: Any, sentence: str, is_stream: bool
 ) -> None:
