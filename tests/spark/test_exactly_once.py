@@ -65,6 +65,7 @@ def test_a_failed_batch_is_invisible_and_holds_nobody_back(
     assert visible(kafka, topic) == ALL_ROWS
 
 
+@pytest.mark.thorough
 def test_a_version_of_an_application_is_written_once(
     spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None]
 ) -> None:
@@ -92,7 +93,7 @@ def test_foreach_batch_that_repeats_its_write_writes_once(
             write(rows.select("value"), target, txnAppId="app", txnVersion=str(batch_id))
 
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": source, "startingOffsets": "earliest"}
-    rows = spark.readStream.format("kafkameta").options(**options, maxOffsetsPerTrigger="4").load()
+    rows = spark.readStream.format("kafkameta").options(**options, maxOffsetsPerTrigger="6").load()
     sink = rows.writeStream.foreachBatch(write_twice).option("checkpointLocation", str(tmp_path))
     run_to_the_end(sink.trigger(availableNow=True).start, tmp_path)
     assert visible(kafka, target) == [b"%d" % number for number in range(10)]
@@ -217,7 +218,7 @@ def test_a_driver_killed_between_decision_and_commit_costs_no_record_and_repeats
 
 
 @IN_PROC
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_speculative_copy_that_overtakes_its_task_writes_no_row_twice(
     kafka: Any, make_topic: Any, produce: Any, tmp_path: Path

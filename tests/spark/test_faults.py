@@ -15,7 +15,7 @@ from tests.kafka.harness import SteadyProducer
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_killed_leader_costs_the_stream_no_record_and_no_restart(
     spark: SparkSession, breakable_kafka: LocalKafka, topic: str, leader_of: Any, wait_for: Any, tmp_path: Path
 ) -> None:

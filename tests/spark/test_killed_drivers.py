@@ -17,7 +17,7 @@ from benchmarks.processes import kill_session
 from tests.spark.killed_driver import start
 from tests.spark.traces import logged, run_to_the_end
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.thorough]
 
 KILLS = int(os.environ.get("KAFKAMETA_KILLS", "3"))
 SEED = 20

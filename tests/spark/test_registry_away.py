@@ -135,7 +135,7 @@ def test_a_stream_waits_for_a_registry_that_is_away_for_half_a_minute(
 def test_a_stream_that_gave_the_registry_up_goes_on_after_a_restart(
     scene: Reading | Writing, registry: MockRegistry
 ) -> None:
-    query = scene.start(registry, timeout_ms=2_000)
+    query = scene.start(registry, timeout_ms=500)
     registry.stop()
     scene.feed(registry, range(30))
     with pytest.raises(StreamingQueryException, match="cannot reach the schema registry at http://"):

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.harness import SteadyProducer
 from tests.unit.written_events import events_in
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 STALE = """
     SELECT DISTINCT c.executor_id, c.partition
