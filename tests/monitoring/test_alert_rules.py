@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.monitoring.shipped_files import RULES, RULES_FILE
 
 EXECUTOR = '{application_id="app-1", executor="1", job="kafkameta", instance="a"}'
@@ -80,14 +78,15 @@ def firing_at(minute: float, *alerts: str) -> dict[str, Any]:
     }
 
 
-def check(promtool: str, folder: Path, series: dict[str, str], expected: list[dict[str, Any]]) -> None:
-    scene = {
-        "interval": "15s",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": expected,
-    }
-    file = folder / "scene.yml"  # JSON is YAML
-    file.write_text(json.dumps({"rule_files": [str(RULES_FILE)], "evaluation_interval": "15s", "tests": [scene]}))
+def scene(name: str, series: dict[str, str], *expected: dict[str, Any]) -> dict[str, Any]:
+    """A calm scene but for these series."""
+    values = [{"series": name, "values": values} for name, values in {**CALM, **series}.items()]
+    return {"name": name, "interval": "15s", "input_series": values, "promql_expr_test": list(expected)}
+
+
+def check(promtool: str, folder: Path, *scenes: dict[str, Any]) -> None:
+    file = folder / "scenes.yml"  # JSON is YAML
+    file.write_text(json.dumps({"rule_files": [str(RULES_FILE)], "evaluation_interval": "15s", "tests": scenes}))
     run(promtool, "test", "rules", str(file))
 
 
@@ -101,24 +100,27 @@ def test_rules_are_valid(promtool: str) -> None:
 
 
 def test_no_alert_fires_in_a_calm_scene(promtool: str, tmp_path: Path) -> None:
-    check(promtool, tmp_path, CALM, [firing_at(quarter / 4) for quarter in range(SETTLED_MIN * 4 + 1, END_MIN * 4)])
+    quarters = range(SETTLED_MIN * 4 + 1, END_MIN * 4)
+    check(promtool, tmp_path, scene("calm", {}, *(firing_at(quarter / 4) for quarter in quarters)))
 
 
 def test_each_alert_has_a_scene() -> None:
     assert list(SCENES) == [rule["alert"] for rule in RULES]
 
 
-@pytest.mark.parametrize("alert", SCENES)
-def test_an_alert_fires_in_its_scene_alone(promtool: str, tmp_path: Path, alert: str) -> None:
-    check(promtool, tmp_path, {**CALM, **SCENES[alert]}, [firing_at(END_MIN - 0.5, alert)])
-
-
-@pytest.mark.parametrize("scene", OTHER_SCENES)
-def test_an_alert_fires_in_further_scenes(promtool: str, tmp_path: Path, scene: str) -> None:
-    alert, series = OTHER_SCENES[scene]
-    check(promtool, tmp_path, {**CALM, **series}, [firing_at(END_MIN - 0.5, alert)])
+def test_an_alert_fires_in_its_scenes_alone(promtool: str, tmp_path: Path) -> None:
+    of_alerts = {alert: (alert, series) for alert, series in SCENES.items()}
+    at_end = END_MIN - 0.5
+    check(
+        promtool,
+        tmp_path,
+        *(
+            scene(name, series, firing_at(at_end, alert))
+            for name, (alert, series) in {**of_alerts, **OTHER_SCENES}.items()
+        ),
+    )
 
 
 def test_a_stale_cache_waits_a_minute(promtool: str, tmp_path: Path) -> None:
-    times = [firing_at(15), firing_at(15.75), firing_at(16.5, "KafkametaCacheStale")]
-    check(promtool, tmp_path, {**CALM, STALE: "0x60 3x59"}, times)
+    times = firing_at(15), firing_at(15.75), firing_at(16.5, "KafkametaCacheStale")
+    check(promtool, tmp_path, scene("stale", {STALE: "0x60 3x59"}, *times))

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -29,18 +30,27 @@ UPGRADE = {
 }
 
 
-@pytest.fixture
-def events(tmp_path: Path) -> Path:
-    """Events of two caches, one of which is stale."""
-    now_ms = int(time.time() * 1000)
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events of two caches, one of which is stale, and of a planner with long names."""
+    now_ms, folder = int(time.time() * 1000), tmp_path_factory.mktemp("events")
+    planner = Origin(role=Role.PLANNER, executor_id="driver", host="ip-10-0-0-123.eu-central-1.compute.internal", pid=9)
+    asked = {"broker_host": "broker-1.kafka.eu-central-1.internal", "reason": RefreshReason.ON_DEMAND}
     other = {"origin": Origin(role=Role.READER, executor_id="2", host="<b>other</b>", pid=9)}
     write(
-        tmp_path,
+        folder,
         made("a" * 32, 1, now_ms - 9_000, **learning("clicks", 1, 2, epoch=4)),
         made("b" * 32, 1, now_ms - 9_000, **learning("clicks", 1, 2, epoch=4), **other),
         made("b" * 32, 2, now_ms - 8_000, **moving("clicks", 1, (2, 3), (4, 5)), **other),
+        made("c" * 32, 1, now_ms, origin=planner, **asked),
     )
-    return tmp_path
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(serve: Any, events: Path) -> Iterator[str]:
+    with serve("--path", str(events)) as url:
+        yield url
 
 
 def status_of(url: str, path: str, headers: dict[str, str]) -> int:
@@ -52,36 +62,30 @@ def status_of(url: str, path: str, headers: dict[str, str]) -> int:
         connection.close()
 
 
-def test_watching_shows_who_is_stale_and_has_no_buttons(serve: Any, page: Page, events: Path) -> None:
-    with serve("--path", str(events)) as url:
-        page.goto(url)
-        row = page.get_by_role("row", name=re.compile("^clicks-1"))
+def test_watching_shows_who_is_stale_and_has_no_buttons(page: Page, url: str) -> None:
+    page.goto(url)
+    row = page.get_by_role("row", name=re.compile("^clicks-1"))
 
-        expect(row).to_contain_text("2@4* stale")
-        expect(page.get_by_role("region", name="Events", exact=True)).to_contain_text("<b>other</b>:9")
-        expect(page.get_by_role("heading", name="Recovery after errors")).to_be_visible()
-        assert page.get_by_role("button").count() == 0
-
-
-def test_a_reason_is_not_broken_in_its_column(serve: Any, page: Page, tmp_path: Path) -> None:
-    origin = Origin(role=Role.PLANNER, executor_id="driver", host="ip-10-0-0-123.eu-central-1.compute.internal", pid=9)
-    asked = {"broker_host": "broker-1.kafka.eu-central-1.internal", "reason": RefreshReason.ON_DEMAND}
-    write(tmp_path, made("a" * 32, 1, int(time.time() * 1000), origin=origin, **asked))
-    with serve("--path", str(tmp_path)) as url:
-        page.goto(url)
-        reason = page.get_by_role("cell", name="on_demand", exact=True)
-        expect(reason).to_be_visible()
-
-        lines = "cell => { const text = document.createRange(); text.selectNodeContents(cell); return text"
-        assert reason.evaluate(f"{lines}.getClientRects().length }}") == 1
+    expect(row).to_contain_text("2@4* stale")
+    expect(page.get_by_role("region", name="Events", exact=True)).to_contain_text("<b>other</b>:9")
+    expect(page.get_by_role("heading", name="Recovery after errors")).to_be_visible()
+    assert page.get_by_role("button").count() == 0
 
 
-def test_other_names_and_other_sites_are_refused(serve: Any, events: Path) -> None:
-    with serve("--path", str(events)) as url:
-        assert (status_of(url, "/", {}), status_of(url, WEBSOCKET, UPGRADE)) == (200, 101)
-        for header, value in (("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")):
-            refused = status_of(url, "/", {header: value}), status_of(url, WEBSOCKET, {**UPGRADE, header: value})
-            assert refused == (403, 403), (header, value)
+def test_a_reason_is_not_broken_in_its_column(page: Page, url: str) -> None:
+    page.goto(url)
+    reason = page.get_by_role("cell", name="on_demand", exact=True)
+    expect(reason).to_be_visible()
+
+    lines = "cell => { const text = document.createRange(); text.selectNodeContents(cell); return text"
+    assert reason.evaluate(f"{lines}.getClientRects().length }}") == 1
+
+
+def test_other_names_and_other_sites_are_refused(url: str) -> None:
+    assert (status_of(url, "/", {}), status_of(url, WEBSOCKET, UPGRADE)) == (200, 101)
+    for header, value in (("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")):
+        refused = status_of(url, "/", {header: value}), status_of(url, WEBSOCKET, {**UPGRADE, header: value})
+        assert refused == (403, 403), (header, value)
 
 
 @pytest.mark.thorough
