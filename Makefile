@@ -19,7 +19,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # Continuous integration runs a failed test up to twice more, as that of Kafka does, half a minute later, because shared
 # machines have slow moments, and shows all.
 RERUNS := $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks)
-# Workers with Spark sessions of their own and one cluster for all, which take whole files in the order of tests/conftest.py. On
+# Workers with one cluster for all, which take whole files in the order of tests/conftest.py, one of them those with Spark. On
 # two cores three of them wait so much that nothing is late; two, if the tests are slow ones.
 PARALLEL_TESTS := $(BIN)/python -m pytest $(RERUNS) --dist loadfile --no-loadscope-reorder --numprocesses
 

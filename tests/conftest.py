@@ -28,6 +28,7 @@ from tests.shared_kafka import CONFIG, shared_kafka, take_own_ports
 pytest.register_assert_rewrite("tests.consumer", "tests.kafka.checker", "tests.kafka.harness")
 
 ROOT = Path(__file__).parent.parent
+WITH_SPARK = ("tests/spark/", "tests/test_readme.py")
 
 # Test JVMs live for seconds: the C1 compiler and the serial collector save a third of their CPU time, an archive of
 # Spark's classes, by `make test`, half of the rest. Java warns wherever other classes are asked for, hence -Xlog.
@@ -64,6 +65,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if is_light(item):
             item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Has one worker take all fast tests with Spark: a session costs half a minute of CPU time before it is warm. Slow
+    tests start many sessions anyway."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSparkSession(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
+
+    is_fast = config.option.dist == "loadfile" and "not slow" in config.option.markexpr
+    return OneSparkSession(config, log) if is_fast else None
 
 
 def is_light(item: pytest.Item) -> bool:
