@@ -176,7 +176,8 @@ def _value(data: memoryview, at: int, end: int, depth: int) -> Any:
 def _number(number: float) -> float | int:
     if not math.isfinite(number):
         raise ValueError("JSON has no infinite numbers and no NaN")
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+    is_whole = number.is_integer() and abs(number) < 2**53 and repr(number) != "-0.0"
+    return int(number) if is_whole else number
 
 
 _READERS: dict[str, Callable[[memoryview, int, int, int], Any]] = {STRUCT: _struct, VALUE: _value, LIST_VALUE: _list}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
@@ -148,6 +148,7 @@ JSON = st.recursive(
 
 
 @given(value=JSON, fields=st.dictionaries(st.text(), JSON, max_size=3), items=st.lists(JSON, max_size=3))
+@example(value=-0.0, fields={}, items=[])
 @settings(max_examples=50, deadline=None)
 def test_struct_value_and_list_are_json_text_as_protobufs_library_has_it(
     value: Any, fields: dict[str, Any], items: list[Any]
