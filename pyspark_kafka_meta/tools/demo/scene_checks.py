@@ -144,20 +144,29 @@ def broker_leads_again(state: ClusterState, broker_id: int, since_ms: int) -> st
     return f"broker {broker_id} leads again" if is_known and leads else None
 
 
-def old_leader_refused(
+def old_leader_left(
     state: ClusterState, partition: TopicPartition, old: int, since_ms: int, requests: str = "fetches"
 ) -> str | None:
-    """The old leader refused one of these `requests`, fetches or produces, and they go to the new one."""
+    """These `requests`, fetches or produces, go to the new leader: the old one refused one of them, or a plan with a
+    newer leader epoch came before any."""
     events = list(state.of_executors(since_ms))
-    caused = [event for event in events if (event["cause_node_id"], event["cause_topic"]) == (old, partition.topic)]
-    codes = [event["cause_error_code"] for event in caused]
-    refusals = [code for code in codes if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)]
+    caused = [event for event in events if event["cause_topic"] == partition.topic]
+    refusals = [
+        f"broker {old} refused with {describe(event['cause_error_code'])}"
+        for event in caused
+        if event["cause_node_id"] == old and event["cause_error_code"] in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
+    ]
+    told = [
+        f"a plan with a newer leader epoch came before a request to broker {old}"
+        for event in caused
+        if event["reason"] == RefreshReason.REPLACED_LEADER and event["cause_partition"] == partition.partition
+    ]
     counts = requests_by_broker(events, requests)
     leader = state.leader_of(partition)
-    if not refusals or leader == old or not counts[leader]:
+    if not (refusals or told) or leader == old or not counts[leader]:
         return None
     by_broker = ", ".join(f"broker {node_id}: {count}" for node_id, count in sorted(counts.items()))
-    return f"broker {old} refused with {describe(refusals[0])}; {requests} at {by_broker}"
+    return f"{(refusals or told)[0]}; {requests} at {by_broker}"
 
 
 def new_partition_read(state: ClusterState, partition: TopicPartition, since_ms: int) -> str | None:

@@ -172,14 +172,14 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
     def move_last(state: ClusterState) -> Check:
         old = state.leader_of(last)
         cluster.move_leader(last, old)
-        return partial(scene_checks.old_leader_refused, partition=last, old=old, since_ms=state.now_ms)
+        return partial(scene_checks.old_leader_left, partition=last, old=old, since_ms=state.now_ms)
 
     def move_copy(state: ClusterState) -> Check:
         copy = copy_of(last)
         old = state.leader_of(copy)
         cluster.move_leader(copy, old)
         return partial(
-            scene_checks.old_leader_refused, partition=copy, old=old, since_ms=state.now_ms, requests="produces"
+            scene_checks.old_leader_left, partition=copy, old=old, since_ms=state.now_ms, requests="produces"
         )
 
     def grow(state: ClusterState) -> Check:
@@ -214,8 +214,8 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
         Scene(
             10,
             "Requests go to the leader alone",
-            f"{last} moves: its old leader refuses a fetch, and the fetches go to the new leader. Then {copy_of(last)} "
-            "moves: its old leader refuses a Produce request.",
+            f"{last} moves: its old leader refuses a fetch, unless a plan names the new one first, and fetches go there. "
+            f"Then {copy_of(last)} moves: its old leader refuses a Produce request.",
             (move_last, move_copy),
             is_repeatable=True,
         ),

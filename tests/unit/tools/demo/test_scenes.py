@@ -177,25 +177,31 @@ CASES: list[tuple[str, Check, ClusterState, ClusterState]] = [
     ),
     (
         "a fetch refused",
-        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS),
+        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS),
         state(MOVED, fetching()),
         state(fetching()),
     ),
     (
         "an old leader that refused a fetch and named the new leader",
-        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS),
+        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS),
         state(replace(MOVED, reason=RefreshReason.LEADER_HINT), fetching()),
         state(replace(MOVED, cause_error_code=0), fetching()),
     ),
     (
+        "an old leader that a plan replaced before a fetch",
+        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS),
+        state(replace(MOVED, reason=RefreshReason.REPLACED_LEADER, cause_node_id=None, cause_error_code=5), fetching()),
+        state(replace(MOVED, reason=RefreshReason.NO_LEADER, cause_node_id=None, cause_error_code=5), fetching()),
+    ),
+    (
         "a Produce request refused",
-        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
+        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
         state(MOVED_WRITER, producing()),
         state(MOVED_WRITER, fetching()),
     ),
     (
         "a Produce request refused, for another topic",
-        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
+        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
         state(MOVED, producing()),
         state(replace(MOVED, cause_topic="u"), producing()),
     ),
@@ -232,14 +238,14 @@ def test_a_scene_is_seen_by_its_own_events_alone(check: Check, yes: ClusterState
 
 def test_what_was_written_and_refused_is_counted_by_broker() -> None:
     seen = state(MOVED_WRITER, producing())
-    refused = scene_checks.old_leader_refused(seen, T1, 2, NOW_MS, requests="produces")
+    refused = scene_checks.old_leader_left(seen, T1, 2, NOW_MS, requests="produces")
 
     assert refused == "broker 2 refused with NOT_LEADER_OR_FOLLOWER (error 6); produces at broker 1: 2, broker 3: 5"
     assert scene_checks.records_written(seen, T1, 9) == "t-1 written from offset 9 to 10"
     assert scene_checks.records_written(seen, T1, 10) is None
 
 
-@pytest.mark.parametrize("check", [scene_checks.refreshed_by_error, scene_checks.old_leader_refused])
+@pytest.mark.parametrize("check", [scene_checks.refreshed_by_error, scene_checks.old_leader_left])
 def test_what_a_writer_meets_counts_as_what_a_reader_meets(check: Any) -> None:
     seen = state(MOVED_WRITER, fetching())
     assert check(seen, partition=T1, old=2, since_ms=NOW_MS) is not None
