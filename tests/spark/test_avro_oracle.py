@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -51,6 +52,8 @@ STRICTER = {
 all of it."""
 LAXER = ("Invalid int encoding", "expecting union")
 """Errors of Java. It refuses a small int in more than five bytes, and types of unions from another namespace."""
+NULL_WITHOUT_DEFAULT = re.compile(r"missing required field (\w+)$")
+"""Error of Java for a field that the writer lacks and that has no default: here it is null if it is nullable."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,9 @@ class Comparison:
 
     def add(self, case: Case, answer: Answer) -> None:
         decoded = case.decoded()
+        if answer.is_refused and isinstance(decoded, Decoded) and is_null_without_default(case.pair.reader, answer):
+            self.outcomes["null without a default"] += 1
+            return
         if answer.is_refused or isinstance(decoded, ValueSchemaError):
             self.outcomes["pair refused"] += 1
             if not answer.is_refused or not isinstance(decoded, ValueSchemaError):
@@ -122,6 +128,17 @@ class Comparison:
         for (fault, question), answer in zip(self.skipped, answers, strict=True):
             if not answer.values[0].error and not answer.values[0].bytes_left:
                 self.problems.append(f"{fault}: Java reads {question.values[0]!r} of {question.writer}")
+
+
+def is_null_without_default(reader: Any, answer: Answer) -> bool:
+    """Whether Java refuses a pair because of a field of the reader that may be null."""
+    missing = NULL_WITHOUT_DEFAULT.search(answer.values[0].error or "")
+    if isinstance(reader, list):
+        return any(is_null_without_default(each, answer) for each in reader)
+    if not missing or not isinstance(reader, dict):
+        return False
+    is_field = reader.get("name") == missing[1] and isinstance(reader["type"], list) and "null" in reader["type"]
+    return is_field or any(is_null_without_default(part, answer) for part in reader.values())
 
 
 def plain(read: Read, case: Case) -> Any:
