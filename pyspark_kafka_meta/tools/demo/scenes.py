@@ -214,7 +214,7 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
         Scene(
             10,
             "Requests go to the leader alone",
-            f"{last} moves: its old leader refuses a fetch, or a plan names the new one first, and fetches go there. Then "
+            f"{last} moves: its old leader refuses a fetch, unless a plan names the new one before. Then "
             f"{copy_of(last)} moves: its old leader refuses a Produce request.",
             (move_last, move_copy),
             is_repeatable=True,
