@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from itertools import product
 
 import pytest
 
@@ -48,23 +49,16 @@ def problem(name: str) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    ("prefix", "name"),
-    [
-        (prefix, name)
-        for name in CONFIGS.split()
-        for prefix in ("", "schema.registry.")
-        if prefix or not name.startswith("ssl.")  # of brokers
-    ],
-)
-def test_each_option_of_confluents_has_an_effect_or_a_reason(prefix: str, name: str) -> None:
-    known = {name, f"schema.registry.{name}"} & OPTIONS.keys()
-    if known - {prefix + name}:
-        assert problem(prefix + name) == f"Unknown option '{prefix}{name}'. Did you mean '{known.pop()}'?"
-    elif not known:
-        assert re.match(
-            r"Option '.*' (of schema registry clients is not supported: |is librdkafka's)", problem(prefix + name)
-        )
+def test_each_option_of_confluents_has_an_effect_or_a_reason() -> None:
+    refused = re.compile(r"Option '.*' (of schema registry clients is not supported: |is librdkafka's)")
+    for prefix, name in product(("", "schema.registry."), CONFIGS.split()):
+        known = {name, f"schema.registry.{name}"} & OPTIONS.keys()
+        if not prefix and name.startswith("ssl."):
+            continue  # of brokers
+        if known - {prefix + name}:
+            assert problem(prefix + name) == f"Unknown option '{prefix}{name}'. Did you mean '{known.pop()}'?"
+        elif not known:
+            assert refused.match(problem(prefix + name))
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,12 @@ NO_OPTIONS = {
 """Fields that are not options, but parts of the table, or set later."""
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_row_is_complete(name: str) -> None:
-    option = OPTIONS[name]
-
-    assert option.name == name
-    assert option.doc.endswith(".")
-    assert option.default is None or option.default_value() is not None
-    assert option.queries or name == "table"
+def test_rows_are_complete() -> None:
+    for name, option in OPTIONS.items():
+        assert option.name == name
+        assert option.doc.endswith("."), name
+        assert option.default is None or option.default_value() is not None, name
+        assert option.queries or name == "table", name
 
 
 @pytest.mark.parametrize("part", PARTS)
