@@ -54,9 +54,9 @@ def test_no_bytes_have_no_batches() -> None:
     assert read_batch_headers(b"") == []
 
 
-@pytest.mark.parametrize("kept", range(len(THREE)))
-def test_truncated_last_batch_is_skipped(kept: int) -> None:
-    assert len(read_batch_headers(TWO + THREE[:kept])) == 1
+def test_truncated_last_batch_is_skipped() -> None:
+    for kept in range(len(THREE)):
+        assert len(read_batch_headers(TWO + THREE[:kept])) == 1
 
 
 @pytest.mark.parametrize("kept", [1, 16, 17, 60, 61, 900])
@@ -77,13 +77,12 @@ def test_next_position_is_after_an_empty_batch() -> None:
     assert next_position(read_batch_headers(empty)) == (45, 5)
 
 
-@pytest.mark.parametrize("at", range(21, len(TWO)))
-def test_checksum_detects_a_flipped_bit(at: int) -> None:
-    damaged = bytearray(TWO)
-    damaged[at] ^= 0x10
-
-    with pytest.raises(CorruptBatchError, match="base offset 10"):
-        read_batch_headers(bytes(damaged))
+def test_checksum_detects_a_flipped_bit() -> None:
+    for at in range(21, len(TWO)):
+        damaged = bytearray(TWO)
+        damaged[at] ^= 0x10
+        with pytest.raises(CorruptBatchError, match="base offset 10"):
+            read_batch_headers(bytes(damaged))
 
 
 FOLLOWING = batch([Row(90)])
