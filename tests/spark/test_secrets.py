@@ -26,7 +26,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, M
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.kafka.harness import Stream
-from tests.wire.response_frames import fetch_frame, metadata_frame
+from tests.wire.response_frames import fetch_frame, leader_frame
 from tests.wire.scripted_broker import Behaviour, frame, read_frame, scripted_broker, send_versions
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 
@@ -51,7 +51,7 @@ def kafka(peer: socket.socket) -> None:
         request = read_frame(peer)
         key, correlation_id = int.from_bytes(request[:2], "big"), int.from_bytes(request[4:8], "big")
         if key == METADATA.key:
-            peer.sendall(metadata_frame(correlation_id, peer))
+            peer.sendall(leader_frame(correlation_id, peer))
         elif key == FETCH.key:
             peer.sendall(fetch_frame(correlation_id, 0))
         elif key == LIST_OFFSETS.key:

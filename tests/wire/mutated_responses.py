@@ -18,7 +18,6 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16 import response as fetch
-from kio.schema.list_offsets.v7 import response as offsets
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.protocol import admin, frame_codec, list_offsets, metadata, produce, transactions
@@ -33,7 +32,6 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     PRODUCE,
     Api,
     Exchange,
-    milliseconds,
 )
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP, OffsetQuery, OffsetsRequest
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
@@ -51,10 +49,14 @@ from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.read.fetching.partition_cursor import Emit, PartitionCursor
 from tests.unit.kafka.protocol.responses import (
     ADMIN_REQUESTS,
+    CORRELATION_ID,
     TRANSACTION_REQUESTS,
     admin_message,
     epochs_message,
+    fetch_message,
     metadata_message,
+    offsets_message,
+    payload,
     produce_message,
     transaction_message,
     versions,
@@ -72,11 +74,9 @@ from tests.unit.kafka.records.handmade import (
     rows_of,
 )
 from tests.unit.kafka.records.test_mutations import mutate
-from tests.wire.scripted_broker import frame
 
 MORE_BYTES = 256 << 20
 CASE_S = 5
-CORRELATION_ID = 7
 TOPIC_ID = UUID(int=7)
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 FROM, UNTIL = 2, 34
@@ -121,30 +121,16 @@ def repaired(rng: random.Random) -> list[bytes]:
 
 
 def fetch_frame(records: bytes) -> bytes:
-    partitions = tuple(
-        fetch.PartitionData(
-            partition_index=log.partition,
-            error_code=ErrorCode.none,
-            high_watermark=31,
-            last_stable_offset=31,
-            log_start_offset=0,
-            aborted_transactions=(fetch.AbortedTransaction(producer_id=9, first_offset=10),),
-            records=records,
-        )
-        for log in PARTITIONS
-    )
-    response = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=partitions)
-    endpoint = fetch.NodeEndpoint(node_id=4, host="kafka-4", port=9092)
-    return frame(
-        fetch.FetchResponse(
-            throttle_time=milliseconds(0),
-            error_code=ErrorCode.none,
-            session_id=0,
-            responses=(response,),
-            node_endpoints=(endpoint,),
-        ),
-        CORRELATION_ID,
-    )[4:]
+    fields = {
+        "error_code": ErrorCode.none,
+        "high_watermark": 31,
+        "last_stable_offset": 31,
+        "diverging_epoch": fetch.EpochEndOffset(),
+        "current_leader": fetch.LeaderIdAndEpoch(),
+        "aborted_transactions": (fetch.AbortedTransaction(producer_id=9, first_offset=10),),
+        "records": records,
+    }
+    return payload(fetch_message(*((TOPIC_ID, log.partition) for log in PARTITIONS), **fields))
 
 
 def exchange(api: Api, version: int, data: bytes) -> Exchange:
@@ -181,12 +167,8 @@ def read_fetch(rng: random.Random) -> str:
     return "rows" if rows else "no rows"
 
 
-def metadata_frame() -> bytes:
-    return frame(metadata_message(throttle_time=milliseconds(20)), CORRELATION_ID)[4:]
-
-
 def read_metadata(rng: random.Random) -> str:
-    response = metadata.metadata_response(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
+    response = metadata.metadata_response(exchange(METADATA, 12, mutate(payload(metadata_message()), rng)), ["t"])
     assert {topic.name for topic in response.topics} <= {"t"}
     assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in response.brokers)
     partitions = [partition for topic in response.topics for partition in topic.partitions]
@@ -194,28 +176,9 @@ def read_metadata(rng: random.Random) -> str:
     return "read"
 
 
-def offsets_frame() -> bytes:
-    topics = tuple(
-        offsets.ListOffsetsTopicResponse(
-            name=log.topic,
-            partitions=(
-                offsets.ListOffsetsPartitionResponse(
-                    partition_index=log.partition,
-                    error_code=ErrorCode.none,
-                    timestamp=5,
-                    offset=42,
-                    leader_epoch=3,
-                ),
-            ),
-        )
-        for log in PARTITIONS
-    )
-    return frame(offsets.ListOffsetsResponse(throttle_time=milliseconds(0), topics=topics), CORRELATION_ID)[4:]
-
-
 def read_offsets(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(log, LATEST_TIMESTAMP, 3) for log in PARTITIONS), False)
-    data = mutate(offsets_frame(), rng)
+    data = mutate(payload(offsets_message(*PARTITIONS)), rng)
     responses = list_offsets.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
     assert responses.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in responses.values())
@@ -224,7 +187,7 @@ def read_offsets(rng: random.Random) -> str:
 
 def read_epochs(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(log, 3, 3) for log in PARTITIONS), by_epoch=True)
-    data = mutate(frame(epochs_message(("t", 0), ("t", 1)), CORRELATION_ID)[4:], rng)
+    data = mutate(payload(epochs_message(*PARTITIONS)), rng)
     responses = list_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
     assert responses.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in responses.values())
@@ -241,7 +204,7 @@ def read_produce(rng: random.Random) -> str:
     request = ProduceRequest(
         tuple(ProducePartition(log, TOPIC_ID if by_id else None, b"") for log in PARTITIONS), -1, 1
     )
-    data = mutate(frame(message, CORRELATION_ID)[4:], rng)
+    data = mutate(payload(message), rng)
     response = produce.produce_response(exchange(PRODUCE, version, data), request, 3)
     assert {one.partition for one in response.partitions} <= set(PARTITIONS)
     assert len({one.partition for one in response.partitions}) == len(response.partitions)
@@ -257,7 +220,7 @@ def read_produce(rng: random.Random) -> str:
 def read_transaction(api: Api, rng: random.Random) -> str:
     """Any version, as for Produce."""
     version = rng.choice(versions(api))
-    data = mutate(frame(transaction_message(api, version), CORRELATION_ID)[4:], rng)
+    data = mutate(payload(transaction_message(api, version)), rng)
     request = TRANSACTION_REQUESTS[api]
     response = transactions.transaction_response(exchange(api, version, data), request, 3)
     match response:
@@ -281,7 +244,7 @@ def read_transaction(api: Api, rng: random.Random) -> str:
 def read_admin(api: Api, rng: random.Random) -> str:
     """Any version, as for Produce."""
     version, request = rng.choice(versions(api)), ADMIN_REQUESTS[api]
-    data = mutate(frame(admin_message(api, version), CORRELATION_ID)[4:], rng)
+    data = mutate(payload(admin_message(api, version)), rng)
     response = admin.admin_response(exchange(api, version, data), request, 3)
     match response:
         case OffsetFetchResponse(offsets=offsets):

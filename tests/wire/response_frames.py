@@ -1,4 +1,4 @@
-"""Responses of a scripted broker that leads partition 0 of topic t, which has one record."""
+"""Responses of scripted brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kio.schema.metadata.v12 import response as metadata
 
 from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from tests.unit.kafka.records import handmade
-from tests.wire.scripted_broker import frame
+from tests.wire.scripted_broker import frame, read_request, send_versions
 
 TOPIC_ID = UUID(int=7)
 ROW = handmade.batch([handmade.Row(0)])
@@ -20,7 +20,6 @@ ROW = handmade.batch([handmade.Row(0)])
 def fetch_frame(
     correlation_id: int,
     *partitions: int,
-    topic_id: UUID = TOPIC_ID,
     records: bytes = ROW,
     code: ErrorCode = ErrorCode.none,
 ) -> bytes:
@@ -34,7 +33,7 @@ def fetch_frame(
         )
         for partition in partitions
     )
-    topic = fetch.FetchableTopicResponse(topic_id=topic_id, partitions=entries)
+    topic = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=entries)
     message = fetch.FetchResponse(
         throttle_time=milliseconds(0),
         error_code=ErrorCode.none,
@@ -44,8 +43,14 @@ def fetch_frame(
     return frame(message, correlation_id)
 
 
-def metadata_frame(correlation_id: int, peer: socket.socket) -> bytes:
-    """Topic t with one partition, whose leader is the responding broker."""
+def metadata_frame(correlation_id: int, **fields: object) -> bytes:
+    """Without brokers and topics, but for these fields."""
+    values = {"brokers": (), "topics": (), "throttle_time": milliseconds(0)} | fields
+    return frame(metadata.MetadataResponse(**values), correlation_id)
+
+
+def leader_frame(correlation_id: int, peer: socket.socket) -> bytes:
+    """Metadata of topic t with one partition, whose leader is the responding broker."""
     host, port = peer.getsockname()
     partition = metadata.MetadataResponsePartition(
         error_code=ErrorCode.none,
@@ -57,11 +62,18 @@ def metadata_frame(correlation_id: int, peer: socket.socket) -> bytes:
         offline_replicas=(),
     )
     topic = metadata.MetadataResponseTopic(
-        error_code=ErrorCode.none,
-        name="t",
-        topic_id=TOPIC_ID,
-        partitions=(partition,),
+        error_code=ErrorCode.none, name="t", topic_id=TOPIC_ID, partitions=(partition,)
     )
     broker = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)
-    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(broker,), topics=(topic,))
-    return frame(message, correlation_id)
+    return metadata_frame(correlation_id, brokers=(broker,), topics=(topic,))
+
+
+def send_metadata(peer: socket.socket, **fields: object) -> None:
+    """Respond to the next request."""
+    _, _, correlation_id = read_request(peer)
+    peer.sendall(metadata_frame(correlation_id, **fields))
+
+
+def serve_metadata(peer: socket.socket, **fields: object) -> None:
+    send_versions(peer, metadata=12)
+    send_metadata(peer, **fields)

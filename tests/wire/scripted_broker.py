@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 from kio.schema.api_versions.v2.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 from kio.static.primitive import i16
 
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
@@ -26,6 +25,7 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     milliseconds,
 )
 from pyspark_kafka_meta.model import Address
+from tests.unit.kafka.protocol.responses import payload
 
 Behaviour = Callable[[socket.socket], None]
 APIS = (
@@ -68,11 +68,8 @@ def read_message(peer: socket.socket, kind: Any) -> tuple[int, Any]:
 
 def frame(message: Any, correlation_id: int) -> bytes:
     """A whole response frame."""
-    body = io.BytesIO()
-    header = message.__header_schema__(correlation_id=correlation_id)
-    entity_writer(type(header))(body, header)
-    entity_writer(type(message))(body, message)
-    return len(body.getvalue()).to_bytes(4, "big") + body.getvalue()
+    body = payload(message, correlation_id)
+    return len(body).to_bytes(4, "big") + body
 
 
 def send_versions(peer: socket.socket, **newest: int) -> None:

@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import NoReturn
-from uuid import UUID
 
 import pytest
-from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v12.response import MetadataResponse as MetadataMessage
-from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponseTopic
+from kio.schema.metadata.v12.response import MetadataResponseBroker
 
 from pyspark_kafka_meta.errors import (
     ConnectError,
@@ -27,12 +24,13 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES, METADATA, milliseconds
+from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES, METADATA
 from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
 from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
-from tests.wire.scripted_broker import Behaviour, frame, read_request, scripted_broker, send_versions
+from tests.wire.response_frames import metadata_frame, serve_metadata
+from tests.wire.scripted_broker import Behaviour, scripted_broker, send_versions
 from tests.wire.secured_broker import over_tls
 
 SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=30_000, max_frame_bytes=1_000_000)
@@ -53,24 +51,8 @@ def soon(timeout_s: float) -> float:
     return time.monotonic() + timeout_s
 
 
-def metadata_frame(correlation_id: int, **fields: object) -> bytes:
-    values = {"brokers": (), "topics": (), "throttle_time": milliseconds(0)} | fields
-    return frame(MetadataMessage(**values), correlation_id)
-
-
 def broker(node_id: int = 1, host: str = "localhost", port: int = 9092) -> MetadataResponseBroker:
     return MetadataResponseBroker(node_id=node_id, host=host, port=port)
-
-
-def topic(name: str) -> MetadataResponseTopic:
-    fields = {"error_code": ErrorCode.none, "topic_id": UUID(int=7), "partitions": ()}
-    return MetadataResponseTopic(name=name, **fields)
-
-
-def serve_metadata(peer: socket.socket, **fields: object) -> None:
-    send_versions(peer, metadata=12)
-    _, _, correlation_id = read_request(peer)
-    peer.sendall(metadata_frame(correlation_id, **fields))
 
 
 def test_a_good_response_is_read() -> None:
@@ -263,24 +245,6 @@ def test_a_response_that_is_all_there_is_read_though_its_deadline_has_passed(pro
     with connection_with_request(response, protocol) as connection:
         assert has_responded.wait(PATIENCE_S)
         assert len(connection.receive(soon(-1)).message.brokers) == 100
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"brokers": (broker(1), broker(1))}, "the same broker twice"),
-        ({"brokers": (broker(port=0),)}, "port 0"),
-        ({"brokers": (broker(host="evil\nhost"),)}, "impossible host name"),
-        ({"brokers": (broker(node_id=-5),)}, "broker id of -5"),
-        ({"topics": (topic("foreign"),)}, "unrequested topic 'foreign'"),
-    ],
-)
-def test_a_response_with_impossible_or_foreign_contents_is_dropped(fields: dict[str, object], text: str) -> None:
-    with (
-        scripted_broker(lambda peer: serve_metadata(peer, **fields)) as address,
-        pytest.raises(ProtocolError, match=text),
-    ):
-        ask(address)
 
 
 def test_a_connection_that_the_broker_closed_while_idle_is_opened_again() -> None:

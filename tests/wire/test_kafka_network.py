@@ -15,10 +15,6 @@ from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka import Producer
-from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v16.response import FetchableTopicResponse, PartitionData
-from kio.schema.fetch.v16.response import FetchResponse as FetchMessage
-from kio.static.primitive import i32
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.network import connection, in_flight_requests
@@ -31,7 +27,6 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     LIST_OFFSETS,
     METADATA,
     Api,
-    milliseconds,
     request_schema,
 )
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
@@ -48,9 +43,9 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.testing import MockCluster
 from tests.partitions import T0, T1
-from tests.wire.scripted_broker import frame, read_message, read_request, scripted_broker, send_versions
+from tests.wire.response_frames import TOPIC_ID, fetch_frame
+from tests.wire.scripted_broker import read_message, read_request, scripted_broker, send_versions
 
-TOPIC_ID = uuid4()
 T0_REQUEST = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 100),), 0, 1, 100, False)
 """To scripted brokers, which know the topic by this id."""
 SOON_S, LATER_S = 0.3, 60.0
@@ -600,17 +595,6 @@ def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> Non
 
 
 # --- scripted brokers -------------------------------------------------------------------------------------------------
-
-
-def fetch_frame(correlation_id: int, *partitions: int, records: bytes | None = None) -> bytes:
-    """A response with the same fields for each of these partitions."""
-    nothing: dict[str, Any] = {"high_watermark": 0, "aborted_transactions": None, "records": records}
-    entries = tuple(
-        PartitionData(partition_index=i32(number), error_code=ErrorCode.none, **nothing) for number in partitions
-    )
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=entries)
-    none: dict[str, Any] = {"throttle_time": milliseconds(0), "error_code": ErrorCode.none, "session_id": 0}
-    return frame(FetchMessage(**none, responses=(topic,)), correlation_id)
 
 
 def timed_failure(network: KafkaNetwork, address: Address) -> tuple[KafkaMetaError, float]:

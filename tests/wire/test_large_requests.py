@@ -14,8 +14,8 @@ from pyspark_kafka_meta.kafka.network import connection
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.model import Address
+from tests.wire.response_frames import metadata_frame
 from tests.wire.scripted_broker import Behaviour, scripted_broker, send_versions
-from tests.wire.test_connection import metadata_frame
 
 LIMIT = 50_000
 LARGE = [f"topic-{number:05d}" for number in range(5_000)]

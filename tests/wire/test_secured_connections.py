@@ -27,7 +27,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import FetchResponse as FetchMessage
-from kio.schema.metadata.v12.response import MetadataResponse
 from kio.static.primitive import i32
 from scramp import ScramMechanism
 
@@ -50,6 +49,7 @@ from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority, Credentials
+from tests.wire.response_frames import send_metadata, serve_metadata
 from tests.wire.scripted_broker import Behaviour, frame, read_request, scripted_broker, send_versions
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 
@@ -98,17 +98,6 @@ def ask(address: Address, options: dict[str, str], times: int = 1, timeout_s: fl
             network.metadata(address, (), time.monotonic() + timeout_s)
     finally:
         network.close()
-
-
-def serve(peer: socket.socket) -> None:
-    send_versions(peer, metadata=12)
-    send_metadata(peer)
-
-
-def send_metadata(peer: socket.socket) -> None:
-    _, _, correlation_id = read_request(peer)
-    message = MetadataResponse(brokers=(), topics=(), throttle_time=milliseconds(0))
-    peer.sendall(frame(message, correlation_id))
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
@@ -172,7 +161,7 @@ def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
     "form", ["PEM text", "PEM text in one line", "PEM files", "PEM files of one line", "PKCS12 files"]
 )
 def test_both_sides_show_certificates(form: str, stores: Callable[[str], dict[str, str]]) -> None:
-    with scripted_broker(over_tls(BROKER, serve, AUTHORITY.certificate)) as address:
+    with scripted_broker(over_tls(BROKER, serve_metadata, AUTHORITY.certificate)) as address:
         ask(address, stores(form))
 
 
@@ -180,7 +169,7 @@ def test_both_sides_show_certificates(form: str, stores: Callable[[str], dict[st
 def test_files_that_are_just_being_renewed_do_not_end_a_query(
     file: str, stores: Callable[[str], dict[str, str]], tmp_path: Path
 ) -> None:
-    with scripted_broker(over_tls(BROKER, serve, AUTHORITY.certificate)) as address:
+    with scripted_broker(over_tls(BROKER, serve_metadata, AUTHORITY.certificate)) as address:
         ask(address, stores("PEM files"))
         half = (tmp_path / file).read_text()
         (tmp_path / file).write_text(half[: len(half) // 2])
@@ -190,7 +179,7 @@ def test_files_that_are_just_being_renewed_do_not_end_a_query(
 def test_a_temporary_folder_that_is_gone_ends_no_query_that_could_connect_before(
     stores: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with scripted_broker(over_tls(BROKER, serve, AUTHORITY.certificate)) as address:
+    with scripted_broker(over_tls(BROKER, serve_metadata, AUTHORITY.certificate)) as address:
         ask(address, stores("PEM files"))
         monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
         ask(address, stores("PEM files"))
@@ -221,7 +210,7 @@ def test_a_key_from_the_options_never_lies_readable_on_a_disk(
 
 def test_an_absolute_host_name_is_verified_without_its_dot(monkeypatch: pytest.MonkeyPatch) -> None:
     named = AUTHORITY.issue("broker", ["broker.example"])
-    with scripted_broker(over_tls(named, serve)) as address:
+    with scripted_broker(over_tls(named, serve_metadata)) as address:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", address.port))]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         ask(Address("broker.example.", address.port), TRUSTING)
@@ -229,7 +218,7 @@ def test_an_absolute_host_name_is_verified_without_its_dot(monkeypatch: pytest.M
 
 def test_the_host_name_is_not_checked_if_the_option_says_so() -> None:
     other = AUTHORITY.issue("broker", ["wrong.example"])
-    with scripted_broker(over_tls(other, serve)) as address:
+    with scripted_broker(over_tls(other, serve_metadata)) as address:
         ask(address, {**TRUSTING, "ssl.endpoint.identification.algorithm": ""})
 
 
@@ -238,30 +227,30 @@ def hang_up_on_garbage(peer: socket.socket) -> None:
     if peer.recv(1, socket.MSG_PEEK) == b"\x16":
         peer.close()
     else:
-        serve(peer)
+        serve_metadata(peer)
 
 
 EXPIRED = AUTHORITY.issue("broker", ["127.0.0.1"], timedelta(hours=-1))
 TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], str]] = {
     "unknown authority": (
-        over_tls(STRANGER.issue("broker", ["127.0.0.1"]), serve),
+        over_tls(STRANGER.issue("broker", ["127.0.0.1"]), serve_metadata),
         TRUSTING,
         TlsError,
         "authority that is not trusted: put its certificate into kafka.ssl.truststore.location",
     ),
     "not in the system's trust store": (
-        over_tls(BROKER, serve),
+        over_tls(BROKER, serve_metadata),
         {"security.protocol": "SSL"},
         TlsError,
         "not trusted: ",
     ),
     "other host name": (
-        over_tls(AUTHORITY.issue("broker", ["wrong.example"]), serve),
+        over_tls(AUTHORITY.issue("broker", ["wrong.example"]), serve_metadata),
         TRUSTING,
         TlsError,
         "does not name this host",
     ),
-    "expired": (over_tls(EXPIRED, serve), TRUSTING, TlsError, "has expired: renew it on the broker"),
+    "expired": (over_tls(EXPIRED, serve_metadata), TRUSTING, TlsError, "has expired: renew it on the broker"),
     "plaintext port": (
         hang_up_on_garbage,
         TRUSTING,
@@ -270,13 +259,13 @@ TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], s
     ),
     "HTTP port": (lambda peer: peer.sendall(b"HTTP/1.1 400\r\n\r\n"), TRUSTING, TlsError, "does not speak TLS as exp"),
     "TLS port of another server": (
-        over_tls(EXPIRED, serve),
+        over_tls(EXPIRED, serve_metadata),
         {},
         RefusedRequestError,
         "expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else the broker may refuse connections",
     ),
     "TLS port of another server, which wants certificates, for a login": (
-        over_tls(EXPIRED, serve, AUTHORITY.certificate),
+        over_tls(EXPIRED, serve_metadata, AUTHORITY.certificate),
         PLAIN,
         RefusedRequestError,
         "expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else the broker may refuse connections",
@@ -291,7 +280,7 @@ TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], s
     "hangs up": (lambda peer: peer.close(), TRUSTING, ConnectError, "does this port speak TLS"),
     "silent after the handshake": (over_tls(BROKER, lambda peer: None), TRUSTING, ConnectError, "does not answer"),
     "no client certificate": (
-        over_tls(BROKER, serve, AUTHORITY.certificate),
+        over_tls(BROKER, serve_metadata, AUTHORITY.certificate),
         TRUSTING,
         KafkaMetaError,
         "certificate required|broke the connection|closed the connection",
@@ -382,7 +371,7 @@ def test_bytes_that_are_damaged_on_their_way_break_the_connection_and_nothing_el
     )
     request = metadata_request(12, ())
     with (
-        scripted_broker(over_tls(BROKER, serve)) as address,
+        scripted_broker(over_tls(BROKER, serve_metadata)) as address,
         contextlib.closing(connection.Connection(address, settings, time.monotonic() + PATIENCE_S)) as opened,
     ):
         opened.call(METADATA, request, time.monotonic() + PATIENCE_S)

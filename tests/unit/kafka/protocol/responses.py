@@ -122,10 +122,10 @@ def schema(api: Api, version: int, kind: str) -> Any:
     return getattr(frame_codec.schema(api, version), kind)
 
 
-def payload(message: Any) -> bytes:
+def payload(message: Any, correlation_id: int = CORRELATION_ID) -> bytes:
     """A response's frame without its length."""
     body = io.BytesIO()
-    header = message.__header_schema__(correlation_id=CORRELATION_ID)
+    header = message.__header_schema__(correlation_id=correlation_id)
     entity_writer(type(header))(body, header)
     entity_writer(type(message))(body, message)
     return body.getvalue()
