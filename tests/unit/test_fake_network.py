@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 import pytest
 
@@ -64,15 +63,6 @@ def fetched(network: FakeNetwork, entry: FetchPartition, node_id: int = 1) -> Fe
     return response.partitions[0]
 
 
-def test_fetch_returns_batches_from_the_batch_with_the_position() -> None:
-    network = a_network()
-
-    assert network.cluster.bounds(T0) == (0, 20)
-    assert len(fetched(network, an_entry(network)).records) == 2 * len(BATCH)
-    assert fetched(network, an_entry(network, offset=15)).records[:8] == (10).to_bytes(8, "big")
-    assert fetched(network, replace(an_entry(network), max_bytes=1)).records[:8] == bytes(8), "the first is sent whole"
-
-
 def test_fetch_at_the_end_waits_and_is_empty() -> None:
     network = a_network()
     send(network, an_entry(network, offset=20))
@@ -102,15 +92,6 @@ def test_fetch_outside_the_log_is_out_of_range(offset: int, code: int) -> None:
     del network.cluster.logs[T0][0]
 
     assert fetched(network, an_entry(network, offset=offset)).error_code == code
-
-
-def test_old_id_of_a_recreated_topic_is_unknown() -> None:
-    network = a_network()
-    entry = an_entry(network)
-    network.cluster.create_topic("t")
-
-    assert fetched(network, entry).error_code == 100
-    assert network.cluster.bounds(T0) == (0, 0)
 
 
 def test_each_scripted_code_is_returned_once() -> None:
@@ -145,14 +126,6 @@ def listed(network: FakeNetwork, node_id: int, timestamp: int) -> PartitionOffse
     response = network.offsets.receive([node_id], network.clock() + 1)
     assert isinstance(response, OffsetsResponse)
     return response.offsets[T0]
-
-
-def test_only_the_leader_responds_to_list_offsets() -> None:
-    network = a_network()
-
-    assert listed(network, 1, LATEST_TIMESTAMP).offset == 20
-    assert listed(network, 1, EARLIEST_TIMESTAMP).offset == 0
-    assert listed(network, 2, LATEST_TIMESTAMP).error_code == 6
 
 
 def test_new_leader_reports_no_end_before_the_start_of_its_epoch() -> None:

@@ -84,17 +84,6 @@ def values(network: FakeNetwork, partition: TopicPartition = T0) -> list[str]:
     return [row["value"].decode() for table in decode([part], ["offset", "value"]) for row in table.to_pylist()]
 
 
-def test_batches_land_in_the_log_in_the_order_of_the_requests() -> None:
-    network = a_network()
-    for number in range(5):
-        send(network, entry(network, idempotent(2 * number, f"{number}a", f"{number}b")))
-
-    assert [outcome(received(network).partitions[0]) for _ in range(5)] == [(0, 2 * number) for number in range(5)]
-    assert values(network) == [f"{number}{letter}" for number in range(5) for letter in "ab"]
-    assert [node_id for node_id, _ in network.produces] == [1] * 5
-    assert network.produce.receive([1], network.clock() + TIMEOUT_S) is None
-
-
 def test_one_request_has_a_result_for_each_partition() -> None:
     network = a_network(partitions=2)
     send(network, entry(network, batch(["a"])), entry(network, batch(["b"]), T1))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
@@ -184,15 +184,6 @@ def test_all_topics_or_none_can_be_asked_for(cluster: Cluster) -> None:
     assert ask(cluster.broker(1).address, [], within(LATER_S)).topics == ()
 
 
-def test_unknown_topic_is_an_error_of_its_own_and_is_not_created(cluster: Cluster) -> None:
-    ask = cluster.network.metadata
-    found = {topic.name: topic for topic in ask(cluster.broker(1).address, ["nope", "t"], within(LATER_S)).topics}
-
-    assert (found["nope"].error_code, found["nope"].partitions) == (3, ())
-    assert found["t"].error_code == 0
-    assert [topic.name for topic in ask(cluster.broker(1).address, None, within(LATER_S)).topics] == ["t"]
-
-
 def test_leader_that_moved_has_a_newer_epoch(cluster: Cluster) -> None:
     before = cluster.epoch(T0)
     cluster.mock.move_leader("t", 0, 3)
@@ -201,32 +192,7 @@ def test_leader_that_moved_has_a_newer_epoch(cluster: Cluster) -> None:
     assert (moved.leader_id, moved.leader_epoch) == (3, before + 1)
 
 
-def test_topic_error_is_told(cluster: Cluster) -> None:
-    cluster.mock.set_topic_error("t", 29)
-
-    assert cluster.learn().topics[0].error_code == 29
-
-
 # --- offsets ----------------------------------------------------------------------------------------------------------
-
-
-def test_first_and_last_offset_of_a_log(cluster: Cluster) -> None:
-    cluster.produce(T0, "a", "b", "c")
-    cluster.mock.delete_records("t", 0, 1)
-    cases = [(EARLIEST_TIMESTAMP, 1), (LATEST_TIMESTAMP, 3)]
-
-    for timestamp, expected in cases:
-        responses = cluster.offsets(1, OffsetQuery(T0, timestamp, cluster.epoch(T0)))
-        assert {response.partition: (response.error_code, response.offset) for response in responses.values()} == {
-            T0: (0, expected)
-        }
-
-
-def test_offsets_of_a_partition_that_the_broker_does_not_lead_or_know(cluster: Cluster) -> None:
-    unknown = TopicPartition("nope", 0)
-    responses = cluster.offsets(1, *(OffsetQuery(log, LATEST_TIMESTAMP) for log in (T0, T1, unknown)))
-
-    assert {log: response.error_code for log, response in responses.items()} == {T0: 0, T1: 6, unknown: 3}
 
 
 def ask_for_ends(cluster: Cluster, timeout_s: float) -> None:
@@ -335,37 +301,6 @@ def test_old_leader_names_the_new_one_and_where_it_is(cluster: Cluster) -> None:
     assert partition.leader_hint.leader_id == 3
     assert partition.leader_hint.leader_epoch == cluster.epoch(T0) + 1
     assert partition.leader_hint.broker == cluster.broker(3)
-
-
-def test_offset_outside_the_log_is_an_error_of_the_partition(cluster: Cluster) -> None:
-    cluster.produce(T0, "a")
-
-    assert only(cluster.fetch(1, cluster.ask(T0, offset=7))).error_code == 1
-
-
-def test_unknown_topic_id_is_an_error(cluster: Cluster) -> None:
-    [entry] = cluster.ask(T0).partitions
-    request = FetchRequest((FetchPartition(T0, uuid4(), 0, entry.leader_epoch, -1, 100),), 0, 1, 100, False)
-
-    assert only(cluster.fetch(1, request)).error_code in (3, 100)
-
-
-@pytest.mark.parametrize("code", [3, 6, 29, 74, 75, 100])
-def test_error_code_of_a_partition_reaches_the_caller(cluster: Cluster, code: int) -> None:
-    cluster.produce(T0, "a")
-    cluster.mock.push_partition_errors("t", 0, FETCH.key, code)
-
-    assert only(cluster.fetch(1, cluster.ask(T0))).error_code == code
-    assert only(cluster.fetch(1, cluster.ask(T0))).error_code == 0
-
-
-@pytest.mark.parametrize("code", [-1, 7, 56])
-def test_error_code_of_the_whole_response_reaches_the_caller(cluster: Cluster, code: int) -> None:
-    cluster.mock.push_request_errors(FETCH.key, code)
-    response = cluster.fetch(1, cluster.ask(T0))
-
-    assert isinstance(response, FetchResponse)
-    assert (response.error_code, response.partitions) == (code, ())
 
 
 # --- waiting for responses --------------------------------------------------------------------------------------------

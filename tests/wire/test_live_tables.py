@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, ClusterOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
@@ -30,18 +29,6 @@ def test_brokers_are_named_with_the_one_that_told(cluster: MockCluster) -> None:
 
     assert [(row.node_id, f"{row.host}:{row.port}") for row in rows] == list(enumerate(servers, start=1))
     assert {row.answered_by for row in rows} == {servers[1]}
-
-
-def test_a_dead_bootstrap_address_is_passed_over(cluster: MockCluster) -> None:
-    first = cluster.bootstrap_servers.split(",")[0]
-    description = describe_cluster(options(f"127.0.0.1:1,{first}"), ())
-
-    assert str(description.address) == first
-
-
-def test_nobody_responds(cluster: MockCluster) -> None:
-    with pytest.raises(ConnectError, match=r"no broker responded.*127\.0\.0\.1:1"):
-        describe_cluster(options("127.0.0.1:1"), ())
 
 
 @pytest.mark.parametrize("topics", [None, ["t"]])

@@ -225,16 +225,6 @@ def test_old_leader_refuses_and_names_the_new_leader(cluster: Cluster) -> None:
     assert (refused.leader_hint.leader_id, refused.leader_hint.broker) == (3, cluster.broker(3))
 
 
-@pytest.mark.parametrize("code", [3, 7, 10, 19, 45, 46, 59, 87])
-def test_error_code_of_a_partition_reaches_the_caller(cluster: Cluster, code: int) -> None:
-    cluster.mock.push_partition_errors("t", 0, PRODUCE.key, code)
-    for _ in range(2):
-        cluster.send(1, "a")
-    responses = [only(cluster.network.produce.receive([1], within(LATER_S))) for _ in range(2)]
-
-    assert [response.error_code for response in responses] == [code, 0]
-
-
 def test_broker_that_goes_down_fails_its_requests_once_and_no_others(cluster: Cluster) -> None:
     for node_id, partition in ((1, T0), (2, T1)):
         cluster.send(node_id, "a", partition=partition)

@@ -11,10 +11,9 @@ from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import MockCluster
-from tests.transaction_cases import write
 from tests.unit.scene import RecordingPublisher
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
@@ -34,16 +33,6 @@ def client(mock_cluster: MockCluster) -> Iterator[KafkaClient]:
 
 def soon(client: KafkaClient) -> float:
     return client.clock() + PATIENCE_S
-
-
-def test_transactions_are_begun_written_and_ended(client: KafkaClient) -> None:
-    producers = client.coordinators.fence(IDS, TIMEOUT_MS, soon(client))
-    for each, producer in producers.items():
-        client.coordinators.add_partitions(each, producer, [PARTITION], soon(client))
-        assert write(client, PARTITION, each, producer, V1).error_code == 0
-    ended = client.coordinators.end_transactions(producers, True, V1, soon(client))
-
-    assert {each: response.error_code for each, response in ended.items()} == dict.fromkeys(IDS, 0)
 
 
 def test_brokers_without_features_have_the_first_version(client: KafkaClient) -> None:
@@ -71,10 +60,3 @@ def test_records_of_the_second_version_are_not_sent_to_brokers_that_lack_it(clie
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, UnsupportedBrokerError)
     assert "needed is v12 to v12: use brokers of Apache Kafka 4.0 or later" in str(failure.error)
-
-
-def test_idempotent_producers_need_no_coordinator(client: KafkaClient) -> None:
-    first, second = (client.coordinators.producer_id(soon(client)) for _ in range(2))
-
-    assert isinstance(first, ProducerIdAndEpoch)
-    assert first != second
