@@ -231,6 +231,7 @@ def test_second_report_of_the_same_generation_adds_no_request() -> None:
 
 
 def test_backoff_grows_while_responses_are_stale() -> None:
+    """librdkafka #4577, #4685: refreshes that changed nothing followed each other without a pause."""
     scene = Scene().bootstrapped()
     scene.network.down.add(1)
     times = []
@@ -262,6 +263,7 @@ def test_stale_broker_is_not_the_only_one_used() -> None:
 
 
 def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
+    """librdkafka #4687, #5593, #4976, #3399."""
     scene = Scene().bootstrapped()
     scene.network.cut_off(1)
     scene.cluster.move_leader(T0, 3)

@@ -129,6 +129,7 @@ def test_error_omits_failures_before_the_last_refresh() -> None:
 
 
 def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
+    """librdkafka before 2.10 tried one unreachable broker again and again."""
     scene = Scene().bootstrapped()
     scene.network.hung.add(2)
     started = scene.clock()
@@ -193,6 +194,7 @@ def test_failed_refresh_keeps_the_metadata() -> None:
 
 
 def test_cache_rebootstraps_if_every_known_broker_failed() -> None:
+    """KAFKA-8206, librdkafka #5088, #5546."""
     service_name = Address("kafka", 9092)
     scene = Scene(service_name)
     scene.network.aliases[service_name] = 1

@@ -31,6 +31,7 @@ def test_hint_moves_the_leader_and_a_refresh_confirms_it() -> None:
 
 
 def test_refresh_corrects_a_wrong_hint() -> None:
+    """AutoMQ #3546: a wrong hint suppressed the refresh that would have put it right, for up to 5 minutes."""
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
     scene.cache.take_hint(T0, LeaderHint(2, 1, None), generation=1)

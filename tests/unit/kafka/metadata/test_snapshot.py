@@ -118,6 +118,7 @@ def test_newer_epoch_changes_the_leader() -> None:
 
 
 def test_leaderless_window_never_lowers_the_epoch() -> None:
+    """franz-go #1331, #1332: epoch -1 was taken for a rewind."""
     window = (response(topic(led(1, 5))), response(topic(replace(led(NO_LEADER, NO_EPOCH), error_code=5))))
     without, changes = merged(*window)
     stale, _ = merged(*window, response(topic(led(1, 4))))
@@ -144,6 +145,7 @@ def test_other_leader_without_epoch_is_not_fenced_by_the_old_epoch() -> None:
 
 
 def test_epoch_update_on_changed_topic_id() -> None:
+    """KAFKA-12257, librdkafka #4898: epoch 0 of the new topic was ignored."""
     snapshot, changes = merged(response(topic(led(1, 9))), response(topic(led(2, 0), topic_id=OTHER_ID)))
 
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 0)
@@ -180,6 +182,7 @@ def test_partial_metadata_update_leaves_other_topics_alone() -> None:
 
 @pytest.mark.parametrize("code", [5, 7, -1])
 def test_retriable_topic_error_keeps_the_topic(code: int) -> None:
+    """librdkafka #4577, #4685: an error of a topic cleared the cache."""
     broken = (response(topic(led(1, 5))), response(topic(code=code, topic_id=None)))
     snapshot, changes = merged(*broken)
 
@@ -421,6 +424,7 @@ def test_rewind_is_confirmed_after_five_responses_by_three_brokers() -> None:
 
 
 def test_two_stale_brokers_never_confirm_a_rewind() -> None:
+    """franz-go #119, the other side."""
     assert rewinds(*[1, 3] * 50) == [False] * 100
     assert rewinds(*[1, 3] * 50, 2)[-1], "the response of a third broker suffices then"
 
