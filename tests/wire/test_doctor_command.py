@@ -309,22 +309,3 @@ def test_a_person_sees_a_table_with_the_fix_below_and_the_sum(mock_cluster: Mock
     assert result.exit_code == 1
     assert "-> correct the name, or create it: kafka-topics --create --topic nope" in result.stdout
     assert "1 failed, 0 with a warning" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--topic", "t"], "--bootstrap-servers"),
-        (["--bootstrap-servers", CLOSED_PORT, "--write"], "--write needs --topic"),
-        (["--path", "/tmp/events"], "--path needs --executors"),
-        (["--bootstrap-servers", CLOSED_PORT, "--topic", "t", "--option", "acks=1"], "kafka.acks"),
-        (["--bootstrap-servers", CLOSED_PORT, "--topic", "t", "--write", "--option", "linger.ms=5"], "linger"),
-        (["--bootstrap-servers", "localhost"], "must be host:port"),
-        (["--bootstrap-servers", CLOSED_PORT, "--option", "sasl.password=hunter2"], "kafka.security.protocol"),
-    ],
-)
-def test_options_that_cannot_be_used_are_one_line_without_a_secret(arguments: list[str], text: str) -> None:
-    result = CliRunner().invoke(app, ["doctor", *arguments])
-    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert text in result.stderr
-    assert "hunter2" not in result.output

@@ -111,20 +111,6 @@ def test_a_partition_without_an_end_has_an_unknown_lag(scene: Scene) -> None:
     assert "2 partitions without an end" in " ".join(scene.run(env=TERMINAL).stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--count", "2"], "--count needs --watch"),
-        (["--option", "kafka.misspelt=1"], "misspelt"),
-    ],
-)
-def test_mistakes_are_one_line(arguments: list[str], problem: str, scene: Scene) -> None:
-    result = scene.run(*arguments)
-
-    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert problem in result.stderr
-
-
 def test_the_cluster_must_be_named(scene: Scene) -> None:
     result = CliRunner().invoke(app, ["lag", scene.checkpoint])
 

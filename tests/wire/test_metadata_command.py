@@ -71,18 +71,3 @@ def test_a_name_that_is_too_long_for_its_column_is_shown_whole(mock_cluster: Moc
     first, *_, last = ("".join(map(str.strip, column)) for column in zip(*cells, strict=True))
 
     assert (first, last.replace(" ", "")) == (topic, "UNKNOWN_TOPIC_OR_PARTITION(error3)")
-
-
-@pytest.mark.parametrize(
-    ("servers", "texts"),
-    [
-        (f"{NOBODY},localhost:2", ["no broker responded", NOBODY, "localhost:2", "Connection refused"]),
-        ("localhost", ["must be host:port"]),
-    ],
-)
-def test_failure_is_one_sentence_and_a_non_zero_exit(servers: str, texts: list[str]) -> None:
-    code, text = run("--bootstrap-servers", servers)
-    assert code == 1
-    assert "Traceback" not in text
-    for expected in texts:
-        assert expected in text

@@ -167,9 +167,3 @@ def test_the_brokers_may_be_named_in_the_file(cluster: MockCluster, tmp_path: Pa
 
     assert (named.exit_code, "answered_by" in named.stdout) == (0, True)
     assert (nowhere.exit_code, "kafkameta: give --bootstrap-servers, or a --config" in nowhere.stderr) == (1, True)
-
-
-def test_a_count_without_a_watch_is_refused(cluster: MockCluster) -> None:
-    refused = run(cluster, "--count", "2")
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "--count needs --watch" in refused.stderr

@@ -176,18 +176,6 @@ def test_caches_of_another_cluster_do_not_make_a_cache_stale(tmp_path: Path) -> 
     assert "*" not in run(tmp_path, "--since", "9999d", env=TERMINAL).stdout
 
 
-def test_staleness_without_brokers_to_ask_is_a_mistake_told_in_one_line(folder: Path) -> None:
-    result = run(folder, "--stale")
-    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert "give --bootstrap-servers, or a --config that names them" in result.stderr
-
-
-def test_brokers_that_nobody_asks_are_a_mistake_that_names_what_would_ask_them(folder: Path) -> None:
-    result = run(folder, "--bootstrap-servers", "b:9")
-    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert "--option and --config need --metrics-topic or --stale" in result.stderr
-
-
 def test_caches_of_one_application_are_chosen(tmp_path: Path) -> None:
     now_ms = int(time.time() * 1000)
     for cache, application in ((OLD, "app-1"), (NEW, "app-2")):

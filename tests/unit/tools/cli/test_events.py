@@ -316,44 +316,6 @@ def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--metrics-topic", "t"], "--path and --metrics-topic exclude each other"),
-        (["--since", "soon"], "--since must be a time like 10m"),
-        (["--option", "client.id"], "--option must be NAME=VALUE"),
-        (["--bootstrap-servers", "localhost:1"], "--option and --config need --metrics-topic"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_1(folder: Path, arguments: list[str], text: str) -> None:
-    result = run(folder, *arguments)
-    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert text in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        (
-            "gs://key:secret@bucket/folder",
-            "no events can be read: ArrowInvalid from the gs folder of --path: check its URI",
-        ),
-        ("nonsense://key:secret@bucket/folder", "--path must be a folder or the URI of one"),
-    ],
-)
-def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri(path: str, text: str) -> None:
-    result = CliRunner().invoke(app, ["events", "--path", path])
-    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert result.stderr.startswith(f"kafkameta: {text}")
-    assert "secret" not in result.stderr
-
-
-def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:
-    result = CliRunner().invoke(app, ["events", "--metrics-topic", "t"])
-    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert "give --bootstrap-servers, or a --config that names them" in result.stderr
-
-
 @pytest.mark.usefixtures("no_pyspark")
 def test_no_spark_takes_part(folder: Path) -> None:
     result = run(folder)

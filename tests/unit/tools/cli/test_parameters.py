@@ -145,3 +145,59 @@ def test_a_value_that_cannot_be_is_refused_with_those_that_can(arguments: list[s
     assert refused.exit_code == 2
     assert told in refused.stderr
     assert "Value error" not in refused.stderr
+
+
+NO_BROKERS = "give --bootstrap-servers, or a --config that names them"
+MISTAKES = [
+    ("events --path p --metrics-topic t", "--path and --metrics-topic exclude each other"),
+    ("events --path p --since soon", "--since must be a time like 10m"),
+    ("events --path p --option client.id", "--option must be NAME=VALUE"),
+    ("events --path p --bootstrap-servers b:9", "--option and --config need --metrics-topic"),
+    ("events --metrics-topic t", NO_BROKERS),
+    (
+        "events --path gs://key:secret@b/p",
+        "no events can be read: ArrowInvalid from the gs folder of --path",
+    ),
+    ("events --path nonsense://key:secret@b/p", "--path must be a folder or the URI of one"),
+    ("caches --path p --stale", NO_BROKERS),
+    ("caches --path p --bootstrap-servers b:9", "--option and --config need --metrics-topic or --stale"),
+    ("exporter --checkpoint c", "--checkpoint needs --bootstrap-servers"),
+    ("exporter --path p --metrics-topic t", "--path and --metrics-topic exclude each other"),
+    ("exporter --path p --bootstrap-servers b:9 --option kafka.misspelt=1", "misspelt"),
+    ("page --bootstrap-servers b:9", "--bootstrap-servers, --option and --config need --path or --metrics-topic"),
+    ("page --path p --metrics-topic t", "--path and --metrics-topic"),
+    ("page --path p --cluster kafka", "--cluster excludes --path"),
+    ("page --path p --checkpoint c", "--checkpoint needs --bootstrap-servers"),
+    ("page --metrics-topic t", NO_BROKERS),
+    ("transactions", NO_BROKERS),
+    ("lag c --bootstrap-servers b:9 --count 2", "--count needs --watch"),
+    ("metadata --bootstrap-servers b:9 --count 2", "--count needs --watch"),
+    ("metadata --bootstrap-servers b:9 --option kafka.misspelt=1", "misspelt"),
+    ("metadata --bootstrap-servers localhost", "must be host:port"),
+    (
+        "metadata --bootstrap-servers 127.0.0.1:1",
+        "(cannot connect to 127.0.0.1:1: Connection refused)",
+    ),
+    ("doctor --topic t", "--bootstrap-servers"),
+    ("doctor --bootstrap-servers b:9 --write", "--write needs --topic"),
+    ("doctor --path p", "--path needs --executors"),
+    ("doctor --bootstrap-servers b:9 --topic t --option acks=1", "kafka.acks"),
+    ("doctor --bootstrap-servers b:9 --topic t --write --option linger.ms=5", "linger"),
+    ("doctor --bootstrap-servers localhost", "must be host:port"),
+    ("doctor --bootstrap-servers b:9 --option sasl.password=secret", "kafka.security.protocol"),
+    ("demo --bootstrap-servers b:9", "--topic"),
+    ("demo --topic t", "--bootstrap-servers"),
+    ("demo --feed", "--feed"),
+    ("demo --cluster kafka --bootstrap-servers b:9 --topic t", "--cluster"),
+    ("demo --option security.protocol=SSL", "--option"),
+]
+
+
+@pytest.mark.parametrize(("command", "problem"), MISTAKES)
+def test_a_mistake_is_one_line_without_a_secret(command: str, problem: str) -> None:
+    result = CliRunner().invoke(app, command.split())
+
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert not result.stdout or command.startswith("doctor ")
+    assert problem in result.stderr
+    assert "secret" not in result.output

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     BrokerFetches,
@@ -25,7 +24,6 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
 from pyspark_kafka_meta.model import Position, RefreshReason, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_process
 from pyspark_kafka_meta.tools.demo import runner, scene_checks
 from pyspark_kafka_meta.tools.demo.clusters import UserCluster
@@ -360,21 +358,6 @@ def test_on_your_cluster_only_scenes_that_change_nothing_are_played(tmp_path: Pa
 
     assert [scene.number for scene in whole] == list(range(1, 8))
     assert [(scene.number, scene.title) for scene in first_look] == [(1, whole[0].title), (2, whole[6].title)]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--bootstrap-servers", "b1:9092"],
-        ["--topic", "orders"],
-        ["--feed"],
-        ["--cluster", "kafka", "--bootstrap-servers", "b1:9092", "--topic", "orders"],
-        ["--option", "security.protocol=SSL"],
-    ],
-)
-def test_half_a_cluster_is_a_mistake_told_in_one_line(arguments: list[str]) -> None:
-    result = CliRunner().invoke(app, ["demo", *arguments])
-    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
 
 
 class Stage:

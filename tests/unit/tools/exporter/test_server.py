@@ -381,21 +381,6 @@ def test_a_scrape_has_the_figures_of_the_tables(tmp_path: Path, wait_for: Callab
     assert [sample.name for sample in samples if sample.name.startswith("process_cpu")], "the exporter's own cost"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--checkpoint", "/data"], "--checkpoint needs --bootstrap-servers"),
-        (["--path", "/data", "--metrics-topic", "t"], "--path and --metrics-topic exclude each other"),
-        (["--path", "/data", "--bootstrap-servers", "b:9", "--option", "kafka.misspelt=1"], "misspelt"),
-    ],
-)
-def test_mistakes_are_one_line(arguments: list[str], problem: str) -> None:
-    result = CliRunner().invoke(app, ["exporter", *arguments, "--port", "0"])
-
-    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert problem in result.stderr
-
-
 def test_a_taken_port_is_one_line() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]

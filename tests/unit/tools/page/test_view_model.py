@@ -483,23 +483,6 @@ def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callab
     assert said == "restart failed: ZeroDivisionError, see the log of kafkameta page"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config need --path or --metrics-topic"),
-        (["--path", "p", "--metrics-topic", "t"], "--path and --metrics-topic"),
-        (["--path", "p", "--cluster", "kafka"], "--cluster excludes --path"),
-        (["--path", "p", "--checkpoint", "c"], "--checkpoint needs --bootstrap-servers"),
-        (["--metrics-topic", "t"], "give --bootstrap-servers, or a --config that names them"),
-    ],
-)
-def test_options_that_do_not_fit_together_are_refused(arguments: list[str], complaint: str) -> None:
-    done = CliRunner().invoke(main.app, ["page", "--port", "0", *arguments])
-
-    assert done.exit_code == 1
-    assert complaint in done.output
-
-
 def test_a_folder_of_events_that_is_not_there_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_kafka_meta.tools.page.server.serve", lambda *_: pytest.fail("an empty page is served"))
     done = CliRunner().invoke(main.app, ["page", "--port", "0", "--path", str(tmp_path / "typo")])
