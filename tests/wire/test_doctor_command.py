@@ -264,15 +264,6 @@ def test_without_the_option_nothing_is_asked_about_writes(mock_cluster: MockClus
     assert not {request.api_key for request in mock_cluster.requests()} & {PRODUCE_KEY, INIT_PRODUCER_ID_KEY}
 
 
-def test_a_broker_that_verifies_no_checksum_appends_nothing_either(mock_cluster: MockCluster) -> None:
-    mock_cluster.create_topic("clicks")
-    arguments = ("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", "--write")
-    first, (code, found) = run(*arguments), run(*arguments)
-
-    assert (first[0], code) == (1, 1)
-    assert found["topic clicks"]["what"].endswith("records: about 0")
-
-
 @pytest.mark.parametrize(
     ("fetch", "verdict", "text"),
     [(11, "fail", "use brokers of Apache Kafka 2.7 or later"), (12, "warn", "Apache Kafka 3.7"), (16, "ok", "")],

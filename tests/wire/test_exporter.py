@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -121,13 +119,3 @@ def test_an_unreachable_topic_is_down() -> None:
 
     assert sample(found, "exporter_up", source="events") == 0
     assert sample(found, "exporter_errors_total", source="events") == 1
-
-
-def test_polls_go_on_in_a_thread_until_the_end(
-    tmp_path: Path, wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.tools.exporter.server.CLOSE_TIMEOUT_S", 60.0)
-    with Poller(PollTargets(events=FolderEvents(str(tmp_path)), cluster={}), interval_s=0.01) as poller:
-        write(tmp_path, made("a" * 32, 1, int(time.time() * 1000)))
-        wait_for(lambda: any(metric.name == "kafkameta_caches" for metric in poller.readings.numbers))
-    assert not poller._thread.is_alive()

@@ -119,14 +119,6 @@ def test_same_key_gets_to_the_same_partition_as_with_kafkas_producer(scene: Writ
     assert found == expected | {b"4": expected[b"2"]}
 
 
-def test_rows_without_key_fill_one_partition_after_the_other(scene: WriterScene) -> None:
-    scene.write_task(rows(value=[b"x" * 50] * 90), **SMALL_BATCHES)
-
-    counts = [len(scene.log(partition)) for partition in (T0, T1, T2)]
-    assert sum(counts) == 90
-    assert min(counts) > 0
-
-
 def test_sequences_continue_in_the_next_task_without_another_producer_id(scene: WriterScene) -> None:
     scene.write_task(numbered(30))
     scene.write_task(numbered(30, start=30))

@@ -79,6 +79,7 @@ def test_replica_that_leaves_the_cluster_is_left(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("code", [-1, 1, 3, 6, 9, 29, 56, 74, 75, 78, 100])
 def test_any_error_of_a_replica_leads_back_to_the_leader(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """KAFKA-14379, KAFKA-14372, franz-go #885: the preferred replica was asked for ever, whatever it responded."""
     scene = a_scene(monkeypatch)
     scene.network.replica_errors[3, T0] = code
 

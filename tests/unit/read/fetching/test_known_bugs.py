@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError, ReadTimeoutError
+from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, RefreshReason
 from tests.partitions import T0
@@ -101,17 +101,6 @@ def test_leader_that_is_no_known_broker_is_asked_for_again(scene: ReaderScene) -
     assert scene.events[-1].details.changes.brokers_added == (4,)
 
 
-def test_no_row_of_a_recreated_topic_is_read_under_old_offsets(scene: ReaderScene) -> None:
-    """KAFKA-13488, redpanda #30671, franz-go #1426, cruise-control #1726: positions of the old topic were used, and
-    committed, for the new one."""
-    old_id, planned = scene.cluster.topics["t"].topic_id, [scene.range(T0)]
-    new_id = scene.cluster.create_topic("t", partitions=2)
-    scene.append(T0, 50)
-
-    with pytest.raises(DataLossError, match=f"topic id {old_id}, now {new_id}"):
-        scene.read_ranges(planned)
-
-
 def test_inconsistent_topic_id_does_not_spin(scene: ReaderScene) -> None:
     """franz-go #1426, redpanda #30671: after INCONSISTENT_TOPIC_ID the same request was sent again, without a pause."""
     scene.network.error_codes[T0] = deque([103] * 10_000)
@@ -119,29 +108,6 @@ def test_inconsistent_topic_id_does_not_spin(scene: ReaderScene) -> None:
     with pytest.raises(ReadTimeoutError, match="INCONSISTENT_TOPIC_ID"):
         scene.read(T0)
     assert len(scene.network.fetches) <= 150, "in the 120 s of the poll time-out"
-
-
-@pytest.mark.parametrize("fault", ["down", "hung", "out of range", "not a replica"])
-def test_fetch_from_a_follower_does_not_get_stuck(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """KAFKA-14379, KAFKA-14372, franz-go #885: the preferred replica was asked for ever, whatever it responded."""
-    scene = ReaderScene(monkeypatch, **{"kafka.request.timeout.ms": "3000"})
-    scene.append(T0)
-    scene.network.preferred_replicas[T0] = 3
-    scene.read(T0)
-    match fault:
-        case "down":
-            scene.network.down.add(3)
-        case "hung":
-            scene.network.hung.add(3)
-        case "out of range":
-            scene.network.replica_errors[3, T0] = 1
-        case _:
-            scene.network.replica_errors[3, T0] = 6
-    began = scene.clock()
-
-    assert scene.read(T0) == FIVE
-    assert scene.fetched_from()[-1] == 1
-    assert scene.clock() - began <= 3.5
 
 
 def test_reader_survives_the_death_of_a_leader(scene: ReaderScene) -> None:

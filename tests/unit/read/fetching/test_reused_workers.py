@@ -88,6 +88,7 @@ def test_range_of_a_topic_recreated_is_read_by_a_worker_that_knows_the_old_one(s
 
 
 def test_range_of_the_old_topic_is_lost_and_both_ids_are_named(scene: ReaderScene) -> None:
+    """KAFKA-13488, redpanda #30671, franz-go #1426, cruise-control #1726: old positions were used for the new topic."""
     planned = scene.range(T0)
     make_again(scene)
     began = scene.clock()
