@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -24,8 +23,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api, request_schema
+from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, request_schema
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
@@ -34,21 +32,17 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
 )
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
-from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
+from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.partitions import T0, T1
 from tests.unit.kafka.protocol.responses import T_ID, produce_message
-from tests.unit.kafka.records.handmade import fetched as fetched_records
-from tests.unit.kafka.records.handmade import rows_of
 from tests.unit.logs import batch
+from tests.wire.mock_brokers import LATER_S, SLOW_MS, SOON_S, Cluster, mock_brokers, within
 from tests.wire.scripted_broker import frame, read_message, scripted_broker, send_versions
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls
 
-SOON_S, LATER_S = 0.3, 60.0
-SLOW_MS = 60_000
-"""How late a slow broker responds: a time-out at `SOON_S` comes long before, on a busy machine too."""
 DEAF_S = 20.0
 """How long a broker reads nothing: far longer than a test takes that does not wait for it."""
 IN_FLIGHT = 5
@@ -61,10 +55,6 @@ PLAIN = {
     "kafka.sasl.username": "alice",
     "kafka.sasl.password": "canary-password",
 }
-
-
-def within(seconds: float) -> float:
-    return time.monotonic() + seconds
 
 
 def new_network(**options: str) -> KafkaNetwork:
@@ -134,79 +124,31 @@ def acknowledge(peer: socket.socket) -> None:
 # --- mock brokers -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Cluster:
-    """Mock brokers 1 to 3, of which 1 leads t-0 and 2 leads t-1."""
-
-    mock: MockCluster
-    network: KafkaNetwork
-    known: MetadataResponse
-
-    def broker(self, node_id: int) -> Broker:
-        return next(broker for broker in self.known.brokers if broker.node_id == node_id)
-
-    def send(self, node_id: int, *values: str, partition: TopicPartition = T0, timeout_s: float = LATER_S) -> None:
-        content = ProducePartition(partition, self.known.topics[0].topic_id, batch(values))
-        self.network.produce.send(self.broker(node_id), ProduceRequest((content,), -1, 1000), within(timeout_s))
-
-    def log(self, partition: TopicPartition, node_id: int) -> list[str]:
-        """The values of a partition, as a reader fetches them."""
-        values: list[str] = []
-        while True:
-            entry = FetchPartition(partition, self.known.topics[0].topic_id, len(values), -1, -1, MEGABYTE)
-            self.network.fetch.send(
-                self.broker(node_id), FetchRequest((entry,), 0, 1, MEGABYTE, False), within(LATER_S)
-            )
-            response = self.network.fetch.receive([node_id], within(LATER_S))
-            assert isinstance(response, FetchResponse)
-            rows = rows_of(fetched_records(bytes(response.partitions[0].records), from_offset=len(values)))
-            if not rows:
-                return values
-            values += [(row.value or b"").decode() for row in rows]
-
-
 @pytest.fixture
-def cluster(mock_cluster: MockCluster, network: KafkaNetwork) -> Cluster:
-    mock_cluster.create_topic("t", partitions=2)
-    for partition in range(2):
-        mock_cluster.move_leader("t", partition, partition + 1)
-    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
-    return Cluster(mock_cluster, network, network.metadata(Address(host, int(port)), ["t"], within(LATER_S)))
+def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    with mock_brokers(mock_cluster, monkeypatch) as made:
+        yield made
 
 
-@pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Api, int]]:
-    """Api and version of each request."""
-    sent: list[tuple[Api, int]] = []
-    real = Connection.send
-
-    def note(self: Connection, api: Api, message: Any, deadline: float) -> None:
-        sent.append((api, message.__version__))
-        real(self, api, message, deadline)
-
-    monkeypatch.setattr(Connection, "send", note)
-    return sent
-
-
-def test_produced_records_are_read_back_with_their_offsets(cluster: Cluster, versions: list[tuple[Api, int]]) -> None:
-    cluster.send(1, "a", "b")
-    cluster.send(1, "c")
+def test_produced_records_are_read_back_with_their_offsets(cluster: Cluster) -> None:
+    cluster.send_records(1, "a", "b")
+    cluster.send_records(1, "c")
     responses = [cluster.network.produce.receive([1], within(LATER_S)) for _ in range(2)]
 
     assert [(only(response).error_code, only(response).base_offset) for response in responses] == [(0, 0), (0, 2)]
     assert cluster.log(T0, 1) == ["a", "b", "c"]
-    assert [version for api, version in versions if api is PRODUCE] == [10, 10], "the newest of the mock"
+    assert [version for _, key, version in cluster.sent if key == PRODUCE.key] == [10, 10], "the newest of the mock"
     assert isinstance(responses[0], ProduceResponse)
     assert responses[0].request_bytes > len(batch(["a", "b"]))
 
 
 def test_requests_in_flight_get_responses_in_their_order_and_wait_once(cluster: Cluster) -> None:
-    cluster.send(1, "first")
+    cluster.send_records(1, "first")
     offsets(cluster.network, 1)
     cluster.mock.set_rtt_ms(1, 1000)
     began = time.monotonic()
     for number in range(IN_FLIGHT):
-        cluster.send(1, str(number))
+        cluster.send_records(1, str(number))
 
     assert time.monotonic() - began < 4, "sending waits for no response: four round trips take 4 s"
     assert offsets(cluster.network, IN_FLIGHT) == list(range(1, IN_FLIGHT + 1))
@@ -217,7 +159,7 @@ def test_requests_in_flight_get_responses_in_their_order_and_wait_once(cluster: 
 
 def test_old_leader_refuses_and_names_the_new_leader(cluster: Cluster) -> None:
     cluster.mock.move_leader("t", 0, 3)
-    cluster.send(1, "a")
+    cluster.send_records(1, "a")
     refused = only(cluster.network.produce.receive([1], within(LATER_S)))
 
     assert (refused.error_code, refused.base_offset) == (6, -1)
@@ -227,32 +169,32 @@ def test_old_leader_refuses_and_names_the_new_leader(cluster: Cluster) -> None:
 
 def test_broker_that_goes_down_fails_its_requests_once_and_no_others(cluster: Cluster) -> None:
     for node_id, partition in ((1, T0), (2, T1)):
-        cluster.send(node_id, "a", partition=partition)
+        cluster.send_records(node_id, "a", partition=partition)
         offsets(cluster.network, 1, node_id)
     cluster.mock.set_rtt_ms(1, SLOW_MS)
     for number in range(IN_FLIGHT):
-        cluster.send(1, str(number))
-    cluster.send(2, "b", partition=T1)
+        cluster.send_records(1, str(number))
+    cluster.send_records(2, "b", partition=T1)
     cluster.mock.broker_down(1)
 
     assert offsets(cluster.network, 1, node_id=2) == [1]
     assert isinstance(failure(cluster.network), ConnectError)
-    cluster.send(1, "refused")
+    cluster.send_records(1, "refused")
     assert str(failure(cluster.network)) == f"cannot connect to {cluster.broker(1).address}: Connection refused"
     cluster.mock.set_rtt_ms(1, 0)
     cluster.mock.broker_up(1)
-    cluster.send(1, "again")
+    cluster.send_records(1, "again")
     assert offsets(cluster.network, 1)
 
 
 def test_slow_broker_times_out_once_at_the_first_deadline_and_others_are_unhurt(cluster: Cluster) -> None:
     for node_id, partition in ((1, T0), (2, T1)):
-        cluster.send(node_id, "a", partition=partition)
+        cluster.send_records(node_id, "a", partition=partition)
         offsets(cluster.network, 1, node_id)
     cluster.mock.set_rtt_ms(1, SLOW_MS)
-    cluster.send(1, "late", timeout_s=SOON_S)
-    cluster.send(1, "after it")
-    cluster.send(2, "b", partition=T1)
+    cluster.send_records(1, "late", timeout_s=SOON_S)
+    cluster.send_records(1, "after it")
+    cluster.send_records(2, "b", partition=T1)
 
     assert offsets(cluster.network, 1, node_id=2) == [1]
     began = time.monotonic()
@@ -272,10 +214,10 @@ def test_producer_ids_are_given_by_any_broker(cluster: Cluster) -> None:
 
 
 def test_metadata_that_arrives_interrupts_the_wait(cluster: Cluster) -> None:
-    cluster.send(1, "a")
+    cluster.send_records(1, "a")
     offsets(cluster.network, 1)
     cluster.mock.set_rtt_ms(1, SLOW_MS)
-    cluster.send(1, "b")
+    cluster.send_records(1, "b")
     began = time.monotonic()
     cluster.network.send_metadata(cluster.broker(2).address, ["t"], within(LATER_S))
     while (response := cluster.network.receive_metadata(within(0))) is None:
