@@ -46,7 +46,7 @@ EXECUTOR = {"application_id": "", "executor": "1"}
 def test_stale_partitions_and_lag_are_those_of_the_cluster(
     cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.default.api.timeout.ms": "2000"}
     live = live_leaders(describe_cluster(ClientOptions.parse(options), ["t"]).response)
     learned = tuple(
         PartitionLearned(row.topic, row.partition or 0, row.leader_id or 0, row.leader_epoch or 0, row.topic_id)
