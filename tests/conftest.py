@@ -73,17 +73,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Has one worker take all fast tests with Spark: a session costs half a minute of CPU time before it is warm. Slow
     tests start many sessions anyway."""
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class OneSparkSession(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
-
-    is_fast = config.option.dist == "loadfile" and "not slow" in config.option.markexpr
-    return OneSparkSession(config, log) if is_fast else None
+    if config.option.dist != "loadfile" or "not slow" not in config.option.markexpr:
+        return None
+    scheduler = LoadFileScheduling(config, log)
+    file_of = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: "spark" if nodeid.startswith(WITH_SPARK) else file_of(nodeid)
+    return scheduler
 
 
 def is_light(item: pytest.Item) -> bool:
