@@ -60,7 +60,7 @@ def stream(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> st
 def sink_options(options: dict[str, str]) -> dict[str, str]:
     """To write to topic t what a query with these options reads."""
     shared = {name: text for name, text in options.items() if name not in READ_ONLY}
-    return shared | {"topic": "t", "kafka.max.block.ms": "5000"}
+    return shared | {"topic": "t", "kafka.max.block.ms": options["kafka.default.api.timeout.ms"]}
 
 
 def write(spark: SparkSession, options: dict[str, str]) -> str:

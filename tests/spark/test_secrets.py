@@ -167,15 +167,18 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
         (silent, {**plain, "kafka.sasl.pasword": "canary-misspelt", "kafka.sasl.password": ""}),
         (silent, {**plain, "kafka.sasl.jaas.config": "canary-unreadable"}),
     ]
-    short_timeouts = {
-        "kafka.default.api.timeout.ms": "5000",
+    for_all = {
         "kafka.socket.connection.setup.timeout.ms": "2000",
         "kafkaConsumer.pollTimeoutMs": "10000",
         "metricsPath": str(folder / "events"),
         "metricsTopic": EVENTS,
         "subscribe": "t",
     }
-    return [{"kafka.bootstrap.servers": servers, **short_timeouts, **options} for servers, options in by_servers]
+    timeouts_ms = [5_000] * 3 + [2_000] * (len(by_servers) - 3)
+    return [
+        {"kafka.bootstrap.servers": servers, "kafka.default.api.timeout.ms": str(timeout_ms), **for_all, **options}
+        for (servers, options), timeout_ms in zip(by_servers, timeouts_ms, strict=True)
+    ]
 
 
 def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
