@@ -196,7 +196,7 @@ def test_a_checkpoint_that_lacks_the_last_batch_fails_instead_of_dropping_its_ro
 
 
 @IN_PROC
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_driver_killed_between_decision_and_commit_costs_no_record_and_repeats_none(
     kafka: Any, make_topic: Any, produce: Any, tmp_path: Path

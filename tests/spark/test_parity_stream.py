@@ -198,6 +198,7 @@ def test_mb14_available_now_does_not_read_what_comes_after_it_began(
     assert seen == [5, 5, 5]
 
 
+@pytest.mark.thorough
 def test_mb17_a_batch_that_failed_is_planned_again_after_partitions_were_added(
     query: Query, topic: str, produce: Any, add_partitions: Any
 ) -> None:

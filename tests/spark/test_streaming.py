@@ -88,7 +88,7 @@ def test_a_batch_whose_commit_was_lost_is_read_again_as_it_was_planned(
     assert sorted(pipeline.values()) == ["a", "b", "c", "d", "e"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_latest_is_pinned_even_if_batch_0_never_commits(
     pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
 ) -> None:
@@ -124,7 +124,7 @@ query.option("checkpointLocation", checkpoint).start().awaitTermination(120)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
     pipeline: Pipeline, kafka: Any, topic: str, produce: Any
 ) -> None:
