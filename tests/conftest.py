@@ -287,7 +287,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }
-    session = SparkSession.builder.master("local[2,4]").appName("kafkameta-tests").config(map=settings).getOrCreate()
+    site = tmp_path_factory.mktemp("site")
+    # Spark's processes do without hypothesis, as at users: the protocol library imports it wherever it finds it, in a
+    # third of a second.
+    (site / "sitecustomize.py").write_text("import sys\n\nsys.modules['hypothesis'] = None\n")
+    builder = SparkSession.builder.master("local[2,4]").appName("kafkameta-tests").config(map=settings)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
