@@ -107,7 +107,7 @@ archive: java $(INSTALLED) $(ARCHIVE) ## pack an environment, and have executors
 	$(BIN)/python tests/compat/archive.py $(ARCHIVE)
 
 cluster-test: java $(INSTALLED) $(ARCHIVE) ## run Spark and Kafka on several hosts, which are network namespaces; needs root on Linux
-	$(BIN)/python -m tests.cluster.run $(RERUNS)
+	$(BIN)/python -m tests.cluster.run $(RERUNS) $(if $(HOSTS),-k "$(HOSTS)")
 
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \

@@ -179,7 +179,6 @@ def copying(application: Application, spark: SparkHosts) -> Iterator[Copies]:
     try:
         copies.copy_on()
         yield copies
-        poll_until(copies.all_hosts_are_in_tables)  # an executor may have come late
     finally:
         acknowledged = copies.stop()
     copies.assert_exact(acknowledged)
@@ -314,6 +313,7 @@ def test_partitions_between_an_executor_and_a_broker_cost_no_record(
             return bool(causes & {(executor.name, reason, BROKER_IDS[broker.name]) for reason in reasons})
 
         poll_until(is_reported)
+        poll_until(copies.all_hosts_are_in_tables)  # an executor may have come late
 
 
 def test_a_late_and_lossy_line_costs_no_record(
