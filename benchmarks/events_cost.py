@@ -46,17 +46,17 @@ class SilentSource(KafkaMetaDataSource):
     def _read_options(self) -> TableOptions:
         table, options = super()._read_options()
         assert isinstance(options, SourceOptions)
-        return table, replace(options, metrics=None)
+        return table, replace(options, events=None)
 
 
-def readers(folder: str, metrics_topic: str) -> list[Reader]:
+def readers(folder: str, events_topic: str) -> list[Reader]:
     often = {"kafka.metadata.max.age.ms": "100"}
     return [
         SILENT_READER,
         Reader("no events, as a control", SILENT, {"kafka.client.id": "control"}),
-        Reader("events to a folder", PUBLISHING, {"metricsPath": folder}),
-        Reader("events to a topic", PUBLISHING, {"metricsTopic": metrics_topic}),
-        Reader("events to a folder, often", PUBLISHING, {"metricsPath": folder, **often}),
+        Reader("events to a folder", PUBLISHING, {"eventsPath": folder}),
+        Reader("events to a topic", PUBLISHING, {"eventsTopic": events_topic}),
+        Reader("events to a folder, often", PUBLISHING, {"eventsPath": folder, **often}),
     ]
 
 
@@ -77,11 +77,11 @@ def main() -> None:
     arguments = argument_parser(__doc__, records=3_000_000, rounds=60).parse_args()
     with brokers() as bootstrap_servers, spark_session() as spark, tempfile.TemporaryDirectory() as folder:
         topic = new_topic(bootstrap_servers, "cost", PARTITIONS)
-        metrics_topic = new_topic(bootstrap_servers, "events", 1)
+        events_topic = new_topic(bootstrap_servers, "events", 1)
         fill(bootstrap_servers, topic, PARTITIONS, arguments.records, VALUE_BYTES, "lz4")
         for source in (PublishingSource, SilentSource):
             spark.dataSource.register(source)
-        compared = readers(folder, metrics_topic)
+        compared = readers(folder, events_topic)
         turns = take_turns(compared, arguments.rounds, partial(read, spark, bootstrap_servers, topic))
         files = list(Path(folder).glob("*.jsonl"))
         written = sum(len(file.read_text().splitlines()) for file in files)

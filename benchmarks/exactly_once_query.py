@@ -148,7 +148,7 @@ def start(spark: SparkSession, query: Query, folder: Path, **trigger: Any) -> St
         "kafka.bootstrap.servers": query.bootstrap_servers,
         "subscribe": query.source,
         "startingOffsets": "earliest",
-        "metricsPath": str(folder / "events"),
+        "eventsPath": str(folder / "events"),
     }
     sink = {
         "kafka.bootstrap.servers": query.bootstrap_servers,
@@ -157,7 +157,7 @@ def start(spark: SparkSession, query: Query, folder: Path, **trigger: Any) -> St
         "kafka.transaction.timeout.ms": str(query.transaction_timeout_ms),
         "decisionsTopic": query.decisions_topic,
         "checkpointLocation": str(folder / "state"),
-        "metricsPath": str(folder / "events"),
+        "eventsPath": str(folder / "events"),
         "folder": str(folder),
         "pauses": str(query.pauses),
         "pause_s": str(query.pause_s),

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import OffsetRange
-from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching import task_reader
 from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.read.fetching.partition_cursor import (
@@ -127,12 +127,12 @@ class LoopFollower:
         return arrivals
 
 
-def follow_by_kafkameta(bootstrap_servers: str, topic: str, metrics_path: str, parent: Connection) -> None:
+def follow_by_kafkameta(bootstrap_servers: str, topic: str, events_path: str, parent: Connection) -> None:
     """What a task of this source does, over ranges without end."""
     given = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic}
     options = SourceOptions.parse(given).for_stream()
     task_reader.LostRecords = FollowedRanges  # type: ignore[attr-defined]  # in this process
-    publisher = new_publisher(MetricsOptions(metrics_path, None, ()), Origin(role=Role.READER))
+    publisher = new_publisher(EventsOptions(events_path, None, ()), Origin(role=Role.READER))
     client = KafkaClient(options.client, publisher)
     partitions = client.partitions([topic], client.api_deadline())
     topic_id = client.cache.snapshot.topic_id(topic)
@@ -190,6 +190,6 @@ class StreamFollower:
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    """The refresh events in a metricsPath, by cache and sequence."""
+    """The refresh events in an eventsPath, by cache and sequence."""
     lines = [line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
     return sorted(map(json.loads, lines), key=lambda event: (event["cache_id"], event["sequence"]))

@@ -65,7 +65,7 @@ def play(spark: SparkSession, kafka: LocalKafka, folder: Path, elections: int, k
     stage = Stage(kafka, topic)
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
     streams = {
-        STREAM: StreamFollower(spark, "kafkameta", {**options, "metricsPath": str(folder / STREAM)}),
+        STREAM: StreamFollower(spark, "kafkameta", {**options, "eventsPath": str(folder / STREAM)}),
         JVM_STREAM: StreamFollower(spark, "kafka", options),
     }
     loops = {

@@ -142,7 +142,7 @@ class Soak:
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
             "subscribe": topic,
             "startingOffsets": "earliest",
-            "metricsPath": str(self.events_folder),
+            "eventsPath": str(self.events_folder),
         }
         self.batch_ms: dict[int, float] = {}
         self.failures: list[str] = []

@@ -70,7 +70,7 @@ class WriteSoak(Soak):
         key = F.concat_ws(" ", "partition", "offset", F.unix_millis(F.current_timestamp())).alias("key")
         sink = rows.select(key, "value").writeStream.format("kafkameta").option("topic", self._target)
         sink = sink.option("kafka.bootstrap.servers", self._options["kafka.bootstrap.servers"])
-        sink = sink.option("metricsPath", self._options["metricsPath"])
+        sink = sink.option("eventsPath", self._options["eventsPath"])
         sink = sink.option("checkpointLocation", str(self._folder / "state"))
         return sink.trigger(processingTime="1 second").start()
 

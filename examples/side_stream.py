@@ -51,12 +51,12 @@ def main() -> None:
             .option("subscribe", options.topic)
             .option("startingOffsets", "earliest")
             .option("kafka.metadata.max.age.ms", 2000)
-            .option("metricsPath", folder)
+            .option("eventsPath", folder)
             .load()
         )
         main_query = records.writeStream.format("noop").trigger(processingTime="1 second").start()
 
-        events = kafkameta.refresh_events(spark, stream=True, metricsPath=folder)
+        events = kafkameta.refresh_events(spark, stream=True, eventsPath=folder)
         columns = events.selectExpr(
             "date_format(time, 'HH:mm:ss.SSS') AS time",
             *("role", "kind", "reason", "broker_id", "outcome"),
@@ -74,7 +74,7 @@ def main() -> None:
         side_query.stop()
 
         read = sum(progress["numInputRows"] for progress in main_query.recentProgress)
-        refreshes = kafkameta.refresh_events(spark, metricsPath=folder).where("kind = 'refresh'")
+        refreshes = kafkameta.refresh_events(spark, eventsPath=folder).where("kind = 'refresh'")
         reasons = {
             row["reason"]: row["count"] for row in refreshes.groupBy("reason").count().orderBy("reason").collect()
         }

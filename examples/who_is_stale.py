@@ -44,7 +44,7 @@ def main() -> None:
     cluster = {"kafka.bootstrap.servers": options.bootstrap_servers, "subscribe": options.topic}
     with tempfile.TemporaryDirectory(prefix="kafkameta-events-of-") as folder:
         stream = spark.readStream.format("kafkameta").options(**cluster)
-        records = stream.option("startingOffsets", "earliest").option("metricsPath", folder).load()
+        records = stream.option("startingOffsets", "earliest").option("eventsPath", folder).load()
         query = records.writeStream.format("noop").trigger(processingTime="1 second").start()
         while not query.recentProgress and not ended.is_set():
             query.awaitTermination(1)
@@ -52,7 +52,7 @@ def main() -> None:
         deadline = time.monotonic() + options.seconds
         while time.monotonic() < deadline and not ended.is_set() and not query.awaitTermination(2):
             # New DataFrames each time: Spark plans a DataFrame once, at its first use.
-            cached = kafkameta.caches(spark, metricsPath=folder)
+            cached = kafkameta.caches(spark, eventsPath=folder)
             live = kafkameta.partitions(spark, **cluster).withColumnsRenamed(
                 {"leader_id": "leader_now", "leader_epoch": "epoch_now", "topic_id": "id_now"}
             )

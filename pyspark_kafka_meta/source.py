@@ -24,7 +24,14 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.model import name_first
-from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SinkOptions, SourceOptions, Table, choose_table
+from pyspark_kafka_meta.options import (
+    ClusterOptions,
+    EventTableOptions,
+    SinkOptions,
+    SourceOptions,
+    Table,
+    choose_table,
+)
 from pyspark_kafka_meta.options.tables import batch_warnings, is_read
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import Columns, records_struct_type
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TableOptions: TypeAlias = tuple[Table, SourceOptions | EventsOptions | ClusterOptions]
+TableOptions: TypeAlias = tuple[Table, SourceOptions | EventTableOptions | ClusterOptions]
 
 
 @entry_points
@@ -152,7 +159,7 @@ def _parse(given: Mapping[str, str]) -> TableOptions:
         case Table.RECORDS:
             return table, SourceOptions.parse(options)
         case Table.REFRESH_EVENTS | Table.CACHES:
-            return table, EventsOptions.parse(options)
+            return table, EventTableOptions.parse(options)
         case _:
             return table, ClusterOptions.parse(options)
 

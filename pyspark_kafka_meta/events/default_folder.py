@@ -102,7 +102,7 @@ def beyond_limits(files: Iterable[StoredFile], now: float) -> list[StoredFile]:
 def _check_private(path: Path) -> None:
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{path} is not a private folder of this user: remove it, or set the option metricsPath")
+        raise PermissionError(f"{path} is not a private folder of this user: remove it, or set the option eventsPath")
 
 
 def _delete_expired(root: Path, now: float) -> None:

@@ -157,12 +157,12 @@ class RemoteFolder:
 
 
 def folder_at(location: str) -> Folder:
-    """The folder of a `metricsPath`."""
+    """The folder of a `eventsPath`."""
     return RemoteFolder(location) if "://" in location else LocalFolder(Path(location))
 
 
 @contextmanager
-def file_system(location: str, place: str = "metricsPath") -> Iterator[tuple[FileSystem, str]]:
+def file_system(location: str, place: str = "eventsPath") -> Iterator[tuple[FileSystem, str]]:
     """The file system of a local path, or of a URI that pyarrow knows, and the path in it.
 
     Args:

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions
 
 event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
@@ -94,7 +94,7 @@ def client_without_events(options: ClientOptions, origin: Origin) -> KafkaClient
     return KafkaClient(options, EventPublisher((), origin))
 
 
-def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublisher:
+def new_publisher(options: EventsOptions | None, origin: Origin) -> EventPublisher:
     """A publisher with the sinks of the options, or with the application's default folder if they name none. Options of
     None are for readers of events: they publish no events."""
     if options is None:

@@ -27,7 +27,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.events.sinks import EventSink, LossCount, logger
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher, RefreshEvent
-from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, MetricsOptions, ProducerOptions, default_options
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, EventsOptions, ProducerOptions, default_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ class TopicSink:
     lost may be written twice, with the same cache id and sequence. Wrap in `BackgroundSink`: a write may take as long
     as the timeouts of `PRODUCER` together."""
 
-    def __init__(self, options: MetricsOptions, publisher: Callable[[EventSink], Publisher]) -> None:
+    def __init__(self, options: EventsOptions, publisher: Callable[[EventSink], Publisher]) -> None:
         """
         Args:
             options: with a topic.

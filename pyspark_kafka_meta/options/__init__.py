@@ -1,6 +1,6 @@
 """The options of a query: the table of options, a module for each part of it, and the parsers of values."""
 
-from pyspark_kafka_meta.options.client import ClientOptions, FetchOptions, MetricsOptions
+from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions, FetchOptions
 from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.option_table import OPTIONS, Query, default_options, option_names, options_of
 from pyspark_kafka_meta.options.parsers import HIDDEN, Secret
@@ -14,7 +14,7 @@ from pyspark_kafka_meta.options.sink import (
     TransactionOptions,
 )
 from pyspark_kafka_meta.options.source import ReadOptions, SourceOptions
-from pyspark_kafka_meta.options.tables import ClusterOptions, EventsOptions, Table, TableOptions, choose_table
+from pyspark_kafka_meta.options.tables import ClusterOptions, EventTableOptions, Table, TableOptions, choose_table
 from pyspark_kafka_meta.options.typed_values import (
     ColumnFormat,
     Framing,
@@ -32,7 +32,7 @@ PARTS = (
     SinkOptions,
     ProducerOptions,
     TransactionOptions,
-    MetricsOptions,
+    EventsOptions,
     ClientOptions,
     SecurityOptions,
     FetchOptions,
@@ -53,10 +53,10 @@ __all__ = [
     "ClientOptions",
     "ClusterOptions",
     "ColumnFormat",
+    "EventTableOptions",
     "EventsOptions",
     "FetchOptions",
     "Framing",
-    "MetricsOptions",
     "OffsetsSpec",
     "OnMalformedRecord",
     "ProducerOptions",

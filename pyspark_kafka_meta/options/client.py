@@ -130,7 +130,7 @@ class FetchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsOptions:
+class EventsOptions:
     """The destination of refresh events. Without path and topic: a temporary folder of each machine.
 
     Attributes:
@@ -139,37 +139,37 @@ class MetricsOptions:
     """
 
     path: str | None = _events.option(
-        "metricsPath",
+        "eventsPath",
         None,
         parsers.parse_location,
-        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder",
+        "Option 'eventsPath' must be a folder or the URI of one, such as s3://bucket/folder",
         "Folder for refresh events: a path (relative to each process), or a URI of pyarrow (s3://, gs://, hdfs:// "
         "...).",
         queries=Query.RECORDS | Query.WRITES | Query.FROM_FILES,
     )
     topic: str | None = _events.option(
-        "metricsTopic",
+        "eventsTopic",
         None,
         topic_name,
-        "Option 'metricsTopic' must be the name of one topic, got '{value}'",
+        "Option 'eventsTopic' must be the name of one topic, got '{value}'",
         "Topic for refresh events, as JSON keyed by cache id; create it first. subscribePattern matches neither this "
         f"topic nor names with {EVENTS_TOPIC} in them.",
         queries=Query.RECORDS | Query.WRITES | Query.FROM_TOPIC | Query.FROM_FILES,  # it decides between the two
     )
     bootstrap_servers: tuple[Address, ...] = _events.option(
-        "metricsBootstrapServers",
+        "eventsBootstrapServers",
         None,
         parsers.parse_addresses,
-        "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092",
-        "Brokers of metricsTopic, if in another cluster. Login and TLS options are the same.",
-        needs=("metricsTopic",),
+        "Option 'eventsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092",
+        "Brokers of eventsTopic, if in another cluster. Login and TLS options are the same.",
+        needs=("eventsTopic",),
     )
     security: SecurityOptions = PLAINTEXT
     client_id: str = "kafkameta"
     driver: str | None = None
 
     @classmethod
-    def of(cls, given: GivenOptions, client: ClientOptions) -> MetricsOptions:
+    def of(cls, given: GivenOptions, client: ClientOptions) -> EventsOptions:
         """By default, the events are in the cluster of `client`."""
-        metrics = cls(**given.values(cls), security=client.security, client_id=client.client_id)
-        return replace(metrics, bootstrap_servers=metrics.bootstrap_servers or client.bootstrap_servers)
+        events = cls(**given.values(cls), security=client.security, client_id=client.client_id)
+        return replace(events, bootstrap_servers=events.bootstrap_servers or client.bootstrap_servers)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pyspark_kafka_meta.options.client import ClientOptions, MetricsOptions
+from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions
 from pyspark_kafka_meta.options.option_table import (
     CHECKPOINT_LOCATION,
     GivenOptions,
@@ -195,10 +195,10 @@ class TransactionOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """The options of one query. Its client is that of a query which reads with the same `ClientOptions` and
-    `MetricsOptions`."""
+    `EventsOptions`."""
 
     client: ClientOptions
-    metrics: MetricsOptions
+    events: EventsOptions
     producer: ProducerOptions
     transaction: TransactionOptions
     typed: TypedValuesOptions = BYTES
@@ -222,11 +222,11 @@ class SinkOptions:
         client = ClientOptions.of(given)
         producer = ProducerOptions.of(given, client)
         transaction = TransactionOptions.of(given, producer)
-        metrics = MetricsOptions.of(given, client)
+        events = EventsOptions.of(given, client)
         typed = TypedValuesOptions.of(given)
         parsed = cls(
             client=client,
-            metrics=metrics,
+            events=events,
             producer=producer,
             transaction=transaction,
             typed=typed,

@@ -13,7 +13,7 @@ from functools import partial
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import parsers
-from pyspark_kafka_meta.options.client import EVENTS_TOPIC, ClientOptions, FetchOptions, MetricsOptions
+from pyspark_kafka_meta.options.client import EVENTS_TOPIC, ClientOptions, EventsOptions, FetchOptions
 from pyspark_kafka_meta.options.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -111,12 +111,12 @@ class SourceOptions(ReadOptions, OffsetOptions):
     Attributes:
         topics: topics to read, without duplicates; empty with `topic_pattern`.
         assigned: partitions to read; None for all partitions, including later ones.
-        metrics: destination of refresh events; None for no events.
+        events: destination of refresh events; None for no events.
         typed: how keys and values are typed.
     """
 
     client: ClientOptions
-    metrics: MetricsOptions | None
+    events: EventsOptions | None
     typed: TypedValuesOptions = BYTES
     topics: tuple[str, ...] = _topics.option(
         "subscribe",
@@ -132,7 +132,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         parsers.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
         "Python regular expression: topics with a match anywhere in the name, including future topics, but no topic "
-        "that queries write for themselves: see metricsTopic and decisionsTopic.",
+        "that queries write for themselves: see eventsTopic and decisionsTopic.",
     )
     assigned: tuple[TopicPartition, ...] | None = _topics.option(
         "assign",
@@ -209,9 +209,9 @@ class SourceOptions(ReadOptions, OffsetOptions):
         values = given.values(cls)
         if values["topics"] is None:
             values["topics"] = tuple(dict.fromkeys(partition.topic for partition in values["assigned"] or ()))
-        metrics = MetricsOptions.of(given, client)
+        events = EventsOptions.of(given, client)
         typed = TypedValuesOptions.of(given)
-        parsed = cls(client=client, fetch=FetchOptions.of(given), metrics=metrics, typed=typed, **values)
+        parsed = cls(client=client, fetch=FetchOptions.of(given), events=events, typed=typed, **values)
         given.refuse(_contradictions(given, parsed))
         given.raise_problems()
         return parsed
@@ -246,8 +246,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
         if self.topic_pattern is None:
             return None
         own: set[str | None] = {self.decisions_topic}
-        if self.metrics is not None and set(self.metrics.bootstrap_servers) & set(self.client.bootstrap_servers):
-            own.add(self.metrics.topic)  # else the topic with this name is of another cluster
+        if self.events is not None and set(self.events.bootstrap_servers) & set(self.client.bootstrap_servers):
+            own.add(self.events.topic)  # else the topic with this name is of another cluster
         search = re.compile(self.topic_pattern).search
         return lambda topic: bool(search(topic)) and topic not in own and not _OWN_TOPIC.search(topic)
 

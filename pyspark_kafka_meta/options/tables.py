@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pyspark_kafka_meta.options.client import ClientOptions, FetchOptions, MetricsOptions
+from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions, FetchOptions
 from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.option_table import (
     CHECKPOINT_LOCATION,
@@ -73,7 +73,7 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class EventsOptions:
+class EventTableOptions:
     """The options of a table of refresh events.
 
     Attributes:
@@ -89,7 +89,7 @@ class EventsOptions:
     max_files: int = 1
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> EventsOptions:
+    def parse(cls, options: Mapping[str, str]) -> EventTableOptions:
         """Raises OptionError: one line for each missing, unknown or invalid option."""
         named = CaseInsensitiveMap(options)
         if _TOPIC.name in named:
@@ -101,10 +101,10 @@ class EventsOptions:
             given.refuse(["Option 'startingOffsets' must be earliest or latest for event files"])
         given.raise_problems()
         max_files = given.value(TableOptions, "max_files_per_trigger")
-        return cls(None, given.value(MetricsOptions, "path"), is_latest, max_files)
+        return cls(None, given.value(EventsOptions, "path"), is_latest, max_files)
 
 
-_TOPIC = options_of(MetricsOptions)["topic"]
+_TOPIC = options_of(EventsOptions)["topic"]
 _TABLE = options_of(TableOptions)["table"]
 
 
@@ -153,15 +153,15 @@ def _query(table: Table, from_topic: bool) -> tuple[Query, str]:
 
 
 def _topic_options(given: CaseInsensitiveMap[str]) -> SourceOptions:
-    """The options of the metrics topic. Reading it makes no events, and expired events are no failure."""
-    events, source, client = options_of(MetricsOptions), options_of(SourceOptions), options_of(ClientOptions)
+    """The options of the events topic. Reading it makes no events, and expired events are no failure."""
+    events, source, client = options_of(EventsOptions), options_of(SourceOptions), options_of(ClientOptions)
     servers = given.get(events["bootstrap_servers"].name)
     if servers is not None:
         events["bootstrap_servers"].value(servers)  # an error names this option
     options = {
         source["starting_offsets"].name: "earliest",
-        **given.without(*option_names(MetricsOptions)),
+        **given.without(*option_names(EventsOptions)),
         source["topics"].name: events["topic"].value(given[_TOPIC.name]),
         **({} if servers is None else {client["bootstrap_servers"].name: servers}),
     }
-    return replace(SourceOptions.parse(options), metrics=None, fail_on_data_loss=False)
+    return replace(SourceOptions.parse(options), events=None, fail_on_data_loss=False)

@@ -111,7 +111,12 @@ _REFUSED = {
     "kafka.value.deserializer": " as values are deserialized as byte arrays. Use DataFrame operations to explicitly "
     "deserialize the values.",
 }
-_SYNONYMS = {"topics": "subscribe"}
+_SYNONYMS = {
+    "topics": "subscribe",
+    "metricspath": "eventsPath",
+    "metricstopic": "eventsTopic",
+    "metricsbootstrapservers": "eventsBootstrapServers",
+}
 _NO_GROUP = "partitions are read without joining a consumer group"
 _NO_COMMIT = "the query's checkpoint keeps the offsets"
 _NO_METRICS = "there are no client metrics; refresh events report on metadata caches"

@@ -105,7 +105,7 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 
-    publisher = new_publisher(options.metrics, planner_origin())
+    publisher = new_publisher(options.events, planner_origin())
     return OffsetPlanner(KafkaClient(client, publisher, options.topic_filter), options)
 
 
@@ -159,10 +159,10 @@ def _read(
     from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
     from pyspark_kafka_meta.spark.client_pool import worker_clients
 
-    if options.metrics is not None:
-        options = replace(options, metrics=replace(options.metrics, driver=task.driver))
+    if options.events is not None:
+        options = replace(options, events=replace(options.events, driver=task.driver))
     names = list(columns.values())
-    with worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client:
+    with worker_clients.client(options.client, options.events, task_origin(Role.READER)) as client:
         if schemas is None:
             for batch in TaskReader(client, options, list(columns)).read(task.ranges, task.topics):
                 yield batch.rename_columns(names)

@@ -82,7 +82,7 @@ def with_driver(options: SinkOptions) -> SinkOptions:
     """Names the driver for the tasks. Call it in the driver's Python process that makes the writer."""
     from pyspark_kafka_meta.events.origin import driver_name
 
-    return replace(options, metrics=replace(options.metrics, driver=driver_name()))
+    return replace(options, events=replace(options.events, driver=driver_name()))
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def write_task(
             deque(batches, maxlen=0)
             return TaskCommit(0, {}, None, batch, digester.digest)
         require_owner(plan.decisions, batch)
-    with worker_clients.client(options.client, options.metrics, origin) as client:
+    with worker_clients.client(options.client, options.events, origin) as client:
         transaction = None
         if plan is not None:
             assert origin.task_partition_id is not None and origin.task_attempt is not None
@@ -186,7 +186,7 @@ def batch_committer(options: SinkOptions, batch: BatchId | None = None) -> Itera
     origin = committer_origin(None, None)
     if batch is not None and batch.is_stream:
         origin = committer_origin(batch.owner, batch.version)
-    with worker_clients.client(options.client, options.metrics, origin) as client:
+    with worker_clients.client(options.client, options.events, origin) as client:
         yield BatchCommitter.of(client, options)
 
 
@@ -203,8 +203,8 @@ def require_topic(options: SinkOptions) -> None:
     from pyspark_kafka_meta.spark.client_pool import worker_clients
     from pyspark_kafka_meta.write.topic_metadata import ask_partitions
 
-    metrics = None if options.transaction.transactional_id is None else options.metrics  # the committer's client
-    with worker_clients.client(options.client, metrics, committer_origin(None, None)) as client:
+    events = None if options.transaction.transactional_id is None else options.events  # the committer's client
+    with worker_clients.client(options.client, events, committer_origin(None, None)) as client:
         if options.topic not in client.cache.snapshot.topics:
             ask_partitions(client, [options.topic], options.producer.max_block_ms)
 

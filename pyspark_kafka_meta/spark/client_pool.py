@@ -16,7 +16,7 @@ from pyspark_kafka_meta.errors import OtherClusterError
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions
 
 MAX_CLIENTS = 8
 """The pool keeps at most as many unused clients."""
@@ -24,7 +24,7 @@ KEEP_CONNECTIONS_S = 5.0
 """How long an unused client keeps its connections. Spark keeps idle workers for a minute, and brokers limit the
 connections of a host (max.connections.per.ip): other processes would wait for theirs."""
 
-ClientKey = tuple[int, ClientOptions, MetricsOptions | None]
+ClientKey = tuple[int, ClientOptions, EventsOptions | None]
 """Process id, options of the connections, and where the events go."""
 
 
@@ -54,10 +54,10 @@ class ClientPool:
         self._timer: threading.Timer | None = None  # for the connections of unused clients
 
     @contextmanager
-    def client(self, options: ClientOptions, metrics: MetricsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
+    def client(self, options: ClientOptions, events: EventsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
         """The client for these options, kept or new, for one task."""
-        key = (os.getpid(), options, metrics)
-        client = self._take(key) or KafkaClient(options, new_publisher(metrics, origin))
+        key = (os.getpid(), options, events)
+        client = self._take(key) or KafkaClient(options, new_publisher(events, origin))
         client.publisher.origin = origin
         is_kept = True
         try:

@@ -76,7 +76,7 @@ def _publish(options: SinkOptions, lookups: Sequence[RegistryLookup]) -> None:
     from pyspark_kafka_meta.spark.typed_records import record_lookup
 
     try:
-        with worker_clients.client(options.client, options.metrics, committer_origin(None, None)) as client:
+        with worker_clients.client(options.client, options.events, committer_origin(None, None)) as client:
             for lookup in lookups:
                 record_lookup(client.events, RefreshReason.QUERY_SCHEMA, lookup)
     except Exception:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
+from pyspark_kafka_meta.options import ClusterOptions, EventTableOptions, Table
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.stream_api import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def stream_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceStreamReader:
+def stream_reader(
+    table: Table, options: EventTableOptions | ClusterOptions, columns: Columns
+) -> DataSourceStreamReader:
     """The reader of refresh events for `spark.readStream`. Raises OptionError for any other table."""
     if isinstance(options, ClusterOptions) or table is not Table.REFRESH_EVENTS:
         raise OptionError(f"table {table} is not a stream: use spark.read, or stream refresh_events")
@@ -51,7 +53,7 @@ def stream_reader(table: Table, options: EventsOptions | ClusterOptions, columns
 class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads each new event file in exactly one micro-batch."""
 
-    def __init__(self, options: EventsOptions, columns: Columns) -> None:
+    def __init__(self, options: EventTableOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
         self._target: Mapping[str, int] | None = None
@@ -98,9 +100,9 @@ class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 @entry_points
 class EventTopicStreamReader(KafkaMetaStreamReader):
-    """Reads the values of the metrics topic as events."""
+    """Reads the values of the events topic as events."""
 
-    def __init__(self, options: EventsOptions, columns: Columns) -> None:
+    def __init__(self, options: EventTableOptions, columns: Columns) -> None:
         assert options.topic is not None
         super().__init__(options.topic.for_stream(), VALUE_COLUMN)
         self._event_columns = columns

@@ -1,7 +1,7 @@
 """The side tables in Spark: functions that return them as DataFrames, and the batch readers that Spark calls.
 
 Spark plans a DataFrame once, at its first use: call the function again for newer rows. Options are those of
-`format("kafkameta")` for the table: `caches(spark, metricsPath="/data/events")`,
+`format("kafkameta")` for the table: `caches(spark, eventsPath="/data/events")`,
 `partitions(spark, **{"kafka.bootstrap.servers": "localhost:9092"})`.
 
 Spark pickles readers, so they hold options and no connection. Methods import heavy modules when they need them.
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
-from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
+from pyspark_kafka_meta.options import ClusterOptions, EventTableOptions, Table
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import Columns, rename_columns
 from pyspark_kafka_meta.spark.user_errors import entry_points
@@ -112,7 +112,7 @@ class CachesTask(InputPartition):
 class EventFilesReader(DataSourceReader):
     """Reads the event files that exist when Spark plans the query."""
 
-    def __init__(self, options: EventsOptions, columns: Columns) -> None:
+    def __init__(self, options: EventTableOptions, columns: Columns) -> None:
         if options.starts_latest:
             raise OptionError("starting offset can't be latest for batch queries on refresh events")
         self._options = options
@@ -127,9 +127,9 @@ class EventFilesReader(DataSourceReader):
 
 @entry_points
 class EventTopicReader(KafkaMetaReader):
-    """Reads the values of the metrics topic as events."""
+    """Reads the values of the events topic as events."""
 
-    def __init__(self, options: EventsOptions, columns: Columns) -> None:
+    def __init__(self, options: EventTableOptions, columns: Columns) -> None:
         assert options.topic is not None
         super().__init__(options.topic.for_batch(), VALUE_COLUMN)
         self._event_columns = columns
@@ -187,7 +187,7 @@ class ClusterReader(DataSourceReader):
         return _row_batches(self._table, rows, self._columns)
 
 
-def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceReader:
+def batch_reader(table: Table, options: EventTableOptions | ClusterOptions, columns: Columns) -> DataSourceReader:
     """The reader of a side table for `spark.read`. Raises OptionError for events that start at latest."""
     if isinstance(options, ClusterOptions):
         return ClusterReader(table, options, columns)
@@ -197,7 +197,7 @@ def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns:
     return events if table is Table.REFRESH_EVENTS else CachesReader(events, columns)
 
 
-def event_folder(options: EventsOptions) -> EventFolder:
+def event_folder(options: EventTableOptions) -> EventFolder:
     from pyspark_kafka_meta.events.default_folder import default_root
 
     return EventFolder(options.path or str(default_root()))
@@ -207,7 +207,7 @@ def file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
     return [FilesTask(files[start : start + FILES_PER_TASK]) for start in range(0, len(files), FILES_PER_TASK)]
 
 
-def file_lines(options: EventsOptions, partition: InputPartition) -> Iterator[bytes]:
+def file_lines(options: EventTableOptions, partition: InputPartition) -> Iterator[bytes]:
     # Spark replaces an empty list of batch partitions with one partition that is not a FilesTask.
     files = partition.files if isinstance(partition, FilesTask) else ()
     return event_folder(options).lines(files)

@@ -32,8 +32,8 @@ T = TypeVar("T")
 ENDS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 128 + signal.SIGINT
 GIVEN_AS = {
-    "metricsPath": "--path",
-    "metricsTopic": "--metrics-topic",
+    "eventsPath": "--path",
+    "eventsTopic": "--events-topic",
     "kafka.bootstrap.servers": "--bootstrap-servers",
 }
 """Options of the source, and what the command line calls them."""

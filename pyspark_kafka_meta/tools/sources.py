@@ -14,7 +14,7 @@ from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
 from pyspark_kafka_meta.model import Positions
-from pyspark_kafka_meta.options import ClientOptions, EventsOptions, FetchOptions, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, EventTableOptions, FetchOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
@@ -66,7 +66,7 @@ def open_events(
         all_applications: whether the default folders of all applications are read, or only of the latest.
         skips_unreadable: as of `FolderEvents`.
     """
-    parsed = EventsOptions.parse({**TOPIC_DEFAULTS, **options} if "metricsTopic" in options else options)
+    parsed = EventTableOptions.parse({**TOPIC_DEFAULTS, **options} if "eventsTopic" in options else options)
     if parsed.topic is not None:
         return TopicEvents(parsed.topic)
     path = parsed.path or str(default_root())
@@ -196,7 +196,7 @@ class FolderEvents:
 
 
 class TopicEvents:
-    """The records of a metrics topic. Reading them publishes no event."""
+    """The records of an events topic. Reading them publishes no event."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.name = f"topic {options.topics[0]}"

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 def main(servers: str, source: str, target: str, events: str) -> None:
     spark = SparkSession.builder.appName("archived batch").getOrCreate()
-    cluster = {"kafka.bootstrap.servers": servers, "metricsPath": events}
+    cluster = {"kafka.bootstrap.servers": servers, "eventsPath": events}
     source_options = {**cluster, "subscribe": source, "minPartitions": "6"}
     rows = spark.read.format("kafkameta").options(**source_options).load().select("key", "value")
     rows.write.format("kafkameta").mode("append").options(**cluster, topic=target).save()

@@ -129,7 +129,7 @@ class Copies:
         self._source, self._events = new_topic(SERVERS, "source", PARTITIONS), new_topic(SERVERS, "events", 1)
         self._targets = [new_topic(SERVERS, purpose, PARTITIONS) for purpose in ("at-least-once", "exactly-once")]
         self._feed = AckedFeed(SERVERS, self._source, PARTITIONS, RECORDS_PER_S, KEYS)
-        cluster = {"kafka.bootstrap.servers": SERVERS, "metricsTopic": self._events, **QUICK}
+        cluster = {"kafka.bootstrap.servers": SERVERS, "eventsTopic": self._events, **QUICK}
         source = {**cluster, "subscribe": self._source, "startingOffsets": "earliest", **SPREAD}
         transactional: dict[str, str] = {"kafka.transactional.id": self._source}
         for target, guarantee in zip(self._targets, ({}, transactional), strict=True):
@@ -144,7 +144,7 @@ class Copies:
 
     def table(self, name: str, *columns: str) -> set[tuple[Any, ...]]:
         """The distinct values of these columns of a side table."""
-        options = {"kafka.bootstrap.servers": SERVERS, "metricsTopic": self._events}
+        options = {"kafka.bootstrap.servers": SERVERS, "eventsTopic": self._events}
         return {tuple(row) for row in self._application.call("table", name, columns, options)}
 
     def stop(self) -> Acknowledged:
@@ -253,12 +253,12 @@ def test_the_doctor_finds_what_is_wrong_on_each_host(installed: SparkHosts) -> N
     }
 
     assert executors.keys() == {
-        (f"{WORKERS[0]}: metricsPath", "warn"),
-        (f"{deaf.name}: metricsPath", "warn"),
+        (f"{WORKERS[0]}: eventsPath", "warn"),
+        (f"{deaf.name}: eventsPath", "warn"),
         (f"{deaf.name}: {BROKERS[0]}:9092", "fail"),
         (bare.name, "fail"),
     }, (done.stdout, done.stderr)
-    assert "is not the driver's folder" in executors[f"{WORKERS[0]}: metricsPath", "warn"]
+    assert "is not the driver's folder" in executors[f"{WORKERS[0]}: eventsPath", "warn"]
     assert f"cannot connect to {BROKERS[0]}:9092" in executors[f"{deaf.name}: {BROKERS[0]}:9092", "fail"]
     assert "does not have pyspark_kafka_meta" in executors[bare.name, "fail"]
 

@@ -32,7 +32,7 @@ from pyspark.sql import SparkSession
 servers, events = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 print("application", spark.sparkContext.applicationId)
-cluster = {"kafka.bootstrap.servers": servers, "metricsPath": events}
+cluster = {"kafka.bootstrap.servers": servers, "eventsPath": events}
 rows = spark.read.format("kafkameta").options(**cluster, subscribe="t").load()
 print("records", rows.count())
 rows.select("value").write.format("kafkameta").mode("append").options(**cluster, topic="batch").save()

@@ -44,7 +44,7 @@ def main() -> None:
 def try_mock_brokers(spark: SparkSession, cluster: MockCluster, folder: Path) -> None:
     fill(cluster)
     where = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
-    events: dict[str, Any] = {"metricsPath": str(folder / "events")}
+    events: dict[str, Any] = {"eventsPath": str(folder / "events")}
     options = where | events | {"subscribe": "t", "startingOffsets": "earliest"}
     read_batch(spark, options)
     read_stream(spark, options, folder)
@@ -76,7 +76,7 @@ def roles(spark: SparkSession, events: dict[str, Any]) -> set[str]:
 def copy_exactly_once(spark: SparkSession, servers: str, folder: Path) -> None:
     """A stream from topic to topic, stopped, continued, and restarted without the commit of its last micro-batch."""
     create_topics(servers, "source", "copy")
-    where, events = {"kafka.bootstrap.servers": servers}, {"metricsPath": str(folder / "events")}
+    where, events = {"kafka.bootstrap.servers": servers}, {"eventsPath": str(folder / "events")}
     source = where | events | {"subscribe": "source", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}
     rows = spark.readStream.format("kafkameta").options(**source).load().select("key", "value")
     once = {"topic": "copy", "kafka.transactional.id": "copy", "checkpointLocation": str(folder / "checkpoint")}

@@ -152,13 +152,13 @@ def look_at_tables(spark: SparkSession, servers: str) -> None:
     assert list(map(tuple, ends)) == [(RECORDS, PARTITIONS)], ends
     assert kafkameta.open_transactions(spark, **where).count() == 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as events:
-        load(spark, servers, metricsPath=events).count()
+        load(spark, servers, eventsPath=events).count()
 
         def roles() -> set[str]:
-            return {row.role for row in kafkameta.refresh_events(spark, metricsPath=events).select("role").collect()}
+            return {row.role for row in kafkameta.refresh_events(spark, eventsPath=events).select("role").collect()}
 
         poll_until(lambda: roles() == {"planner", "reader"})  # threads write events, perhaps later
-        assert {row.topic for row in kafkameta.caches(spark, metricsPath=events).collect()} == {"t"}
+        assert {row.topic for row in kafkameta.caches(spark, eventsPath=events).collect()} == {"t"}
 
 
 def see_errors(spark: SparkSession, servers: str) -> None:

@@ -28,7 +28,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SinkOptions, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SinkOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
@@ -271,7 +271,7 @@ class Stream(Background):
             self.reader_client.publisher.flush()
 
     def _client(self, role: Role, options: ClientOptions) -> KafkaClient:
-        publisher = new_publisher(MetricsOptions(str(self._folder / role), None, ()), Origin(role=role))
+        publisher = new_publisher(EventsOptions(str(self._folder / role), None, ()), Origin(role=role))
         return KafkaClient(options, publisher)
 
 

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason
-from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
@@ -53,7 +53,7 @@ def make_client(kafka: Any, idle_topic: str, tmp_path: Path) -> Iterator[MakeCli
         where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": idle_topic}
         max_age_ms = int(MAX_AGE_S * 1000)
         parsed = SourceOptions.parse({**where, "kafka.metadata.max.age.ms": str(max_age_ms), **options}).for_stream()
-        publisher = new_publisher(MetricsOptions(str(tmp_path), None, ()), Origin(role=Role.READER))
+        publisher = new_publisher(EventsOptions(str(tmp_path), None, ()), Origin(role=Role.READER))
         made.append(KafkaClient(parsed.client, publisher))
         return made[-1], parsed
 

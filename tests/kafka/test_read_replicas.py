@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest
 from pyspark_kafka_meta.model import Broker, OffsetRange, TopicPartition
-from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import Cluster
@@ -28,10 +28,10 @@ REQUEST_TIMEOUT_S = 30
 class RackedWorker:
     """Reads partition 0 of a topic and records the brokers of its Fetch requests."""
 
-    def __init__(self, kafka: Cluster, topic: str, rack: str, metrics_path: Path) -> None:
+    def __init__(self, kafka: Cluster, topic: str, rack: str, events_path: Path) -> None:
         options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
         self._options = SourceOptions.parse({**options, "kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S}000"})
-        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
+        publisher = new_publisher(EventsOptions(str(events_path), None, ()), Origin(role=Role.READER))
         self.client = KafkaClient(self._options.client, publisher)
         self._partition = TopicPartition(topic, 0)
         self._fetched_from: list[int] = []

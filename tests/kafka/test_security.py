@@ -109,14 +109,14 @@ def test_spark_reads_streams_and_reports_events_by_each_protocol(
     """The options reach planners, tasks and the topic of events. Other logins only differ in the client."""
     login, events = secured.logins()[SPARK_LOGINS[secured.protocol]], f"events-{uuid.uuid4().hex}"
     secured.create_topic(events)
-    cluster = {"kafka.bootstrap.servers": secured.servers, **login, "metricsTopic": events}
+    cluster = {"kafka.bootstrap.servers": secured.servers, **login, "eventsTopic": events}
     assert_batch_and_stream_agree(spark, cluster, tmp_path)
     wait_for(partial(all_roles_reported, spark, cluster))
 
 
 def assert_batch_and_stream_agree(spark: SparkSession, cluster: dict[str, str], folder: Path) -> None:
     """Both read the same rows, and no file or progress report contains a secret."""
-    options = {**cluster, "metricsPath": str(folder / "events"), "subscribe": TOPIC, "startingOffsets": "earliest"}
+    options = {**cluster, "eventsPath": str(folder / "events"), "subscribe": TOPIC, "startingOffsets": "earliest"}
     rows = spark.read.format("kafkameta").options(**options).load().count()
     table = f"secured_{uuid.uuid4().hex}"
     stream = spark.readStream.format("kafkameta").options(**options).load().writeStream.format("memory")

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, MalformedDetails, Origin, Role
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.tools.exporter.metric_table import Source
 from tests.checkpoints import parsed, write_checkpoint
@@ -106,7 +106,7 @@ class Query(Stream):
 
     def _client(self, role: Role, options: ClientOptions) -> KafkaClient:
         origin = Origin(role=role, executor_id=self._name, query_id=self._name)
-        return KafkaClient(options, new_publisher(MetricsOptions(str(self._folder), None, ()), origin))
+        return KafkaClient(options, new_publisher(EventsOptions(str(self._folder), None, ()), origin))
 
 
 @dataclass(frozen=True, slots=True)

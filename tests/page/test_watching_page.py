@@ -106,7 +106,7 @@ def test_it_ends_at_once_while_somebody_looks_on(serve: Any, page: Page, events:
 def test_brokers_that_do_not_respond_are_told_of_and_do_not_hold_up_the_end(serve: Any, page: Page) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"127.0.0.1:{silent.getsockname()[1]}"
-        with serve("--metrics-topic", "events", "--bootstrap-servers", server) as url:
+        with serve("--events-topic", "events", "--bootstrap-servers", server) as url:
             page.goto(url)
             expect(page.get_by_text("no broker responded")).to_be_visible(timeout=30_000)
             began = time.monotonic()

@@ -31,7 +31,7 @@ def hold(spark: SparkSession, files: int, held: ExitStack) -> None:
 def main(servers: str, topic: str, folder: Path, files: int) -> None:
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
     if not files:
-        options["metricsPath"] = str(folder / "events")
+        options["eventsPath"] = str(folder / "events")
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     with ExitStack() as held:
         spark = held.enter_context(builder.config("spark.local.dir", str(folder / "spark")).getOrCreate())

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 if __name__ == "__main__":
     servers, source, copies, events, checkpoint = sys.argv[1:]
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    kafka = {"kafka.bootstrap.servers": servers, "metricsTopic": events}
+    kafka = {"kafka.bootstrap.servers": servers, "eventsTopic": events}
     reading = {"subscribe": source, "startingOffsets": "earliest", "commitOffsetsToGroup": copies}
     limited = spark.readStream.format("kafkameta").options(**kafka, **reading, maxOffsetsPerTrigger="60")
     rows = limited.load().select("key", "value")

@@ -35,7 +35,7 @@ def test_a_move_leaves_few_events_and_time_without_one_leaves_none(
 ) -> None:
     mock_cluster.create_topic("busy", PARTITIONS)
     servers, folder = {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers}, tmp_path / "events"
-    rows = spark.readStream.format("kafkameta").options(**servers, subscribe="busy", metricsPath=str(folder)).load()
+    rows = spark.readStream.format("kafkameta").options(**servers, subscribe="busy", eventsPath=str(folder)).load()
     sink = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
     began = time.monotonic()
     query = sink.trigger(processingTime="500 milliseconds").start()

@@ -32,13 +32,13 @@ def test_queries_over_all_topics_read_neither_events_nor_decisions(
     source = make_topic()
     audit, ledger = f"{source}-audit", f"{source}-ledger"
     own_topics = {
-        "first": {"metricsTopic": f"{source}.kafkameta-events", "decisionsTopic": f"{source}.kafkameta-decisions"},
-        "second": {"metricsTopic": audit, "decisionsTopic": ledger},
+        "first": {"eventsTopic": f"{source}.kafkameta-events", "decisionsTopic": f"{source}.kafkameta-decisions"},
+        "second": {"eventsTopic": audit, "decisionsTopic": ledger},
     }
     patterns = {"first": f"^(?!{source}-).*", "second": f"^(?!{source}-out-).*"}
     outputs = {name: make_topic(name=f"{source}-out-{name}") for name in own_topics}
     for options in own_topics.values():
-        make_topic(name=options["metricsTopic"])
+        make_topic(name=options["eventsTopic"])
 
     def start(name: str) -> StreamingQuery:
         both = {"kafka.bootstrap.servers": kafka.bootstrap_servers, **own_topics[name]}

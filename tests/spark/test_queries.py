@@ -129,7 +129,7 @@ def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         produce(cluster, 3)
         rows = spark.readStream.format("kafkameta").options(
             **{"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t", "startingOffsets": "earliest"},
-            metricsPath=str(folder / "events"),
+            eventsPath=str(folder / "events"),
         )
         sink = rows.load().writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
         query = sink.trigger(availableNow=True).start()

@@ -41,9 +41,9 @@ class Stage:
     def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path, **options: str) -> None:
         self.spark, self.servers, self.topic, self.folder = spark, servers, topic, folder
         self.cluster = {"kafka.bootstrap.servers": servers}
-        self.metrics: dict[str, Any] = {"metricsPath": str(folder / "events")}
+        self.event_options: dict[str, Any] = {"eventsPath": str(folder / "events")}
         source = {**self.cluster, "subscribe": topic, "startingOffsets": "earliest"}
-        self.options = {**source, **self.metrics, **options}
+        self.options = {**source, **self.event_options, **options}
         self.written: list[str] = []
         self._known_partitions = 0
         self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 0})
@@ -87,11 +87,14 @@ class Stage:
     def events(self, where: str = "true") -> list[Row]:
         """Events that match the SQL condition, in the order of time."""
         return (
-            kafkameta.refresh_events(self.spark, **self.metrics).where(where).orderBy("time_ms", "sequence").collect()
+            kafkameta.refresh_events(self.spark, **self.event_options)
+            .where(where)
+            .orderBy("time_ms", "sequence")
+            .collect()
         )
 
     def caches(self) -> list[Row]:
-        return kafkameta.caches(self.spark, **self.metrics).collect()
+        return kafkameta.caches(self.spark, **self.event_options).collect()
 
     def live(self) -> dict[int, Row]:
         rows = kafkameta.partitions(self.spark, **self.cluster, subscribe=self.topic).collect()
@@ -294,7 +297,7 @@ def test_scene_06_refresh_on_error(
 
 def test_scene_07_refresh_on_demand(played: Stage, wait_for: Callable[..., Any]) -> None:
     options = SourceOptions.parse(played.options)
-    client = KafkaClient(options.client, new_publisher(options.metrics, Origin(role=Role.CLI)))
+    client = KafkaClient(options.client, new_publisher(options.events, Origin(role=Role.CLI)))
     with closing(client):
         client.partitions(["t"], client.api_deadline())
         client.cache.refresh(RefreshReason.ON_DEMAND, client.api_deadline())

@@ -170,8 +170,8 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
     for_all = {
         "kafka.socket.connection.setup.timeout.ms": "2000",
         "kafkaConsumer.pollTimeoutMs": "10000",
-        "metricsPath": str(folder / "events"),
-        "metricsTopic": EVENTS,
+        "eventsPath": str(folder / "events"),
+        "eventsTopic": EVENTS,
         "subscribe": "t",
     }
     timeouts_ms = [5_000] * 3 + [2_000] * (len(by_servers) - 3)

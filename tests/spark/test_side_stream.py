@@ -42,15 +42,15 @@ def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
 ) -> None:
     mock_cluster.create_topic("t", partitions=3)
     servers = mock_cluster.bootstrap_servers
-    metrics: dict[str, Any]
+    event_options: dict[str, Any]
     source: dict[str, Any]
     if sink == "path":
-        metrics = source = {"metricsPath": str(tmp_path / "events")}
+        event_options = source = {"eventsPath": str(tmp_path / "events")}
     else:
-        metrics = {"metricsTopic": make_topic(), "metricsBootstrapServers": kafka.bootstrap_servers}
-        source = {"metricsTopic": metrics["metricsTopic"], "kafka.bootstrap.servers": kafka.bootstrap_servers}
+        event_options = {"eventsTopic": make_topic(), "eventsBootstrapServers": kafka.bootstrap_servers}
+        source = {"eventsTopic": event_options["eventsTopic"], "kafka.bootstrap.servers": kafka.bootstrap_servers}
     cluster = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.metadata.max.age.ms": "500"}
-    records = spark.readStream.format("kafkameta").options(**cluster, **metrics).load()
+    records = spark.readStream.format("kafkameta").options(**cluster, **event_options).load()
     first = start(records, tmp_path / "records", processingTime="300 milliseconds")
     producer, chance = Producer({"bootstrap.servers": servers, "linger.ms": 0}), random.Random(11)
     checkpoint = tmp_path / "side" / "checkpoint"

@@ -111,7 +111,7 @@ def test_a_worker_that_reads_and_writes_has_one_cache(
     both = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.metadata.max.age.ms": "200",
-        "metricsPath": str(tmp_path / "events"),
+        "eventsPath": str(tmp_path / "events"),
     }
     limits = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
     rows = spark.readStream.format("kafkameta").options(**both, **limits).load().select("key", "value", "timestamp")

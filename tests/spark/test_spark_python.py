@@ -24,7 +24,7 @@ from pyspark.sql.functions import col, udf
 
 servers, topic, target, folder = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
-cluster = {"kafka.bootstrap.servers": servers, "metricsPath": folder + "/events"}
+cluster = {"kafka.bootstrap.servers": servers, "eventsPath": folder + "/events"}
 
 def read(name):
     return spark.read.format("kafkameta").options(**cluster, subscribe=name, minPartitions="4").load()

@@ -139,7 +139,7 @@ def copying(mode: str, master: str, kafka: LocalKafka, topic: str, folder: Path)
         **kafka.client_options("alice"),
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "subscribe": topic,
-        "metricsPath": str(folder / "events"),
+        "eventsPath": str(folder / "events"),
         "startingOffsets": "earliest",
         "minPartitions": str(PARTITIONS),
     }

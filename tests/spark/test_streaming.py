@@ -150,7 +150,7 @@ def test_killed_workers_cost_no_record_and_repeat_none(
     pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
 ) -> None:
     events = pipeline.folder / "events"
-    pipeline.options |= {"metricsPath": str(events), "maxOffsetsPerTrigger": "40"}
+    pipeline.options |= {"eventsPath": str(events), "maxOffsetsPerTrigger": "40"}
     query = pipeline.start(processingTime="0 seconds")
     killed: set[int] = set()
     expected = []
@@ -178,7 +178,7 @@ def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
     pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
 ) -> None:
     events = pipeline.folder / "events"
-    pipeline.options |= {"metricsPath": str(events), "maxOffsetsPerTrigger": "40"}
+    pipeline.options |= {"eventsPath": str(events), "maxOffsetsPerTrigger": "40"}
     produce(topic, [f"before {number}" for number in range(240)])
     query = pipeline.start(processingTime="0 seconds")
     (planner,) = wait_for(lambda: pids(events, "planner"))

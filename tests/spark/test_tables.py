@@ -27,11 +27,17 @@ class Scene:
     def __init__(self, spark: SparkSession, kafka: Any, topic: str, folder: Path) -> None:
         self.spark, self.topic, self.folder = spark, topic, folder
         self.cluster = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-        self.metrics: dict[str, Any] = {"metricsPath": str(folder / "events")}
+        self.event_options: dict[str, Any] = {"eventsPath": str(folder / "events")}
 
     def read_all(self, **options: str) -> StreamingQuery:
         """Run the query to the end of its topic. Each run has new caches."""
-        options = {**self.cluster, **self.metrics, "subscribe": self.topic, "startingOffsets": "earliest", **options}
+        options = {
+            **self.cluster,
+            **self.event_options,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            **options,
+        }
         rows = self.spark.readStream.format("kafkameta").options(**options).load()
         query = self.finish(rows, "records")
         wait_until_quiet(self.folder / "events")
@@ -39,7 +45,7 @@ class Scene:
 
     def follow(self, name: str = "followed", **options: str) -> list[int]:
         """Stream the events to a folder of rows. Returns the number of events of each micro-batch."""
-        events = kafkameta.refresh_events(self.spark, stream=True, **{**self.metrics, **options})
+        events = kafkameta.refresh_events(self.spark, stream=True, **{**self.event_options, **options})
         query = self.finish(events, name)
         return [report["numInputRows"] for report in query.recentProgress if report["numInputRows"]]
 
@@ -57,7 +63,7 @@ class Scene:
         return list((self.folder / "events").glob("*.jsonl"))
 
     def events(self) -> DataFrame:
-        return kafkameta.refresh_events(self.spark, **self.metrics)
+        return kafkameta.refresh_events(self.spark, **self.event_options)
 
 
 @pytest.fixture
@@ -108,7 +114,7 @@ def test_an_event_row_has_the_change_the_process_and_the_time(played: Scene) -> 
 
 
 def test_caches_of_a_healthy_query_agree_with_the_brokers(played: Scene) -> None:
-    cached = kafkameta.caches(played.spark, **played.metrics)
+    cached = kafkameta.caches(played.spark, **played.event_options)
     live = kafkameta.partitions(played.spark, **played.cluster, subscribe=played.topic)
     live = live.withColumnsRenamed({"leader_id": "leader_now", "leader_epoch": "epoch_now"})
     joined = cached.join(live, ["cluster_id", "topic", "partition"])
@@ -145,7 +151,7 @@ def test_lag_is_counted_in_records_and_seconds(played: Scene, of: Callable[[Stre
 
 @pytest.mark.parametrize("table", thorough_after(1, ["caches", "brokers", "partitions", "transactions"]))
 def test_a_stream_of_a_current_state_table_is_refused(played: Scene, table: str) -> None:
-    options = played.metrics if table == "caches" else played.cluster
+    options = played.event_options if table == "caches" else played.cluster
     rows = played.spark.readStream.format("kafkameta").option("table", table).options(**options)
 
     with pytest.raises(Exception, match=f"table {table} is not a stream"):
@@ -163,7 +169,7 @@ def test_a_stream_beside_the_query_loses_and_repeats_nothing(
 ) -> None:
     mock_cluster.create_topic("t", partitions=4)
     scene = Scene(spark, mock_cluster, "t", tmp_path)
-    often = {**scene.cluster, **scene.metrics, "subscribe": "t", "kafka.metadata.max.age.ms": "500"}
+    often = {**scene.cluster, **scene.event_options, "subscribe": "t", "kafka.metadata.max.age.ms": "500"}
     rows = spark.readStream.format("kafkameta").options(**often).load().writeStream.format("noop")
     query = rows.option("checkpointLocation", str(tmp_path / "records")).trigger(processingTime="1 second").start()
     for round_number in range(3):
@@ -188,15 +194,15 @@ def test_a_stream_beside_the_query_loses_and_repeats_nothing(
 def test_events_out_of_a_topic_are_those_of_the_files_and_of_their_writers(
     scene: Scene, make_topic: Any, wait_for: Any
 ) -> None:
-    metrics = {"metricsTopic": make_topic()}
-    scene.read_all(**metrics)
-    source, of_query = {**scene.cluster, **metrics}, "role <> 'events'"
+    event_options = {"eventsTopic": make_topic()}
+    scene.read_all(**event_options)
+    source, of_query = {**scene.cluster, **event_options}, "role <> 'events'"
     expected = keys(scene.events())
 
     def are_written() -> bool:
         writers = kafkameta.caches(scene.spark, **source).where("role = 'events'").collect()
         events = kafkameta.refresh_events(scene.spark, **source).where(of_query)
-        return {row.topic for row in writers} == {metrics["metricsTopic"]} and keys(events) == expected
+        return {row.topic for row in writers} == {event_options["eventsTopic"]} and keys(events) == expected
 
     assert expected
     wait_for(are_written)
@@ -204,7 +210,7 @@ def test_events_out_of_a_topic_are_those_of_the_files_and_of_their_writers(
     assert keys(scene.rows_of("from-topic").where(of_query)) == expected
     assert query.exception() is None
     caches = kafkameta.caches(scene.spark, **source)
-    assert caches.where(of_query).count() == kafkameta.caches(scene.spark, **scene.metrics).count()
+    assert caches.where(of_query).count() == kafkameta.caches(scene.spark, **scene.event_options).count()
 
 
 @pytest.mark.thorough
@@ -213,7 +219,7 @@ def test_reading_tables_makes_no_events(scene: Scene) -> None:
     before = keys(scene.events())
     query = scene.read_all()
     quiet = keys(scene.events())
-    kafkameta.caches(scene.spark, **scene.metrics).collect()
+    kafkameta.caches(scene.spark, **scene.event_options).collect()
     kafkameta.brokers(scene.spark, **scene.cluster).collect()
     kafkameta.partitions(scene.spark, **scene.cluster).collect()
     kafkameta.lag(scene.spark, query, **scene.cluster).collect()

@@ -165,7 +165,7 @@ def test_no_record_is_lost_or_wrong_and_each_malformed_one_is_described(
         "valueFormat": "avro",
         "schema.registry.url": faulty.registry.url,
         "onMalformedRecord": "record",
-        "metricsPath": str(tmp_path / "events"),
+        "eventsPath": str(tmp_path / "events"),
     }
     copy(spark, options, tmp_path)
 
@@ -178,7 +178,7 @@ def test_no_record_is_lost_or_wrong_and_each_malformed_one_is_described(
     described(rows.where("value IS NULL").select("number", "value_error.*"), faulty.malformed)
 
     def counted() -> int:
-        table = spark.read.format("kafkameta").options(table="refresh_events", metricsPath=options["metricsPath"])
+        table = spark.read.format("kafkameta").options(table="refresh_events", eventsPath=options["eventsPath"])
         return sum(row.malformed_records for row in table.load().where("malformed_records > 0").collect())
 
     wait_for(lambda: counted() >= len(faulty.malformed))

@@ -350,7 +350,7 @@ def test_stream_asks_for_a_numbered_version_once_in_all_its_micro_batches(
     source, target = make_topic(1), make_topic(1)
     registry.register(f"{target}-value", '"string"')
     produce(source, map(str, range(8)))
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "metricsPath": str(tmp_path / "events")}
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "eventsPath": str(tmp_path / "events")}
     typed = {"schema.registry.url": registry.url, "valueFormat": "avro", "valueSchemaVersion": "1", "topic": target}
 
     def start() -> StreamingQuery:
@@ -366,7 +366,7 @@ def test_stream_asks_for_a_numbered_version_once_in_all_its_micro_batches(
 
     def lookups() -> list[Row]:
         table = spark.read.format("kafkameta").option("table", "refresh_events")
-        return table.option("metricsPath", str(tmp_path / "events")).load().where("kind = 'schema_lookup'").collect()
+        return table.option("eventsPath", str(tmp_path / "events")).load().where("kind = 'schema_lookup'").collect()
 
     (lookup,) = wait_for(lookups)
     assert (lookup.role, lookup.reason, lookup.outcome) == ("committer", "query_schema", "unchanged")

@@ -244,7 +244,7 @@ def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
     }
     produce(topic, [value for raw in bad.values() for value in (raw, good)], partition=0)
 
-    found = read(onMalformedRecord="record", includeRaw="true", metricsPath=str(tmp_path)).collect()
+    found = read(onMalformedRecord="record", includeRaw="true", eventsPath=str(tmp_path)).collect()
 
     rows = sorted(found, key=lambda row: row.offset)  # orderBy reads twice
     assert [row.value and row.value.id for row in rows] == [None, 1] * len(bad)
@@ -256,7 +256,7 @@ def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
     assert sum(request == "GET /schemas/ids/999" for request in registry.requests) == 1
 
     def events(kind: str) -> list[Row]:
-        table = spark.read.format("kafkameta").options(table="refresh_events", metricsPath=str(tmp_path)).load()
+        table = spark.read.format("kafkameta").options(table="refresh_events", eventsPath=str(tmp_path)).load()
         return table.where(f"kind = '{kind}'").collect()
 
     (malformed,) = wait_for(lambda: events("malformed_records"))

@@ -31,10 +31,10 @@ def main(servers: str, topic: str, folder: Path) -> None:
 
 
 def run_commands(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
-    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "metricsPath": str(folder / "events")}
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "eventsPath": str(folder / "events")}
     tables = {
-        "refresh_events": {"metricsPath": options["metricsPath"]},
-        "caches": {"metricsPath": options["metricsPath"]},
+        "refresh_events": {"eventsPath": options["eventsPath"]},
+        "caches": {"eventsPath": options["eventsPath"]},
         "partitions": {"kafka.bootstrap.servers": servers, "subscribe": topic},
     }
     query: StreamingQuery | None = None

@@ -26,7 +26,7 @@ CLICK = '{"type": "record", "name": "Click", "fields": [{"name": "id", "type": "
 AVRO = {**TOPIC, "valueformat": "avro", "valueschema": CLICK, "valueframing": "none", "onmalformedrecord": "record"}
 READS = [TOPIC, {**TOPIC, "includeheaders": "true"}, AVRO]
 READS += [{"table": table, **SERVERS} for table in ("brokers", "partitions", "transactions")]
-READS += [{"table": table, "metricspath": "/events"} for table in ("refresh_events", "caches")]
+READS += [{"table": table, "eventspath": "/events"} for table in ("refresh_events", "caches")]
 ROW = pa.schema([("value", pa.string()), ("topic", pa.string())])
 
 

@@ -29,7 +29,7 @@ STREAM_ONLY = {
     "newPartitions": "earliest",
     "commitOffsetsToGroup": "mine",
 }
-EVENTS = {"table": "refresh_events", "metricsPath": "/no/such/folder"}
+EVENTS = {"table": "refresh_events", "eventsPath": "/no/such/folder"}
 
 
 @pytest.mark.parametrize(("options", "ignored"), [(TOPIC, STREAM_ONLY), (EVENTS, {"maxFilesPerTrigger": "1000"})])

@@ -19,7 +19,7 @@ from tests.unit.written_events import learning, made, moving, sequences
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 
 
-class Metrics:
+class EventsTopic:
     """A topic of events with two partitions on mock brokers."""
 
     def __init__(self, cluster: MockCluster) -> None:
@@ -36,41 +36,41 @@ class Metrics:
         assert producer.flush(30) == 0
 
     def run(self, command: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
-        place = ["--metrics-topic", "events", "--bootstrap-servers", self.cluster.bootstrap_servers]
+        place = ["--events-topic", "events", "--bootstrap-servers", self.cluster.bootstrap_servers]
         return CliRunner().invoke(app, [command, *place, *arguments], env=env)
 
 
 @pytest.fixture
-def metrics(mock_cluster: MockCluster) -> Metrics:
-    return Metrics(mock_cluster)
+def events_topic(mock_cluster: MockCluster) -> EventsTopic:
+    return EventsTopic(mock_cluster)
 
 
 def test_events_of_a_topic_are_shown_newest_last_and_followed(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+    events_topic: EventsTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics.publish(*(made(f"{number:032x}", number, 1_000 * number) for number in range(1, 6)))
+    events_topic.publish(*(made(f"{number:032x}", number, 1_000 * number) for number in range(1, 6)))
     rounds = iter([6, 7])
 
     def sleep(_: float) -> None:
         number = next(rounds, None)
         if number is None:
             raise KeyboardInterrupt
-        metrics.publish(made("c" * 32, number, 1_000 * number))
+        events_topic.publish(made("c" * 32, number, 1_000 * number))
 
     monkeypatch.setattr(events_module, "sleep", sleep)
-    result = metrics.run("events", "--follow")
+    result = events_topic.run("events", "--follow")
 
     assert (result.exit_code, sequences(result.stdout)) == (0, [1, 2, 3, 4, 5, 6, 7])
 
 
-def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(metrics: Metrics) -> None:
+def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(events_topic: EventsTopic) -> None:
     before = made("a" * 32, 1, 1_000).to_dict()
     del before["produces"], before["produce_throttle_ms"]
-    metrics.publish_rows(before)
+    events_topic.publish_rows(before)
     writer = Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)
-    metrics.publish(made("a" * 32, 2, 2_000, origin=writer, produces=(BrokerProduces(2, 3, 400),)))
+    events_topic.publish(made("a" * 32, 2, 2_000, origin=writer, produces=(BrokerProduces(2, 3, 400),)))
     both, written = (
-        list(map(json.loads, metrics.run("events", *arguments).stdout.splitlines()))
+        list(map(json.loads, events_topic.run("events", *arguments).stdout.splitlines()))
         for arguments in ((), ("--role", "writer"))
     )
 
@@ -78,8 +78,8 @@ def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(met
     assert [event["sequence"] for event in written] == [2]
 
 
-def test_a_topic_without_events_is_said_to_have_none(metrics: Metrics) -> None:
-    result = metrics.run("events")
+def test_a_topic_without_events_is_said_to_have_none(events_topic: EventsTopic) -> None:
+    result = events_topic.run("events")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "no such events in topic events" in result.stderr
 
@@ -87,27 +87,27 @@ def test_a_topic_without_events_is_said_to_have_none(metrics: Metrics) -> None:
 def test_a_topic_that_is_not_there_is_one_line_and_exit_code_1(mock_cluster: MockCluster) -> None:
     mock_cluster.create_topic("events")
     mock_cluster.set_topic_error("events", 29)
-    place = ["--metrics-topic", "events", "--bootstrap-servers", mock_cluster.bootstrap_servers]
+    place = ["--events-topic", "events", "--bootstrap-servers", mock_cluster.bootstrap_servers]
     result = CliRunner().invoke(app, ["events", *place])
 
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert "TOPIC_AUTHORIZATION_FAILED" in result.stderr
 
 
-def test_only_what_is_behind_the_live_cluster_is_stale(metrics: Metrics) -> None:
+def test_only_what_is_behind_the_live_cluster_is_stale(events_topic: EventsTopic) -> None:
     now_ms = int(time.time() * 1000)
-    metrics.cluster.create_topic("t", partitions=2)
-    metrics.cluster.move_leader("t", 0, 1)
-    metrics.cluster.move_leader("t", 0, 2)  # epoch 2
-    metrics.publish(
+    events_topic.cluster.create_topic("t", partitions=2)
+    events_topic.cluster.move_leader("t", 0, 1)
+    events_topic.cluster.move_leader("t", 0, 2)  # epoch 2
+    events_topic.publish(
         made("a" * 32, 1, now_ms - 9_000, **learning("t", 1, 3, epoch=0)),
         made("b" * 32, 1, now_ms - 9_000, **learning("t", 1, 3, epoch=0)),
         made("b" * 32, 2, now_ms - 5_000, **moving("t", 0, (1, 2), (0, 2))),
         made("c" * 32, 1, now_ms - 90_000, cluster_id="another", **learning("t", 1, 3, epoch=2)),
         made("d" * 32, 1, now_ms - 9_000, cluster_id="another", **learning("t", 1, 3, epoch=0)),
     )
-    (row,) = map(json.loads, metrics.run("caches", "--stale").stdout.splitlines())
-    table = " ".join(metrics.run("caches", "--stale", env=TERMINAL).stdout.split())
+    (row,) = map(json.loads, events_topic.run("caches", "--stale").stdout.splitlines())
+    table = " ".join(events_topic.run("caches", "--stale", env=TERMINAL).stdout.split())
 
     assert (row["cache_id"], row["partition"], row["leader_epoch"]) == ("a" * 32, 0, 0)
     assert (row["live_leader_id"], row["live_leader_epoch"]) == (2, 2)
@@ -115,9 +115,9 @@ def test_only_what_is_behind_the_live_cluster_is_stale(metrics: Metrics) -> None
     assert "aaaaaaaa t-0 1@0* 2@2" in table
 
 
-def test_caches_that_are_up_to_date_are_said_to_be(metrics: Metrics) -> None:
-    metrics.cluster.create_topic("t")
-    metrics.cluster.move_leader("t", 0, 1)  # epoch 1
-    metrics.publish(made("a" * 32, 1, int(time.time() * 1000), **learning("t", 1, epoch=1)))
-    result = metrics.run("caches", "--stale", env=TERMINAL)
+def test_caches_that_are_up_to_date_are_said_to_be(events_topic: EventsTopic) -> None:
+    events_topic.cluster.create_topic("t")
+    events_topic.cluster.move_leader("t", 0, 1)  # epoch 1
+    events_topic.publish(made("a" * 32, 1, int(time.time() * 1000), **learning("t", 1, epoch=1)))
+    result = events_topic.run("caches", "--stale", env=TERMINAL)
     assert (result.exit_code, result.stdout.strip()) == (0, "No cache is behind the cluster.")

@@ -93,7 +93,7 @@ def test_events_of_a_topic_are_counted_once(mock_cluster: MockCluster, monkeypat
     mock_cluster.create_topic("events")
     producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers})
     events = [made("a" * 32, sequence) for sequence in (1, 2, 2, 4)]
-    options = {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "metricsTopic": "events"}
+    options = {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "eventsTopic": "events"}
     with closing(open_events(options, must_exist=False)) as source:
         poller = Poller(PollTargets(events=source, cluster={}), interval_s=1.0)
         with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
@@ -109,7 +109,7 @@ def test_events_of_a_topic_are_counted_once(mock_cluster: MockCluster, monkeypat
 
 
 def test_an_unreachable_topic_is_down() -> None:
-    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "metricsTopic": "events"}
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "eventsTopic": "events"}
     options["kafka.default.api.timeout.ms"] = "300"
     with closing(open_events(options, must_exist=False)) as source:
         poller = Poller(PollTargets(events=source, cluster={}), interval_s=1.0)

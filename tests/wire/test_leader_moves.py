@@ -25,7 +25,7 @@ from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.failed_addresses import Candidate
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import Address, OffsetRange, RefreshReason
-from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching import fetch_sender
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.testing import MockCluster
@@ -42,13 +42,13 @@ REQUEST_TIMEOUT_MS, SLOW_MS = 8_000, 10_000
 class Worker:
     """A worker's client over mock brokers, and the events of its cache."""
 
-    def __init__(self, cluster: MockCluster, metrics_path: Path, **options: str) -> None:
+    def __init__(self, cluster: MockCluster, events_path: Path, **options: str) -> None:
         self.cluster = cluster
         quick = {"kafka.fetch.max.wait.ms": "50", "kafka.retry.backoff.ms": "20", "kafka.retry.backoff.max.ms": "40"}
         where = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
         self.options = SourceOptions.parse({**where, **quick, **options})
         of_client = self.options.client
-        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
+        publisher = new_publisher(EventsOptions(str(events_path), None, ()), Origin(role=Role.READER))
         self.client = KafkaClient(of_client, publisher)
         self.events: list[Any] = []  # RefreshEvent, with the details of its kind
         backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)

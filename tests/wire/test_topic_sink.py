@@ -24,7 +24,7 @@ from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, MetricsOptions, SecurityOptions
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, EventsOptions, SecurityOptions
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.unit.written_events import made
@@ -63,7 +63,7 @@ def rows_until(cluster: MockCluster, cache_id: str, sequence: int) -> list[dict[
 
 
 def new_sink(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> TopicSink:
-    options = MetricsOptions(None, "events", tuple(servers), security)
+    options = EventsOptions(None, "events", tuple(servers), security)
     return TopicSink(options, lambda own: EventPublisher([own], events_origin(ORIGIN)))
 
 
@@ -89,7 +89,7 @@ def test_event_that_does_not_fit_in_memory_is_counted(cluster: MockCluster, monk
 
 
 def test_events_arrive_in_order_with_their_cache_as_key(cluster: MockCluster) -> None:
-    publisher = new_publisher(MetricsOptions(None, "events", addresses(cluster)), ORIGIN)
+    publisher = new_publisher(EventsOptions(None, "events", addresses(cluster)), ORIGIN)
     for cache_id, sequence in (("a", 1), ("b", 1), ("a", 2)):
         publisher.publish(made(cache_id, sequence))
     publisher.close()
@@ -312,7 +312,7 @@ def test_key_that_is_not_the_certificates_costs_events_alone(caplog: pytest.LogC
 
 
 def test_child_of_a_fork_does_not_use_its_parents_producer(cluster: MockCluster) -> None:
-    publisher = new_publisher(MetricsOptions(None, "events", addresses(cluster)), ORIGIN)
+    publisher = new_publisher(EventsOptions(None, "events", addresses(cluster)), ORIGIN)
     publisher.publish(made("a", 1))
     publisher.flush()
     child = os.fork()

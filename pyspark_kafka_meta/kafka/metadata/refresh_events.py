@@ -86,7 +86,7 @@ class Role(StrEnum):
     COMMITTER = "committer"
     """Beside the driver of a query that writes exactly once, or typed values."""
     EVENTS = "events"
-    """In a process that writes events to `metricsTopic`: the cache of this writer."""
+    """In a process that writes events to `eventsTopic`: the cache of this writer."""
     CLI = "cli"
     """In a command of `kafkameta`."""
 

@@ -139,7 +139,7 @@ class Subscription:
 
     def _without_own_topics(self, forgotten: Collection[TopicPartition]) -> list[TopicPartition]:
         """`forgotten` without topics that the pattern would match if queries did not write them for themselves. Their
-        unread records are no loss: an earlier release read them, or metricsTopic or decisionsTopic is a new option."""
+        unread records are no loss: an earlier release read them, or eventsTopic or decisionsTopic is a new option."""
         pattern = self._options.topic_pattern
         own = [part for part in forgotten if pattern is not None and re.search(pattern, part.topic)]
         if own:

@@ -139,7 +139,7 @@ def events(
 ) -> None:
     """Show the refresh events of the metadata caches, newest last.
 
-    Events are read from --path, or from --metrics-topic at --bootstrap-servers, by default from the default folders of
+    Events are read from --path, or from --events-topic at --bootstrap-servers, by default from the default folders of
     this machine, for the latest application.
     """
     from pyspark_kafka_meta.tools.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
@@ -175,7 +175,7 @@ def caches(
 ) -> None:
     """Show the leader and epoch of each partition in each metadata cache.
 
-    The caches are computed from events: from --path, or from --metrics-topic at --bootstrap-servers, by default from
+    The caches are computed from events: from --path, or from --events-topic at --bootstrap-servers, by default from
     the default folders of this machine, for the latest application. Closed caches are omitted. A cache that was killed
     on another machine is shown for the time of --since.
     """
@@ -303,7 +303,7 @@ def exporter(
 ) -> None:
     """Serve metrics for Prometheus: refreshes, caches, lag and transactions.
 
-    Events are read from --path, or from --metrics-topic at --bootstrap-servers, by default from the default folders of
+    Events are read from --path, or from --events-topic at --bootstrap-servers, by default from the default folders of
     this machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are
     stale, open transactions, and the lag of each --checkpoint.
     """
@@ -344,7 +344,7 @@ def doctor(
     executors: Annotated[bool, flag("--executors", "Start Spark and check its executors.")] = False,
     path: Annotated[
         str | None,
-        typer.Option("--path", metavar="FOLDER", help="With --executors: check that they share this metricsPath."),
+        typer.Option("--path", metavar="FOLDER", help="With --executors: check that they share this eventsPath."),
     ] = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
@@ -425,7 +425,7 @@ def page(
 ) -> None:
     """Show the demo in a browser, with buttons; or your own events, without buttons.
 
-    Your events are read from --path, or from --metrics-topic at --bootstrap-servers. The cluster at --bootstrap-servers
+    Your events are read from --path, or from --events-topic at --bootstrap-servers. The cluster at --bootstrap-servers
     shows which caches are stale, open transactions, and the lag of each --checkpoint.
     """
     with reporting(until_ended=True):
@@ -438,11 +438,11 @@ def page(
         at = PageAddress(host, port, open_browser)
         if path is None and topic is None:
             if yours:
-                raise OptionError("--bootstrap-servers, --option and --config need --path or --metrics-topic")
+                raise OptionError("--bootstrap-servers, --option and --config need --path or --events-topic")
             check_pyspark()
             serve_demo(cluster, at)
         elif cluster is not None:
-            raise OptionError("--cluster excludes --path and --metrics-topic")
+            raise OptionError("--cluster excludes --path and --events-topic")
         else:
             given = events_options(path, topic, yours, uses_brokers=True)
             decisions = DECISIONS_TOPIC if decisions_topic is None else decisions_topic

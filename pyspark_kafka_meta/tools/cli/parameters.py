@@ -86,7 +86,7 @@ Config = Annotated[
         exists=True, dir_okay=False, metavar="FILE", help="File of such options, one per line; the place for secrets."
     ),
 ]
-EventsPath = Annotated[str | None, typer.Option("--path", metavar="FOLDER", help="The metricsPath of the events.")]
+EventsPath = Annotated[str | None, typer.Option("--path", metavar="FOLDER", help="The eventsPath of the events.")]
 Application = Annotated[
     str | None,
     typer.Option(
@@ -98,7 +98,7 @@ AllApplications = Annotated[
     bool, flag("--all-applications", "All applications in the default folders, not only the latest.")
 ]
 EventsTopic = Annotated[
-    str | None, typer.Option("--metrics-topic", metavar="TOPIC", help="The metricsTopic of the events.")
+    str | None, typer.Option("--events-topic", metavar="TOPIC", help="The eventsTopic of the events.")
 ]
 TimeoutMs = Annotated[
     int,
@@ -173,19 +173,19 @@ def events_options(
         OptionError: both places are given, or options of a cluster without a use.
     """
     if path is not None and topic is not None:
-        raise OptionError("--path and --metrics-topic exclude each other")
+        raise OptionError("--path and --events-topic exclude each other")
     if topic is not None:
-        return {**cluster, "metricsTopic": topic}
+        return {**cluster, "eventsTopic": topic}
     if cluster and not uses_brokers:
-        raise OptionError(f"--bootstrap-servers, --option and --config need --metrics-topic{others}")
-    return {} if path is None else {"metricsPath": path}
+        raise OptionError(f"--bootstrap-servers, --option and --config need --events-topic{others}")
+    return {} if path is None else {"eventsPath": path}
 
 
 def of_application(options: dict[str, str], application: str | None) -> tuple[dict[str, str], str | None]:
     """The options of the table `refresh_events`, and the id of the application to choose from its events: None if the
     options name the folder of `application` alone."""
     folder = None if options or application is None else folder_of_application(application)
-    return (options, application) if folder is None else ({"metricsPath": str(folder)}, None)
+    return (options, application) if folder is None else ({"eventsPath": str(folder)}, None)
 
 
 def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import name_first, shortened
 from pyspark_kafka_meta.options import (
     ClusterOptions,
-    MetricsOptions,
+    EventsOptions,
     ProducerOptions,
     SinkOptions,
     TransactionOptions,
@@ -136,7 +136,7 @@ def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
     return default_options(
         SinkOptions,
         client=options.client,
-        metrics=MetricsOptions(None, None, options.client.bootstrap_servers),
+        events=EventsOptions(None, None, options.client.bootstrap_servers),
         producer=default_options(ProducerOptions),
         transaction=replace(transaction, transactional_id=sink, decisions_topic=options.decisions_topic),
     )

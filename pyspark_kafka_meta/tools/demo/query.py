@@ -121,7 +121,7 @@ class DemoQuery:
 
     def __init__(self, spark: SparkSession, cluster: Cluster, events: Path, checkpoint: Path) -> None:
         client = {**cluster.options, "kafka.metadata.max.age.ms": str(MAX_AGE_MS)}
-        client["metricsPath"] = str(events)
+        client["eventsPath"] = str(events)
         source = spark.readStream.format("kafkameta").options(
             **client,
             **cluster.selection,

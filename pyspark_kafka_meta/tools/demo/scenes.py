@@ -275,12 +275,12 @@ def _producer_choices(cluster: ChangeableCluster, events: Path) -> Scene:
 
 def _write_one_key(cluster: Cluster, events: Path, choice: Mapping[str, str]) -> dict[TopicPartition, int]:
     """Writes records without Spark. Returns the end of each partition that has some of them."""
-    options = SinkOptions.parse({**cluster.options, **choice, "metricsPath": str(events)})
+    options = SinkOptions.parse({**cluster.options, **choice, "eventsPath": str(events)})
     columns = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
     values = [f"{choice}, record {number}".encode() for number in range(RECORDS_PER_CHOICE)]
     of_keys, of_values = (pa.array(each, pa.binary()) for each in ([b"one key"] * len(values), values))
     rows = pa.record_batch([of_keys, of_values], names=["key", "value"])
-    with closing(KafkaClient(options.client, new_publisher(options.metrics, cli_origin()))) as client:
+    with closing(KafkaClient(options.client, new_publisher(options.events, cli_origin()))) as client:
         written = TaskWriter(client, options.producer, columns, TOPIC).write([rows])
     return {partition: ranges[-1].until_offset for partition, ranges in written.items()}
 
@@ -296,9 +296,9 @@ def _check_only(check: Check) -> Act:
 
 def run_client(cluster: Cluster, events: Path, servers: list[str], reasons: list[RefreshReason]) -> None:
     """A client of the demo's own learns the topics, and refreshes its cache for each of `reasons`."""
-    client_options = {"kafka.bootstrap.servers": ",".join(servers), "metricsPath": str(events)}
+    client_options = {"kafka.bootstrap.servers": ",".join(servers), "eventsPath": str(events)}
     options = SourceOptions.parse({**cluster.options, **cluster.selection, **client_options})
-    with closing(KafkaClient(options.client, new_publisher(options.metrics, cli_origin()))) as client:
+    with closing(KafkaClient(options.client, new_publisher(options.events, cli_origin()))) as client:
         client.partitions(cluster.topics, client.api_deadline())
         for reason in reasons:
             client.cache.refresh(reason, client.api_deadline())

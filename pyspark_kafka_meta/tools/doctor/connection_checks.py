@@ -1,7 +1,7 @@
 """Check the connections to the brokers, from this machine, and from executors by a small Spark job.
 
 From here: whether each bootstrap and advertised address responds, how fast, and with which API versions. On executors
-also Python, the packages and metricsPath. The probe is a normal connection, so it fails with the errors of a read. The
+also Python, the packages and eventsPath. The probe is a normal connection, so it fails with the errors of a read. The
 environment configures Spark: spark-defaults.conf, PYSPARK_SUBMIT_ARGS, PYSPARK_PYTHON.
 """
 
@@ -61,14 +61,14 @@ MAX_TASKS = 400
 Row = tuple[str, str, str, str]
 """The fields of a finding: an executor without this package can send them."""
 MarkedFolder = tuple[str, str]
-"""A metricsPath, and the name of a file that the driver has written there."""
+"""A eventsPath, and the name of a file that the driver has written there."""
 
 _PYTHON_FIX = (
     f"set PYSPARK_PYTHON to the path of a Python {sys.version_info[0]}.{sys.version_info[1]} on the executors that has "
     f"{DISTRIBUTION}"
 )
 _SHARED_FOLDER_FIX = (
-    "mount one folder at this path on all machines, or use the URI of one (s3://, gs://, hdfs://), or metricsTopic"
+    "mount one folder at this path on all machines, or use the URI of one (s3://, gs://, hdfs://), or eventsTopic"
 )
 _SIGNS = {
     "No module named 'pyspark'": install_command("pyspark"),
@@ -229,7 +229,7 @@ def executor_findings(
     Args:
         cluster: the `kafka.*` options.
         addresses: of the brokers.
-        events_path: the metricsPath of the queries.
+        events_path: the eventsPath of the queries.
     """
     if events_path is None:
         return _findings(cluster, addresses, None)
@@ -237,7 +237,7 @@ def executor_findings(
     try:
         folder.write(marker, b"")
     except OSError as error:
-        unwritable = warn("metricsPath", f"the driver cannot write there: {error}", _SHARED_FOLDER_FIX)
+        unwritable = warn("eventsPath", f"the driver cannot write there: {error}", _SHARED_FOLDER_FIX)
         return [unwritable, *_findings(cluster, addresses, None)]
     try:
         return _findings(cluster, addresses, (events_path, marker))
@@ -295,7 +295,7 @@ def check_executor(
         fix = f"install release {release} of {DISTRIBUTION} on the executors"
         found.append(warn(f"{who}: release", f"{DISTRIBUTION} is {own}, and {release} on the driver", fix))
     found += _connection_findings(who, cluster, [Address(host, port) for host, port in addresses]) if addresses else []
-    found += [_folder_finding(f"{who}: metricsPath", *marked)] if marked else []
+    found += [_folder_finding(f"{who}: eventsPath", *marked)] if marked else []
     return [(finding.check, str(finding.verdict), finding.what, finding.fix) for finding in found]
 
 

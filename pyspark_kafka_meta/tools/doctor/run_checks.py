@@ -31,7 +31,7 @@ def run_checks(
     Args:
         cluster: the `kafka.*` options, and those of typed values; empty to check only this machine and the executors.
         checks_writes: whether to check that `topics` can be written. Then `cluster` may have options of writing too.
-        events_path: the metricsPath of the queries, which executors must share.
+        events_path: the eventsPath of the queries, which executors must share.
 
     Raises:
         OptionError: the options are invalid.

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, Optio
 from pyspark_kafka_meta.events.default_folder import application_folder
 from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions, EventsOptions
+from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions, EventTableOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import LagSummary, end_offsets, query_lag
@@ -80,7 +80,7 @@ def start_exporter(
         interval_s: between two polls of events and cluster.
         per_partition: whether lag is exported by partition too.
         decisions_topic: `decisionsTopic` of the queries.
-        options: `metricsPath` or `metricsTopic` of the queries, by default the default folder; and `kafka.*` of the
+        options: `eventsPath` or `eventsTopic` of the queries, by default the default folder; and `kafka.*` of the
             cluster that they read, for lag, stale caches and transactions.
 
     Raises:
@@ -113,7 +113,7 @@ def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
     """The options of the events, with those of the cluster for a topic; and the options of the cluster, `kafka.*`."""
     cluster = {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
     events = {name: value for name, value in options.items() if name not in cluster}
-    return {**cluster, **events} if "metricsTopic" in CaseInsensitiveMap(events) else events, cluster
+    return {**cluster, **events} if "eventsTopic" in CaseInsensitiveMap(events) else events, cluster
 
 
 def open_driver_events(options: Mapping[str, str], context: SparkContext | None) -> EventSource:
@@ -155,7 +155,7 @@ class QueryListener(ProgressListener):
     extra `exporter`.
 
     Args:
-        options: `metricsPath` or `metricsTopic` of the queries, by default the default folder; and `kafka.*` of the
+        options: `eventsPath` or `eventsTopic` of the queries, by default the default folder; and `kafka.*` of the
             cluster that they read, without which the lag is left out.
 
     Raises:
@@ -165,7 +165,7 @@ class QueryListener(ProgressListener):
     def __init__(self, **options: str) -> None:
         super().__init__(self._put, lambda *_: None)
         self._events, self._cluster = split_options(options)
-        EventsOptions.parse(self._events)
+        EventTableOptions.parse(self._events)
         if self._cluster:
             self._cluster = timeout_options(TIMEOUT_MS) | self._cluster
             ClusterOptions.parse(self._cluster)

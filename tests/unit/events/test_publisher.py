@@ -23,7 +23,7 @@ from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.events.liveness_lock import LivenessLock
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
-from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.options import EventsOptions
 from tests.unit.written_events import events_in, made
 
 TIMEOUT_S = 60
@@ -107,8 +107,8 @@ def test_without_a_path_events_go_to_a_folder_named_after_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., object]
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    planned = MetricsOptions(None, None, (), driver="driver-host-42")
-    for options, origin in ((planned, ORIGIN), (MetricsOptions(None, None, ()), Origin(role=Role.PLANNER))):
+    planned = EventsOptions(None, None, (), driver="driver-host-42")
+    for options, origin in ((planned, ORIGIN), (EventsOptions(None, None, ()), Origin(role=Role.PLANNER))):
         publisher = new_publisher(options, origin)
         publish(publisher, 1, 1)
         publisher.flush()
@@ -121,7 +121,7 @@ def test_without_a_path_events_go_to_a_folder_named_after_the_driver(
 
 def test_relative_path_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    publisher = new_publisher(MetricsOptions("events", None, ()), ORIGIN)
+    publisher = new_publisher(EventsOptions("events", None, ()), ORIGIN)
     publish(publisher, 1, 1)
     publisher.close()
 
@@ -234,7 +234,7 @@ def test_new_cache_reports_a_dead_cache_but_not_a_closed_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(default_folder, "default_root", lambda: tmp_path / "root")
-    options = MetricsOptions(str(folder), None, ())
+    options = EventsOptions(str(folder), None, ())
     born = replace(made("c0ffee", 1), kind=EventKind.BORN)
     first, second, third = (new_publisher(options, ORIGIN) for _ in range(3))
     assert first._liveness is not None
@@ -263,7 +263,7 @@ def test_events_reach_their_folder_without_a_temporary_folder(
 
     monkeypatch.setattr("tempfile.gettempdir", temporary_folder)
     monkeypatch.setattr(liveness_lock, "WAIT_S", 0.001)
-    publisher = new_publisher(MetricsOptions(str(folder), None, ()), ORIGIN)
+    publisher = new_publisher(EventsOptions(str(folder), None, ()), ORIGIN)
     publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
     publisher.close()
     responds.set()
@@ -278,7 +278,7 @@ def test_without_a_temporary_folder_default_events_are_lost_with_a_warning(
         raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
 
     monkeypatch.setattr("tempfile.gettempdir", temporary_folder)
-    publisher = new_publisher(MetricsOptions(None, None, ()), ORIGIN)
+    publisher = new_publisher(EventsOptions(None, None, ()), ORIGIN)
     publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
     publisher.close()
 

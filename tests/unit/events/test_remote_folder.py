@@ -52,7 +52,7 @@ def test_error_text_does_not_contain_the_uri(uri: str) -> None:
         lambda: RemoteFolder(uri).delete("a"),
     ]
     for attempt in attempts:
-        with pytest.raises(OSError, match=r"from the \w+ folder of metricsPath: check its URI") as raised:
+        with pytest.raises(OSError, match=r"from the \w+ folder of eventsPath: check its URI") as raised:
             attempt()
         assert "hunter2" not in str(raised.value)
         assert raised.value.__suppress_context__
@@ -87,9 +87,9 @@ def test_any_error_of_a_file_system_is_logged_once_and_its_events_are_counted(
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"])
 def test_pyarrow_knows_the_schemes_that_the_option_accepts(scheme: str) -> None:
-    OPTIONS["metricsPath"].value(f"{scheme}://bucket/events")
+    OPTIONS["eventsPath"].value(f"{scheme}://bucket/events")
     with pytest.raises(OptionError, match=rf"pyarrow has no file system of that scheme, but .*\b{scheme}\b"):
-        OPTIONS["metricsPath"].value("nonsense://bucket/events")
+        OPTIONS["eventsPath"].value("nonsense://bucket/events")
     try:
         FileSystem.from_uri(f"{scheme}://")
     except (OSError, pa.ArrowException) as error:

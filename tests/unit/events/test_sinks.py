@@ -20,7 +20,7 @@ from pyspark_kafka_meta.events.sinks import MAX_QUEUED_BATCHES, WAIT_S, Backgrou
 from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.options import EventsOptions
 from tests.unit.written_events import made
 
 TIMEOUT_S = 60
@@ -144,7 +144,7 @@ def test_thread_that_ended_for_want_of_memory_is_started_again(slow: SlowSink, m
     sink.close()
 
 
-def delay_s(options: MetricsOptions) -> float:
+def delay_s(options: EventsOptions) -> float:
     """How long nine flushes and a close take."""
     publisher = new_publisher(options, Origin(role=Role.READER))
     start = time.monotonic()
@@ -160,7 +160,7 @@ def test_hanging_local_folder_delays_a_read_briefly(
 ) -> None:
     may_return = threading.Event()
     monkeypatch.setattr(LocalFolder, "write", lambda *_: may_return.wait(TIMEOUT_S))
-    waited_s = delay_s(MetricsOptions(str(tmp_path), None, ()))
+    waited_s = delay_s(EventsOptions(str(tmp_path), None, ()))
     may_return.set()
 
     assert waits == [WAIT_S, WAIT_S], "the first flush, and close"
@@ -178,7 +178,7 @@ def test_hanging_login_of_the_topic_delays_a_read_briefly(
 
     monkeypatch.setattr(TopicSink, "_write", write)
     monkeypatch.setattr(TopicSink, "close", lambda _: is_closed.set())
-    waited_s = delay_s(MetricsOptions(None, "events", (Address("127.0.0.1", 1),)))
+    waited_s = delay_s(EventsOptions(None, "events", (Address("127.0.0.1", 1),)))
     may_fail.set()
 
     assert is_closed.wait(TIMEOUT_S)

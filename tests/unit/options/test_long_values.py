@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import OPTIONS, ClusterOptions, EventsOptions, SinkOptions, SourceOptions
+from pyspark_kafka_meta.options import OPTIONS, ClusterOptions, EventTableOptions, SinkOptions, SourceOptions
 
 LONG = "x" * 10_000
 TEXTS = (LONG, f"a,{LONG}", f'{{"{LONG}":{{"0":1}}}}', f'{{"t":{{"{LONG}":1}}}}', f'{{"{LONG}":[0]}}', f"group:{LONG}")
@@ -24,7 +24,7 @@ def test_no_option_repeats_a_long_value_in_its_error() -> None:
             assert len(str(error)) < MAX_ERROR, option.name
 
 
-NAMES = ("subscribe", "topic", "metricsTopic", "decisionsTopic", "kafka.transactional.id", "commitOffsetsToGroup")
+NAMES = ("subscribe", "topic", "eventsTopic", "decisionsTopic", "kafka.transactional.id", "commitOffsetsToGroup")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,11 +34,11 @@ def test_no_option_accepts_a_long_name(name: str) -> None:
 
 
 PARSERS: dict[str, tuple[type, Mapping[str, str]]] = {
-    "read": (SourceOptions, {**SERVERS, "subscribe": LONG, "metricsTopic": LONG, "startingOffsets": LONG}),
-    "write": (SinkOptions, {**SERVERS, "topic": LONG, "metricsTopic": LONG, "decisionsTopic": LONG}),
+    "read": (SourceOptions, {**SERVERS, "subscribe": LONG, "eventsTopic": LONG, "startingOffsets": LONG}),
+    "write": (SinkOptions, {**SERVERS, "topic": LONG, "eventsTopic": LONG, "decisionsTopic": LONG}),
     "table of the cluster": (ClusterOptions, {**SERVERS, "subscribe": LONG}),
     "table of transactions": (ClusterOptions, {**SERVERS, "decisionsTopic": LONG}),
-    "table of events": (EventsOptions, {**SERVERS, "metricsTopic": LONG}),
+    "table of events": (EventTableOptions, {**SERVERS, "eventsTopic": LONG}),
 }
 
 

@@ -13,8 +13,8 @@ from pyspark_kafka_meta.options import (
     LATEST_OFFSET,
     PLAINTEXT,
     ClientOptions,
+    EventsOptions,
     FetchOptions,
-    MetricsOptions,
     OffsetsSpec,
     SourceOptions,
 )
@@ -58,7 +58,7 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
             fetch_min_bytes=1,
             check_crcs=True,
         ),
-        metrics=MetricsOptions(None, None, (Address("localhost", 9092),)),
+        events=EventsOptions(None, None, (Address("localhost", 9092),)),
         decisions_topic="kafkameta-decisions",
         topics=("t",),
         topic_pattern=None,
@@ -138,37 +138,37 @@ def test_a_source_option_is_read_whatever_the_case_of_its_name(name: str, text: 
 
 
 LOCALHOST = (Address("localhost", 9092),)
-GOOD_METRICS = [
-    ("metricsPath", "/tmp/my events", MetricsOptions("/tmp/my events", None, LOCALHOST)),
-    ("metricsPath", "file:/tmp/my%20events", MetricsOptions("/tmp/my events", None, LOCALHOST)),
-    ("metricsPath", "file:///tmp/events", MetricsOptions("/tmp/events", None, LOCALHOST)),
-    ("metricsPath", "s3://bucket/events", MetricsOptions("s3://bucket/events", None, LOCALHOST)),
-    ("metricsPath", "fsspec+dbfs:///events", MetricsOptions("fsspec+dbfs:///events", None, LOCALHOST)),
-    ("metricsTopic", "events", MetricsOptions(None, "events", LOCALHOST)),
+GOOD_EVENTS = [
+    ("eventsPath", "/tmp/my events", EventsOptions("/tmp/my events", None, LOCALHOST)),
+    ("eventsPath", "file:/tmp/my%20events", EventsOptions("/tmp/my events", None, LOCALHOST)),
+    ("eventsPath", "file:///tmp/events", EventsOptions("/tmp/events", None, LOCALHOST)),
+    ("eventsPath", "s3://bucket/events", EventsOptions("s3://bucket/events", None, LOCALHOST)),
+    ("eventsPath", "fsspec+dbfs:///events", EventsOptions("fsspec+dbfs:///events", None, LOCALHOST)),
+    ("eventsTopic", "events", EventsOptions(None, "events", LOCALHOST)),
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "metrics"), GOOD_METRICS)
-def test_destination_of_events(name: str, text: str, metrics: MetricsOptions) -> None:
-    assert SourceOptions.parse({**MINIMAL, name: text}).metrics == metrics
+@pytest.mark.parametrize(("name", "text", "events"), GOOD_EVENTS)
+def test_destination_of_events(name: str, text: str, events: EventsOptions) -> None:
+    assert SourceOptions.parse({**MINIMAL, name: text}).events == events
 
 
-def test_metrics_topic_may_be_in_another_cluster() -> None:
-    given = {**MINIMAL, "metricsTopic": "events", "metricsBootstrapServers": "other:9093"}
+def test_events_topic_may_be_in_another_cluster() -> None:
+    given = {**MINIMAL, "eventsTopic": "events", "eventsBootstrapServers": "other:9093"}
 
-    metrics = SourceOptions.parse(given).metrics
-    assert metrics is not None
-    assert metrics.bootstrap_servers == (Address("other", 9093),)
-    (problem,) = problems({**given, "metricsBootstrapServers": "other"})
-    assert problem.startswith("Option 'metricsBootstrapServers' must be host:port between commas")
+    events = SourceOptions.parse(given).events
+    assert events is not None
+    assert events.bootstrap_servers == (Address("other", 9093),)
+    (problem,) = problems({**given, "eventsBootstrapServers": "other"})
+    assert problem.startswith("Option 'eventsBootstrapServers' must be host:port between commas")
 
 
-def test_metrics_brokers_without_a_metrics_topic_are_refused() -> None:
-    assert problems({**MINIMAL, "METRICSBOOTSTRAPSERVERS": "other:9093", "metricsPath": "/e"}) == [
-        "Option 'metricsBootstrapServers' has no effect without 'metricsTopic': set it or remove the option"
+def test_events_brokers_without_an_events_topic_are_refused() -> None:
+    assert problems({**MINIMAL, "EVENTSBOOTSTRAPSERVERS": "other:9093", "eventsPath": "/e"}) == [
+        "Option 'eventsBootstrapServers' has no effect without 'eventsTopic': set it or remove the option"
     ]
-    (of_the_topic,) = problems({**MINIMAL, "metricsBootstrapServers": "other:9093", "metricsTopic": "a,b"})
-    assert "'metricsTopic' must be the name of one topic" in of_the_topic
+    (of_the_topic,) = problems({**MINIMAL, "eventsBootstrapServers": "other:9093", "eventsTopic": "a,b"})
+    assert "'eventsTopic' must be the name of one topic" in of_the_topic
 
 
 GOOD_KAFKA = [
@@ -281,15 +281,15 @@ BAD = [
     ("onTopicRecreated", "earlist", "got 'earlist' (did you mean 'earliest'?)"),
     ("onTopicRecreated", "ignore", "Option 'onTopicRecreated' must be fail, earliest or latest, got 'ignore'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
-    ("metricsPath", " ", "Option 'metricsPath' must be a folder or the URI of one"),
-    ("metricsPath", "/tmp/\0", "Option 'metricsPath' must be a folder or the URI of one"),
-    ("metricsPath", "s3:/bucket/events", "such as s3://bucket/folder"),
-    ("metricsPath", "s3a://bucket/events", "(write s3:// for s3a://)"),
-    ("metricsPath", "dbfs:/events", "(pyarrow has no file system of that scheme, but s3, gs,"),
-    ("metricsPath", "https://host/events", "(pyarrow has no file system of that scheme"),
-    ("metricsPath", "file://tmp/events", "is file:///folder, without a host, or /folder)"),
-    ("metricsPath", "file:events", "is file:///folder, without a host, or /folder)"),
-    ("metricsTopic", "a,b", "Option 'metricsTopic' must be the name of one topic, got 'a,b'"),
+    ("eventsPath", " ", "Option 'eventsPath' must be a folder or the URI of one"),
+    ("eventsPath", "/tmp/\0", "Option 'eventsPath' must be a folder or the URI of one"),
+    ("eventsPath", "s3:/bucket/events", "such as s3://bucket/folder"),
+    ("eventsPath", "s3a://bucket/events", "(write s3:// for s3a://)"),
+    ("eventsPath", "dbfs:/events", "(pyarrow has no file system of that scheme, but s3, gs,"),
+    ("eventsPath", "https://host/events", "(pyarrow has no file system of that scheme"),
+    ("eventsPath", "file://tmp/events", "is file:///folder, without a host, or /folder)"),
+    ("eventsPath", "file:events", "is file:///folder, without a host, or /folder)"),
+    ("eventsTopic", "a,b", "Option 'eventsTopic' must be the name of one topic, got 'a,b'"),
 ]
 
 
@@ -332,6 +332,7 @@ def test_parser_message_is_for_json_objects_only(name: str) -> None:
         ("startingOffset", "startingOffsets"),
         ("bootstrap.servers", "kafka.bootstrap.servers"),
         ("group.id", "kafka.group.id"),
+        ("metricsTopic", "eventsTopic"),
         ("maxoffsetpertrigger", "maxOffsetsPerTrigger"),
         ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
     ],
@@ -398,9 +399,9 @@ def test_error_of_a_refused_option_has_the_reason_and_no_value(name: str, expect
     assert "hunter2" not in problem
 
 
-def test_metrics_path_is_not_repeated_because_it_may_contain_keys() -> None:
-    assert problems({**MINIMAL, "metricsPath": "s3 ://key:hunter2@bucket"}) == [
-        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder"
+def test_events_path_is_not_repeated_because_it_may_contain_keys() -> None:
+    assert problems({**MINIMAL, "eventsPath": "s3 ://key:hunter2@bucket"}) == [
+        "Option 'eventsPath' must be a folder or the URI of one, such as s3://bucket/folder"
     ]
 
 

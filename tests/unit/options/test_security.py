@@ -267,7 +267,7 @@ def test_invalid_value_is_not_reported_as_missing(options: dict[str, str], refus
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("metricsTopic", "events"), ("commitOffsetsToGroup", "g"), ("startingOffsets", "group:g")]
+    ("name", "value"), [("eventsTopic", "events"), ("commitOffsetsToGroup", "g"), ("startingOffsets", "group:g")]
 )
 def test_kerberos_serves_groups_and_events_too(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())

@@ -10,7 +10,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import (
     OPTIONS,
-    MetricsOptions,
+    EventsOptions,
     ProducerOptions,
     Query,
     SinkOptions,
@@ -41,7 +41,7 @@ def test_the_defaults_are_kafkas_but_for_larger_batches_and_requests() -> None:
 
     assert SinkOptions.parse(SERVERS) == SinkOptions(
         client=reading.client,
-        metrics=MetricsOptions(None, None, (Address("localhost", 9092),)),
+        events=EventsOptions(None, None, (Address("localhost", 9092),)),
         topic=None,
         producer=ProducerOptions(
             acks=-1,
@@ -144,20 +144,20 @@ def test_idempotence_is_off_when_only_the_leader_acknowledges(options: dict[str,
 
 
 def test_a_worker_that_reads_and_writes_has_one_client() -> None:
-    shared = {**SERVERS, "kafka.request.timeout.ms": "5", "kafka.client.id": "c", "metricsTopic": "m"}
+    shared = {**SERVERS, "kafka.request.timeout.ms": "5", "kafka.client.id": "c", "eventsTopic": "m"}
     written = SinkOptions.parse({**shared, "kafka.acks": "1"})
     read = SourceOptions.parse({**shared, "subscribe": "t", "kafka.fetch.max.bytes": "7", "kafka.client.rack": "r"})
 
-    assert (written.client, written.metrics) == (read.client, read.metrics)
+    assert (written.client, written.events) == (read.client, read.events)
 
 
-@pytest.mark.parametrize("name", ["metricsPath", "metricsTopic"])
+@pytest.mark.parametrize("name", ["eventsPath", "eventsTopic"])
 def test_events_of_a_sink_go_where_those_of_a_source_go(name: str) -> None:
-    given = {name: "events", "metricsTopic": "events", "metricsBootstrapServers": "other:1"}
+    given = {name: "events", "eventsTopic": "events", "eventsBootstrapServers": "other:1"}
 
-    assert SinkOptions.parse({**SERVERS, **given}).metrics == SourceOptions.parse({**READ, **given}).metrics
-    (problem,) = problems({**SERVERS, "metricsBootstrapServers": "other:1"})
-    assert problem.startswith("Option 'metricsBootstrapServers' has no effect without 'metricsTopic'")
+    assert SinkOptions.parse({**SERVERS, **given}).events == SourceOptions.parse({**READ, **given}).events
+    (problem,) = problems({**SERVERS, "eventsBootstrapServers": "other:1"})
+    assert problem.startswith("Option 'eventsBootstrapServers' has no effect without 'eventsTopic'")
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ BAD = [
     ("kafka.transactional.id", "a\nb", "must be 1 to 255 printable characters"),
     ("kafka.transactional.id", "clicks/2026/11", "not end with two numbers after slashes"),
     ("kafka.client.id", "a\nb", "must be at most 255 printable characters"),
-    ("metricsTopic", "a,b", "must be the name of one topic"),
+    ("eventsTopic", "a,b", "must be the name of one topic"),
     ("auto.register.schemas", "yes", "must be false or true, got 'yes'"),
 ]
 BAD_OF_TRANSACTIONS = [

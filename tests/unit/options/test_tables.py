@@ -9,7 +9,7 @@ from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import (
     EARLIEST_OFFSET,
     ClusterOptions,
-    EventsOptions,
+    EventTableOptions,
     FetchOptions,
     OffsetsSpec,
     Table,
@@ -18,15 +18,15 @@ from pyspark_kafka_meta.options import (
 )
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
-TOPIC = {**SERVERS, "metricsTopic": "events"}
+TOPIC = {**SERVERS, "eventsTopic": "events"}
 
 
 @pytest.mark.parametrize(
     ("options", "table"),
     [
-        ({**SERVERS, "subscribe": "t", "maxOffsetsPerTrigger": "5", "metricsTopic": "m"}, "records"),
-        ({"metricsPath": "/e", "startingOffsets": "latest", "maxFilesPerTrigger": "5"}, "refresh_events"),
-        ({**TOPIC, "metricsBootstrapServers": "m:1", "maxOffsetsPerTrigger": "5"}, "refresh_events"),
+        ({**SERVERS, "subscribe": "t", "maxOffsetsPerTrigger": "5", "eventsTopic": "m"}, "records"),
+        ({"eventsPath": "/e", "startingOffsets": "latest", "maxFilesPerTrigger": "5"}, "refresh_events"),
+        ({**TOPIC, "eventsBootstrapServers": "m:1", "maxOffsetsPerTrigger": "5"}, "refresh_events"),
         ({}, "caches"),
         (TOPIC, "caches"),
         ({**SERVERS, "kafka.client.id": "me"}, "brokers"),
@@ -47,7 +47,7 @@ def test_default_table_is_records() -> None:
     [
         ({"table": "records", "maxfilespertrigger": "1"}, "'maxFilesPerTrigger' has no effect in a read"),
         ({"table": "brokers", "subscribe": "t"}, "'subscribe' has no effect in table brokers"),
-        ({"table": "partitions", "metricsPath": "/e"}, "'metricsPath' has no effect in table partitions"),
+        ({"table": "partitions", "eventsPath": "/e"}, "'eventsPath' has no effect in table partitions"),
         ({"table": "brokers", "kafka.acks": "1"}, "'kafka.acks' has no effect in table brokers"),
         ({"table": "brokers", "DecisionsTopic": "d"}, "'decisionsTopic' has no effect in table brokers"),
         ({"table": "transactions", "subscribe": "t"}, "'subscribe' has no effect in table transactions"),
@@ -57,8 +57,8 @@ def test_default_table_is_records() -> None:
         ),
         ({"table": "caches", **SERVERS}, "'kafka.bootstrap.servers' has no effect in table caches from files"),
         (
-            {"table": "refresh_events", **TOPIC, "metricsPath": "/e"},
-            "'metricsPath' has no effect in table refresh_events from a topic",
+            {"table": "refresh_events", **TOPIC, "eventsPath": "/e"},
+            "'eventsPath' has no effect in table refresh_events from a topic",
         ),
         (
             {"table": "refresh_events", **TOPIC, "maxFilesPerTrigger": "3"},
@@ -87,14 +87,18 @@ def test_option_of_another_table_is_ignored_with_a_warning(
         ({**SERVERS, "subscribe": " "}, ClusterOptions.parse, "No topics to subscribe to"),
         ({**SERVERS, "colour": "red"}, ClusterOptions.parse, "Unknown option 'colour'"),
         ({**SERVERS, "decisionsTopic": "a,b"}, ClusterOptions.parse, "'decisionsTopic' must be the name of one topic"),
-        ({"colour": "red"}, EventsOptions.parse, "Unknown option 'colour'"),
-        ({"metricTopic": "events"}, EventsOptions.parse, "Did you mean 'metricsTopic'?"),
-        ({**TOPIC, "metricsTopics": "e"}, EventsOptions.parse, "Did you mean 'metricsTopic'?"),
-        ({"metricsTopic": "events"}, EventsOptions.parse, "'kafka.bootstrap.servers' must be specified"),
-        ({**SERVERS, "metricsTopic": "a,b"}, EventsOptions.parse, "'metricsTopic' must be the name of one topic"),
-        ({**TOPIC, "metricsBootstrapServers": "m"}, EventsOptions.parse, "'metricsBootstrapServers' must be host:port"),
-        ({"startingOffsets": '{"t":{"0":1}}'}, EventsOptions.parse, "'startingOffsets' must be earliest or latest"),
-        ({"maxFilesPerTrigger": "0"}, EventsOptions.parse, "'maxFilesPerTrigger' must be a whole number from 1"),
+        ({"colour": "red"}, EventTableOptions.parse, "Unknown option 'colour'"),
+        ({"eventTopic": "events"}, EventTableOptions.parse, "Did you mean 'eventsTopic'?"),
+        ({**TOPIC, "eventsTopics": "e"}, EventTableOptions.parse, "Did you mean 'eventsTopic'?"),
+        ({"eventsTopic": "events"}, EventTableOptions.parse, "'kafka.bootstrap.servers' must be specified"),
+        ({**SERVERS, "eventsTopic": "a,b"}, EventTableOptions.parse, "'eventsTopic' must be the name of one topic"),
+        (
+            {**TOPIC, "eventsBootstrapServers": "m"},
+            EventTableOptions.parse,
+            "'eventsBootstrapServers' must be host",
+        ),
+        ({"startingOffsets": '{"t":{"0":1}}'}, EventTableOptions.parse, "'startingOffsets' must be earliest or latest"),
+        ({"maxFilesPerTrigger": "0"}, EventTableOptions.parse, "'maxFilesPerTrigger' must be a whole number from 1"),
     ],
 )
 def test_invalid_option_is_refused(options: dict[str, str], parse: object, problem: str) -> None:
@@ -104,16 +108,16 @@ def test_invalid_option_is_refused(options: dict[str, str], parse: object, probl
 
 
 def test_event_files_start_at_earliest_by_default() -> None:
-    assert EventsOptions.parse({"metricsPath": "/e"}) == EventsOptions(path="/e", max_files=1_000)
-    assert EventsOptions.parse({"STARTINGOFFSETS": "latest"}).starts_latest
+    assert EventTableOptions.parse({"eventsPath": "/e"}) == EventTableOptions(path="/e", max_files=1_000)
+    assert EventTableOptions.parse({"STARTINGOFFSETS": "latest"}).starts_latest
 
 
-def test_metrics_topic_has_its_own_cluster_and_makes_no_events() -> None:
-    topic = EventsOptions.parse({**TOPIC, "metricsBootstrapServers": "metrics:1"}).topic
+def test_events_topic_has_its_own_cluster_and_makes_no_events() -> None:
+    topic = EventTableOptions.parse({**TOPIC, "eventsBootstrapServers": "metrics:1"}).topic
 
     assert topic is not None
     assert (topic.client.bootstrap_servers, topic.topics) == ((Address("metrics", 1),), ("events",))
-    assert (topic.starting_offsets, topic.metrics) == (OffsetsSpec(EARLIEST_OFFSET), None)
+    assert (topic.starting_offsets, topic.events) == (OffsetsSpec(EARLIEST_OFFSET), None)
     assert not topic.fail_on_data_loss
 
 

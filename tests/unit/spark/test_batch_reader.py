@@ -15,7 +15,7 @@ from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
 from pyspark_kafka_meta.spark.batch_reader import SCHEMAS_BYTES, TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
@@ -23,16 +23,16 @@ from pyspark_kafka_meta.spark.client_pool import worker_clients
 from tests.unit.scene import COLUMNS, Scene
 
 
-@pytest.mark.parametrize("given", [{}, {"metricsPath": "events"}])
+@pytest.mark.parametrize("given", [{}, {"eventsPath": "events"}])
 def test_a_task_writes_its_events_where_its_planner_does(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = SourceOptions.parse({"kafka.bootstrap.servers": "b:9", "subscribe": "t", **given})
-    worker, used = Scene(monkeypatch).client(), list[MetricsOptions | None]()
+    worker, used = Scene(monkeypatch).client(), list[EventsOptions | None]()
 
     @contextmanager
-    def client(_: ClientOptions, metrics: MetricsOptions | None, __: Origin) -> Iterator[KafkaClient]:
-        used.append(metrics)
+    def client(_: ClientOptions, events: EventsOptions | None, __: Origin) -> Iterator[KafkaClient]:
+        used.append(events)
         yield worker
 
     monkeypatch.setattr(worker_clients, "client", client)

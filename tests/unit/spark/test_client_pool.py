@@ -17,7 +17,7 @@ import pytest
 from pyspark_kafka_meta.errors import OtherClusterError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions
 from pyspark_kafka_meta.spark import client_pool
 from pyspark_kafka_meta.spark.client_pool import MAX_CLIENTS, ClientPool
 from tests.unit.fake_network import FakeClock
@@ -37,15 +37,15 @@ class RecordedClient(KafkaClient):
 
 
 class Worker:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, metrics: MetricsOptions) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, events: EventsOptions) -> None:
         monkeypatch.setattr(client_pool, "KafkaClient", RecordedClient)
         self.clock = FakeClock()
         self.pool = ClientPool(self.clock)
-        self.metrics = metrics
+        self.events = events
 
     def run(self, query: str, origin: Origin = READER, seconds: float = 0) -> RecordedClient:
         """A task of this query; the client that it got."""
-        with self.pool.client(options(query), self.metrics, origin) as client:
+        with self.pool.client(options(query), self.events, origin) as client:
             self.clock.sleep(seconds)
         assert isinstance(client, RecordedClient)
         return client
@@ -62,7 +62,7 @@ def options(query: str) -> ClientOptions:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[Worker]:
-    worker = Worker(monkeypatch, MetricsOptions(str(tmp_path), None, options("a").bootstrap_servers))
+    worker = Worker(monkeypatch, EventsOptions(str(tmp_path), None, options("a").bootstrap_servers))
     yield worker
     if worker.pool._timer is not None:
         worker.pool._timer.cancel()
@@ -78,13 +78,13 @@ def test_tasks_of_one_query_share_a_client_and_its_events_name_the_task(worker: 
 
 
 def test_queries_with_other_settings_do_not_share_a_client(worker: Worker) -> None:
-    connection, metrics = options("a"), worker.metrics
+    connection, events = options("a"), worker.events
     with (
-        worker.pool.client(connection, metrics, READER) as plain,
-        worker.pool.client(replace(connection, client_id="other"), metrics, READER) as other_id,
-        worker.pool.client(connection, replace(metrics, topic="events"), READER) as other_metrics,
+        worker.pool.client(connection, events, READER) as plain,
+        worker.pool.client(replace(connection, client_id="other"), events, READER) as other_id,
+        worker.pool.client(connection, replace(events, topic="events"), READER) as other_events,
     ):
-        assert len({id(client) for client in (plain, other_id, other_metrics)}) == 3
+        assert len({id(client) for client in (plain, other_id, other_events)}) == 3
 
 
 def test_tasks_that_run_at_the_same_time_do_not_share_a_client(worker: Worker) -> None:
@@ -92,7 +92,7 @@ def test_tasks_that_run_at_the_same_time_do_not_share_a_client(worker: Worker) -
     all_run = threading.Barrier(4, timeout=30)
 
     def task() -> None:
-        with worker.pool.client(options("a"), worker.metrics, READER) as client:
+        with worker.pool.client(options("a"), worker.events, READER) as client:
             all_run.wait()
             clients.append(client)
 
@@ -181,7 +181,7 @@ def test_no_task_fails_where_no_thread_can_start(worker: Worker, monkeypatch: py
 def test_client_in_use_is_never_closed(worker: Worker) -> None:
     with ExitStack() as tasks:
         used = [
-            tasks.enter_context(worker.pool.client(options(f"used-{number}"), worker.metrics, READER))
+            tasks.enter_context(worker.pool.client(options(f"used-{number}"), worker.events, READER))
             for number in range(MAX_CLIENTS + 1)
         ]
         worker.clock.sleep(10 * MAX_AGE_S)
@@ -206,19 +206,19 @@ def test_task_that_fails_writes_its_events_and_gives_its_client_back(
 ) -> None:
     with (
         pytest.raises(RuntimeError, match="task failed"),
-        worker.pool.client(options("a"), worker.metrics, READER),
+        worker.pool.client(options("a"), worker.events, READER),
     ):
         raise RuntimeError("task failed")
-    wait_for(lambda: len(list(Path(worker.metrics.path or "").glob("*.jsonl"))) == 1)
+    wait_for(lambda: len(list(Path(worker.events.path or "").glob("*.jsonl"))) == 1)
     worker.clock.sleep(MAX_AGE_S)
     worker.run("b")
 
-    assert [entry.key for entry in worker.pool._unused] == [(os.getpid(), options("b"), worker.metrics)]
+    assert [entry.key for entry in worker.pool._unused] == [(os.getpid(), options("b"), worker.events)]
 
 
 def test_a_client_that_met_another_cluster_is_not_kept(worker: Worker) -> None:
     first = worker.run("a")
-    with pytest.raises(OtherClusterError), worker.pool.client(options("a"), worker.metrics, READER):
+    with pytest.raises(OtherClusterError), worker.pool.client(options("a"), worker.events, READER):
         raise OtherClusterError("broker-1:9092 belongs to another cluster")
 
     assert first.closed

@@ -246,8 +246,8 @@ vars(datasource).pop("DataSourceStreamArrowWriter", None)  # as in pyspark 4.0
 from pyspark_kafka_meta import DefaultSource
 
 topic = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
-events = {"table": "refresh_events", "metricsPath": "/no/such/folder"}
-events_topic = {"table": "refresh_events", "metricsTopic": "t", "kafka.bootstrap.servers": "localhost:1"}
+events = {"table": "refresh_events", "eventsPath": "/no/such/folder"}
+events_topic = {"table": "refresh_events", "eventsTopic": "t", "kafka.bootstrap.servers": "localhost:1"}
 for options in (topic, events, events_topic):
     source = DefaultSource(options)
     source.reader(source.schema())

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
-from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SinkOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SinkOptions
 from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark import batch_writer, stream_writer
 from pyspark_kafka_meta.spark.batch_writer import with_driver
@@ -39,12 +39,12 @@ class Published:
     """Takes the events of a driver.
 
     Attributes:
-        metrics: of the clients whose events these are.
+        options: of the clients whose events these are.
     """
 
     def __init__(self) -> None:
         self.events: list[RefreshEvent] = []
-        self.metrics: list[MetricsOptions | None] = []
+        self.options: list[EventsOptions | None] = []
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         self.events += events
@@ -64,8 +64,8 @@ def published(monkeypatch: pytest.MonkeyPatch, topics_exist: None) -> Published:
     published = Published()
 
     @contextmanager
-    def client(options: ClientOptions, metrics: MetricsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
-        published.metrics.append(metrics)
+    def client(options: ClientOptions, events: EventsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
+        published.options.append(events)
         publisher = EventPublisher([published], origin)
         yield KafkaClient(options, publisher)
         publisher.flush()
@@ -215,7 +215,7 @@ def test_requests_of_a_write_are_events_of_its_driver(registry: MockRegistry, pu
     for each in (first, second, refused):
         assert isinstance(each["latency_ms"], float)
         assert (each["role"], each["executor_id"]) == (Role.COMMITTER, "driver")
-    assert {metrics.driver for metrics in published.metrics if metrics is not None} == {driver_name()}
+    assert {each.driver for each in published.options if each is not None} == {driver_name()}
 
 
 def test_look_up_of_a_written_schema_has_its_own_reason_and_failure(
@@ -239,7 +239,7 @@ def test_look_up_of_a_written_schema_has_its_own_reason_and_failure(
 def test_write_without_requests_has_no_client(registry: MockRegistry, published: Published) -> None:
     bare = {"valueSchema": '"int"', "valueFraming": "none", "auto.register.schemas": "false"}
     columns(registry, schema(value=IntegerType()), **bare)
-    assert published.metrics == []
+    assert published.options == []
 
 
 def test_failure_to_publish_hides_no_error_of_the_write(

@@ -220,7 +220,7 @@ def test_folder_lists_complete_event_files_at_any_depth(tmp_path: Path, caplog: 
 def test_error_text_contains_no_key_of_the_uri(uri: str) -> None:
     folder = EventFolder(uri)
     for attempt in (folder.files, lambda: list(folder.lines([EventFile(A, 0, "one")]))):
-        with pytest.raises(OSError, match="folder of metricsPath: check its URI") as raised:
+        with pytest.raises(OSError, match="folder of eventsPath: check its URI") as raised:
             attempt()
         assert "ter2" not in str(raised.value)
         assert raised.value.__suppress_context__

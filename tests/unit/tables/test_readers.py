@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
-from pyspark_kafka_meta.options import EventsOptions, Table
+from pyspark_kafka_meta.options import EventTableOptions, Table
 from pyspark_kafka_meta.tables.event_file_reader import EventFolder
 from pyspark_kafka_meta.tables.event_streams import EventFilesStreamReader
 from pyspark_kafka_meta.tables.readers import batch_reader
@@ -34,7 +34,7 @@ class Writer:
 
 
 def stream(folder: Path, **options: Any) -> EventFilesStreamReader:
-    return EventFilesStreamReader(EventsOptions(path=str(folder), **options), {"sequence": "sequence"})
+    return EventFilesStreamReader(EventTableOptions(path=str(folder), **options), {"sequence": "sequence"})
 
 
 def sequences(reader: Any, tasks: Sequence[Any]) -> list[int]:
@@ -109,8 +109,8 @@ def test_plan_lists_the_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_batch_reads_all_files_or_none(tmp_path: Path) -> None:
     Writer(tmp_path / "events").write(3)
-    reader = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path)), {"sequence": "sequence"})
-    empty = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path / "none")), {"sequence": "sequence"})
+    reader = batch_reader(Table.REFRESH_EVENTS, EventTableOptions(path=str(tmp_path)), {"sequence": "sequence"})
+    empty = batch_reader(Table.REFRESH_EVENTS, EventTableOptions(path=str(tmp_path / "none")), {"sequence": "sequence"})
 
     assert sequences(reader, reader.partitions()) == [1, 2, 3]
     assert (empty.partitions(), sequences(empty, [None])) == ([], [])
@@ -119,7 +119,7 @@ def test_batch_reads_all_files_or_none(tmp_path: Path) -> None:
 def test_caches_table_is_computed_in_one_task(tmp_path: Path) -> None:
     Writer(tmp_path).write(3)
     columns = {name: name for name in ("cache_id", "generation_at_least", "events_missing")}
-    reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), columns)
+    reader = batch_reader(Table.CACHES, EventTableOptions(path=str(tmp_path)), columns)
     (task,) = reader.partitions()
     batches: Any = reader.read(task)
 
@@ -131,5 +131,5 @@ def test_caches_table_is_computed_in_one_task(tmp_path: Path) -> None:
 def test_batch_cannot_start_at_latest(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="can't be latest for batch"):
         batch_reader(
-            Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), {"sequence": "sequence"}
+            Table.REFRESH_EVENTS, EventTableOptions(path=str(tmp_path), starts_latest=True), {"sequence": "sequence"}
         )

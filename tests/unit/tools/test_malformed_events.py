@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.options import EventsOptions, Table
+from pyspark_kafka_meta.options import EventTableOptions, Table
 from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
 from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tools.cluster_state import ClusterState, known_brokers, newest_leaders, stale_entries
@@ -98,7 +98,7 @@ def write(folder: Path, *lines: bytes) -> None:
 
 def caches_table(folder: Path) -> set[str]:
     """The caches that the table `caches` has."""
-    reader: Any = batch_reader(Table.CACHES, EventsOptions(path=str(folder)), {"cache_id": "cache_id"})
+    reader: Any = batch_reader(Table.CACHES, EventTableOptions(path=str(folder)), {"cache_id": "cache_id"})
     return {row["cache_id"] for task in reader.partitions() for each in reader.read(task) for row in each.to_pylist()}
 
 

@@ -68,7 +68,7 @@ def test_what_was_read_before_an_error_is_read_again(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("command", ["events", "caches"])
 def test_brokers_that_do_not_respond_are_told_of_soon(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "TOPIC_DEFAULTS", dict.fromkeys(sources.TOPIC_DEFAULTS, "300"))
-    result = CliRunner().invoke(app, [command, "--metrics-topic", "t", "--bootstrap-servers", "127.0.0.1:1"])
+    result = CliRunner().invoke(app, [command, "--events-topic", "t", "--bootstrap-servers", "127.0.0.1:1"])
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
     assert "no broker responded" in result.stderr
 

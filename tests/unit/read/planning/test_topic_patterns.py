@@ -41,8 +41,8 @@ OWN_TOPICS = {
     "kafkameta-decisions": {},
     "team-a.kafkameta-decisions_2": {},
     "team-a.kafkameta-events": {},
-    "audit": {"metricsTopic": "audit"},
-    "u": {"metricsTopic": "u", "metricsBootstrapServers": "broker-2:9092,broker-1:9092"},
+    "audit": {"eventsTopic": "audit"},
+    "u": {"eventsTopic": "u", "eventsBootstrapServers": "broker-2:9092,broker-1:9092"},
     "ledger": {"decisionsTopic": "ledger"},
 }
 
@@ -70,12 +70,12 @@ def test_topic_that_queries_write_for_themselves_is_read_by_its_name(
     scene.write(TopicPartition(topic, 0), "an event or a decision")
     selection = {name: text.replace("audit", topic) for name, text in selection.items()}
 
-    planner = batch_planner(scene, **selection, metricsTopic="audit")
+    planner = batch_planner(scene, **selection, eventsTopic="audit")
     assert spans(planner.batch_ranges()) == {TopicPartition(topic, 0): (0, 1)}
 
 
-def test_topic_with_the_name_of_a_metrics_topic_in_another_cluster_is_read(scene: Scene) -> None:
-    planner = batch_planner(scene, subscribePattern="t", metricsTopic="t", metricsBootstrapServers="another:9092")
+def test_topic_with_the_name_of_an_events_topic_in_another_cluster_is_read(scene: Scene) -> None:
+    planner = batch_planner(scene, subscribePattern="t", eventsTopic="t", eventsBootstrapServers="another:9092")
     assert planner.available_now().keys() == {T0, T1, T2}
 
 
@@ -85,7 +85,7 @@ def test_topic_that_a_query_begins_to_write_for_itself_leaves_its_checkpoint_wit
     scene.cluster.create_topic("u", partitions=1)
     earlier = Query(scene, **BY_PATTERN)
     earlier.step()
-    query = Query(scene, **BY_PATTERN, metricsTopic="u")
+    query = Query(scene, **BY_PATTERN, eventsTopic="u")
     query.offset = earlier.offset
     scene.write(U0, "an event")
     scene.write(T0, "a record")

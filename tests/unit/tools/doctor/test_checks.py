@@ -434,8 +434,8 @@ def test_an_executor_with_another_folder_than_the_driver_is_told(
     (tmp_path / "doctor-1").touch()
     *_, found = connection_checks.check_executor(None, {}, [], (str(tmp_path), marker))
 
-    assert found[:2] == ("executor 1 on worker: metricsPath", verdict)
-    assert ("metricsTopic" in found[3]) is (verdict == "warn")
+    assert found[:2] == ("executor 1 on worker: eventsPath", verdict)
+    assert ("eventsTopic" in found[3]) is (verdict == "warn")
 
 
 # All of them.

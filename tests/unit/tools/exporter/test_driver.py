@@ -91,7 +91,7 @@ def test_refreshes_since_the_line_before_are_logged(
 ) -> None:
     caplog.set_level(logging.INFO, "pyspark_kafka_meta.queries")
     write(tmp_path, made("b" * 32, 1, 1_000, origin=Origin(role=Role.READER, query_id="0123456789")))
-    listener = QueryListener(metricsPath=str(tmp_path))
+    listener = QueryListener(eventsPath=str(tmp_path))
     lines = []
     for sequence in (1, 3):
         write(tmp_path, of_query(sequence), of_query(sequence + 1, kind=EventKind.BORN))
@@ -111,7 +111,7 @@ def test_a_line_without_lag_is_logged_while_no_broker_responds(
 
     monkeypatch.setattr(driver, "query_lag", fail)
     caplog.set_level(logging.INFO, "pyspark_kafka_meta.queries")
-    listener = QueryListener(**{"metricsPath": str(tmp_path), "kafka.bootstrap.servers": "b:9"})
+    listener = QueryListener(**{"eventsPath": str(tmp_path), "kafka.bootstrap.servers": "b:9"})
     listener.onQueryProgress(FINISHED)
     wait_for(lambda: len(caplog.messages) == 2)
 
@@ -136,7 +136,7 @@ def logged(caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]) -> Ca
 
 
 def test_an_event_that_is_read_twice_counts_once(tmp_path: Path, logged: Callable[[QueryListener], list[str]]) -> None:
-    listener = QueryListener(metricsPath=str(tmp_path))
+    listener = QueryListener(eventsPath=str(tmp_path))
     write(tmp_path, of_query(1), of_query(2))
     first = logged(listener)
     write(tmp_path, of_query(2), of_query(3))
@@ -148,7 +148,7 @@ def test_an_event_that_is_read_twice_counts_once(tmp_path: Path, logged: Callabl
 def test_an_unexpected_error_ends_no_thread(
     tmp_path: Path, logged: Callable[[QueryListener], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener = QueryListener(**{"metricsPath": str(tmp_path), "kafka.bootstrap.servers": "b:9"})
+    listener = QueryListener(**{"eventsPath": str(tmp_path), "kafka.bootstrap.servers": "b:9"})
     monkeypatch.setattr(driver, "query_lag", lambda *_: 1 / 0)
     failed = logged(listener)
     monkeypatch.setattr(driver, "query_lag", lambda *_: [])
@@ -160,7 +160,7 @@ def test_an_unexpected_error_ends_no_thread(
 def test_the_thread_ends_and_the_next_goes_on(
     tmp_path: Path, logged: Callable[[QueryListener], list[str]], wait_for: Callable[..., Any]
 ) -> None:
-    listener = QueryListener(metricsPath=str(tmp_path))
+    listener = QueryListener(eventsPath=str(tmp_path))
     write(tmp_path, of_query(1))
     logged(listener)
     wait_for(lambda: not any(thread.name == "kafkameta-query-listener" for thread in threading.enumerate()))
@@ -179,7 +179,7 @@ def test_a_refused_login_is_not_repeated(
         raise AuthenticationError("wrong password")
 
     monkeypatch.setattr(driver, "open_driver_events", refuse)
-    listener = QueryListener(metricsPath=str(tmp_path))
+    listener = QueryListener(eventsPath=str(tmp_path))
     first = logged(listener)
 
     assert logged(listener) == first[1:] == ["query 01234567, batch 7: 120 records in 0.4 s"]

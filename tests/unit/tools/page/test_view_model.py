@@ -364,7 +364,7 @@ def test_what_events_of_another_version_do_not_count_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("events", "has_query", "told"),
     [
-        ((), False, "set the option metricsPath of a query"),
+        ((), False, "set the option eventsPath of a query"),
         ((), True, "Executors are starting"),
         (STALE, False, "in the last ten minutes: its query may have ended"),
     ],

@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from pyspark_kafka_meta.events import sinks, topic_sink
+from tests.kafka.events_rounds import Rounds, reported_drops, sequences
 from tests.kafka.harness import Stream
-from tests.kafka.metrics_rounds import Rounds, reported_drops, sequences
 from tests.kafka.secured_kafka import SecuredKafka
 from tests.marks import thorough_after
 from tests.unit.written_events import events_in
@@ -43,11 +43,11 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def play(kafka: Any, topic: str, tmp_path: Path) -> Iterator[Callable[..., Rounds]]:
-    """Opens a stream on real brokers. `metrics` are its options for events."""
+    """Opens a stream on real brokers. `event_options` are its options for events."""
     streams: list[Rounds] = []
 
-    def open_stream(**metrics: str) -> Rounds:
-        streams.append(Rounds(kafka.bootstrap_servers, topic, tmp_path, **metrics))
+    def open_stream(**event_options: str) -> Rounds:
+        streams.append(Rounds(kafka.bootstrap_servers, topic, tmp_path, **event_options))
         return streams[-1]
 
     yield open_stream
@@ -78,7 +78,7 @@ def play_until_loss(stream: Rounds, wait_for: Any, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.usefixtures("short_timeouts")
-def test_a_metrics_topic_that_is_missing_until_it_is_made(
+def test_an_events_topic_that_is_missing_until_it_is_made(
     kafka: Any,
     play: Callable[..., Rounds],
     read_topic: Any,
@@ -88,7 +88,7 @@ def test_a_metrics_topic_that_is_missing_until_it_is_made(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     missing = f"events-{uuid.uuid4().hex}"
-    stream = play(metricsTopic=missing)
+    stream = play(eventsTopic=missing)
     play_until_loss(stream, wait_for, caplog)
     make_topic(name=missing)
 
@@ -103,7 +103,7 @@ def test_a_metrics_topic_that_is_missing_until_it_is_made(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
-def test_a_metrics_topic_that_the_user_may_not_write_to(
+def test_an_events_topic_that_the_user_may_not_write_to(
     secured: SecuredKafka, tmp_path: Path, read_topic: Any, wait_for: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Alice has all ACLs for topics with the prefix events-."""
@@ -111,7 +111,7 @@ def test_a_metrics_topic_that_the_user_may_not_write_to(
     secured.create_topic(source)
     secured.create_topic(private)
     open_servers = secured.kafka.admin_servers
-    options = secured.options(metricsTopic=private)
+    options = secured.options(eventsTopic=private)
     with closing(Rounds(secured.servers, source, tmp_path, open_servers, **options)) as stream:
         play_until_loss(stream, wait_for, caplog)
         assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
@@ -127,12 +127,12 @@ def test_a_metrics_topic_that_the_user_may_not_write_to(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("responds", [False, True], ids=["dead port", "silent port"])
-def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], responds: bool) -> None:
+def test_an_events_cluster_that_is_never_there(play: Callable[..., Rounds], responds: bool) -> None:
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         if responds:
             port.listen()
-        stream = play(metricsTopic="events", metricsBootstrapServers=f"127.0.0.1:{port.getsockname()[1]}")
+        stream = play(eventsTopic="events", eventsBootstrapServers=f"127.0.0.1:{port.getsockname()[1]}")
         rounds = 30
         stream.play(rounds)
         stream.assert_unharmed()
@@ -141,10 +141,10 @@ def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], resp
 
 
 @pytest.mark.parametrize("fault", thorough_after(1, ("full", "read-only")))
-def test_a_metrics_path_on_a_file_system_that_is(fault: str, kafka: Any, topic: str, tmp_path: Path) -> None:
+def test_an_events_path_on_a_file_system_that_is(fault: str, kafka: Any, topic: str, tmp_path: Path) -> None:
     if subprocess.run([*MOUNTS, "true"], capture_output=True).returncode != 0:
         pytest.skip("no mount namespaces here (unshare)")
-    program = [sys.executable, "-m", "tests.kafka.metrics_rounds"]
+    program = [sys.executable, "-m", "tests.kafka.events_rounds"]
     command = [*MOUNTS, *program, kafka.bootstrap_servers, topic, str(tmp_path), fault]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
@@ -154,10 +154,10 @@ def test_a_metrics_path_on_a_file_system_that_is(fault: str, kafka: Any, topic: 
     assert lost >= 3, "one of each round; a slow broker causes further refreshes"
 
 
-def test_a_metrics_path_with_a_file_in_the_way(play: Callable[..., Rounds], tmp_path: Path) -> None:
+def test_an_events_path_with_a_file_in_the_way(play: Callable[..., Rounds], tmp_path: Path) -> None:
     folder = tmp_path / "events"
     folder.write_text("")
-    stream = play(metricsPath=str(folder))
+    stream = play(eventsPath=str(folder))
     stream.play(3)
     folder.unlink()
     stream.play(3)
@@ -165,9 +165,9 @@ def test_a_metrics_path_with_a_file_in_the_way(play: Callable[..., Rounds], tmp_
     assert reported_drops(sequences(events_in(folder), stream.cache_id)) > 3, "the birth event too"
 
 
-def test_a_metrics_path_that_is_removed_while_the_query_runs(play: Callable[..., Rounds], tmp_path: Path) -> None:
+def test_an_events_path_that_is_removed_while_the_query_runs(play: Callable[..., Rounds], tmp_path: Path) -> None:
     folder = tmp_path / "events"
-    stream = play(metricsPath=str(folder))
+    stream = play(eventsPath=str(folder))
     stream.play(3)
     before = sequences(events_in(folder), stream.cache_id)
     shutil.rmtree(folder)

@@ -60,7 +60,7 @@ class Rounds(Stream):
         assert max(self.waited_s) < 10
 
     def _client(self, role: Role, options: ClientOptions) -> KafkaClient:
-        publisher = new_publisher(self._options.metrics, Origin(role=role))
+        publisher = new_publisher(self._options.events, Origin(role=role))
         flush = publisher.flush
 
         def timed_flush() -> None:
@@ -85,19 +85,19 @@ def reported_drops(found: Sequences) -> int:
 
 def main(servers: str, topic: str, folder: str, fault: str) -> None:
     """Play in a mount namespace of this process. Prints the sequences of the events as JSON."""
-    metrics = Path(folder)
+    events = Path(folder)
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
     subprocess.run(mount, check=True)
     break_it, mend_it = FAULTS[fault]
-    stream = Rounds(servers, topic, metrics, metricsPath=folder)
+    stream = Rounds(servers, topic, events, eventsPath=folder)
     stream.play(3)
-    break_it(metrics)
+    break_it(events)
     stream.play(3)
-    mend_it(metrics)
+    mend_it(events)
     stream.play(3)
     stream.close()
     stream.assert_unharmed()
-    print(json.dumps(sequences(events_in(metrics), stream.cache_id)))  # noqa: T201
+    print(json.dumps(sequences(events_in(events), stream.cache_id)))  # noqa: T201
 
 
 def remount(how: str) -> Callable[[Path], None]:
