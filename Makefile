@@ -32,7 +32,7 @@ help: ## list these commands
 demo: java $(DEMO_INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
-test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in six minutes on two cores: all tests except the slow ones
+test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in five minutes on two cores: all tests except the slow ones
 	$(PARALLEL_TESTS) 3 -m "not slow and not thorough"
 
 test-slow: export KAFKAMETA_PROFILE := $(if $(findstring thorough,$(SLOW)),slow,ci)
