@@ -1,4 +1,4 @@
-"""Values of 10,000 characters: an option refuses them, or accepts them, and no error repeats them whole."""
+"""Values of 40,000 characters: an option refuses them, or accepts them, and no error repeats them whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS, ClusterOptions, EventTableOptions, SinkOptions, SourceOptions
 
-LONG = "x" * 10_000
+LONG = "x" * 40_000
 TEXTS = (LONG, f"a,{LONG}", f'{{"{LONG}":{{"0":1}}}}', f'{{"t":{{"{LONG}":1}}}}', f'{{"{LONG}":[0]}}', f"group:{LONG}")
 MAX_ERROR = 1_500
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
