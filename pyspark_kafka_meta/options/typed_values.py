@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -70,6 +70,7 @@ class OnMalformedRecord(StrEnum):
 
 
 _rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)
+_side_rows = {side: replace(_rows, needs=(f"{side}Format",)) for side in ("value", "key")}
 
 
 def _parse_version(text: str) -> int | str:
@@ -90,29 +91,29 @@ def _format(side: str, doc: str) -> Any:
 
 
 def _schema(side: str, doc: str) -> Any:
-    return _rows.text(f"{side}Schema", doc, needs=(f"{side}Format",))
+    return _side_rows[side].text(f"{side}Schema", doc)
 
 
 def _version(side: str, doc: str) -> Any:
     name = f"{side}SchemaVersion"
     error = f"Option '{name}' must be latest or a version of the subject from 1, got '{{value}}'"
-    return _rows.option(name, LATEST_VERSION, _parse_version, error, doc, needs=(f"{side}Format",))
+    return _side_rows[side].option(name, LATEST_VERSION, _parse_version, error, doc)
 
 
 def _framing(side: str, doc: str) -> Any:
     name = f"{side}Framing"
     choices = {each.value: each for each in Framing}
     error = f"Option '{name}' must be {' or '.join(choices)}, got '{{value}}'"
-    return _rows.option(name, None, partial(parse_choice, values=choices), error, doc, needs=(f"{side}Format",))
+    return _side_rows[side].option(name, None, partial(parse_choice, values=choices), error, doc)
 
 
 def _strategy(side: str, doc: str) -> Any:
     choices = {each.value: each for each in SubjectNameStrategy}
-    return _rows.choice(f"{side}SubjectNameStrategy", choices, doc, needs=(f"{side}Format",))
+    return _side_rows[side].choice(f"{side}SubjectNameStrategy", choices, doc)
 
 
 def _subject(side: str, doc: str) -> Any:
-    return _rows.text(f"{side}Subject", doc, needs=(f"{side}Format",), excludes=(f"{side}SubjectNameStrategy",))
+    return _side_rows[side].text(f"{side}Subject", doc, excludes=(f"{side}SubjectNameStrategy",))
 
 
 def _record_names(side: str, doc: str) -> Any:
@@ -121,7 +122,7 @@ def _record_names(side: str, doc: str) -> Any:
         f"Option '{name}' must be the full name of a record, as shop.Order; several separated by commas, a name with a "
         "comma in double quotes"
     )
-    return _rows.option(name, None, _parse_record_names, error, doc, needs=(f"{side}Format",))
+    return _side_rows[side].option(name, None, _parse_record_names, error, doc)
 
 
 @dataclass(frozen=True, slots=True)
