@@ -4,7 +4,7 @@
 
 Four readers follow one topic on a real three-broker Kafka at the same time: a stream of this source and one of Spark's
 JVM source in one Spark session, and, to the millisecond, this source's task reader and a confluent-kafka consumer in
-their own processes. docs/benchmarks.md describes the method.
+their own processes. About a thousand records a second go to 6 partitions; streams use `foreachBatch`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     python -m benchmarks.simulate [--executors 1000] [--brokers 100] [--seed 0]
 
 A discrete-event simulation of caches with the package's refresh policy, and of variants that lack one feature each.
-docs/benchmarks.md describes the model. Prints a table, writes a plot and the figures as JSON.
+All brokers restart, one every 30 s, or five get kill -9. Broker load and other clients are not modelled. Prints a
+table, writes a plot and the figures as JSON.
 """
 
 from __future__ import annotations

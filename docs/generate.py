@@ -11,7 +11,7 @@ import ast
 import inspect
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
@@ -43,10 +43,9 @@ PART = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL
 ENUMS: dict[str, type[StrEnum]] = {enum.__name__: enum for enum in (EventKind, RefreshReason, Outcome, Role)}
 BENCHMARK_HEADERS = {
     "krec_s": "thousand records a second",
-    "kafkameta_is_faster_by": "kafkameta relative to it",
-    "times_at_least_once": "time relative to at least once",
 }
-OPTIONS_HEADER = "| option | type | default | meaning |\n|---|---|---|---|\n"
+GROUPS_NEED = {"schema.registry.url", "keyFormat", "valueFormat"}
+"""Options that all options of a group need: the page says it once."""
 TYPES = {
     **dict.fromkeys(("parse_times", "parse_offsets", "parse_assigned"), "JSON"),
     **dict.fromkeys(("parse_topics", "parse_addresses", "_parse_urls", "_parse_record_names"), "list"),
@@ -59,18 +58,36 @@ NO_DECIMALS_FROM = 100
 
 def all_options() -> str:
     """Every option by section, as in Spark's guide."""
-    return "\n".join(f"## {section}\n\n{OPTIONS_HEADER}{''.join(option_rows(section))}" for section in Section)
+    return "\n".join(f"## {section}\n\n{''.join(option_lines(section))}" for section in Section)
 
 
-def option_rows(section: Section) -> Iterator[str]:
+def option_lines(section: Section) -> Iterator[str]:
+    """A line for each option. Options with the same meaning share one, such as those of keys and values."""
+    lines = defaultdict[str, list[Option]](list)
     for option in OPTIONS.values():
         if option.section is section:
-            meaning = " ".join((option.doc, *rules_of(option))).replace("|", r"\|")
-            yield f"| `{option.name}` | {type_of(option)} | {option.default or ''} | {meaning} |\n"
+            as_other = re.fullmatch(r"As (\w+), for keys\.", option.doc)
+            lines[OPTIONS[as_other[1]].doc if as_other else option.doc].append(option)
+    for doc, options in lines.items():
+        names = ", ".join(f"`{option.name}`" for option in options)
+        values = {values_of(option) for option in options}
+        shown = f" ({next(iter(values))})" if len(values) == 1 and values != {""} else ""
+        rules = rules_of(options[0]) if len({option.doc for option in options}) == len(options) else ()
+        yield f"- {names}{shown}: {' '.join((doc, *rules))}\n"
+
+
+def values_of(option: Option) -> str:
+    """Type and default, as far as they say something; of a choice the values, with the default in bold."""
+    types = type_of(option)
+    if "," in types and option.default:
+        return re.sub(rf"\b{re.escape(option.default)}(?=,|$)", r"**\g<0>**", types)
+    if types in ("boolean", option.default):
+        return option.default or ""
+    return ", ".join(filter(None, ("" if types == "string" else types, option.default)))
 
 
 def rules_of(option: Option) -> Iterator[str]:
-    needs = [name for name in option.needs if name != "schema.registry.url"]  # which all options with this prefix need
+    needs = [name for name in option.needs if name not in GROUPS_NEED]
     for rule, others in (("Needs", needs), ("Not beside", option.excludes), ("Together with", (option.pair,))):
         if named := [f"`{other}`" for other in others if other is not None]:
             yield f"{rule} {' or '.join(named)}."
@@ -106,27 +123,24 @@ def member_docs(values: type[StrEnum]) -> dict[str, str]:
 
 
 def event_fields() -> str:
-    """The fields of an event, with their types in Spark."""
+    """The fields of an event, with their types in Spark; a line for those of the same type and meaning."""
     docs = {
         name: doc
         for row in (RefreshEvent, *get_args(Details), SnapshotChanges, Origin)
         for name, doc in attribute_docs(row)
     }
-    fields = [field for field in struct_type(RefreshEvent) if field.name != "time"]
-    return "".join(f"- `{field.name}` `{field.dataType.simpleString()}`: {docs[field.name]}\n" for field in fields)
+    names = defaultdict[tuple[str, str], list[str]](list)
+    for field in struct_type(RefreshEvent):
+        if field.name != "time":
+            names[field.dataType.simpleString(), docs[field.name]].append(f"`{field.name}`")
+    return "".join(f"- {', '.join(named)} `{kind}`: {doc}\n" for (kind, doc), named in names.items())
 
 
 def attribute_docs(described: type) -> Iterator[tuple[str, str]]:
     """Names and texts of the docstring's section Attributes, in the terms of JSON."""
-    for name, text in section_docs(described, "Attributes"):
-        yield name, text.replace("None", "null")
-
-
-def section_docs(described: Any, title: str) -> Iterator[tuple[str, str]]:
-    """Names and texts of a section of the docstring."""
-    section = (inspect.getdoc(described) or "").partition(f"{title}:\n")[2].partition("\n\n")[0]
+    section = (inspect.getdoc(described) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
-        yield name, " ".join(text.split())
+        yield name, " ".join(text.split()).replace("None", "null")
 
 
 def side_tables() -> str:
@@ -143,12 +157,10 @@ def side_tables() -> str:
 
 def public_names(module_name: str) -> str:
     """The public names of a module, each with its parameters and the first sentence of its docstring."""
-    lines = []
-    for name, member in public_members(module_name).items():
-        lines.append(f"- `{name}{parameters(member)}`: {first_sentence(member.__doc__ or '')}\n")
-        docs = [*section_docs(member, "Args"), *section_docs(getattr(member, "__init__", None), "Args")]
-        lines += [f"    - `{parameter}`: {text}\n" for parameter, text in docs]
-    return "".join(lines)
+    members = public_members(module_name).items()
+    return "".join(
+        f"- `{name}{parameters(member)}`: {first_sentence(member.__doc__ or '')}\n" for name, member in members
+    )
 
 
 def parameters(member: Any) -> str:
@@ -198,30 +210,25 @@ def described(parameter: Any) -> str:
 
 
 def metrics() -> str:
-    """The metrics of the exporter."""
-    lines = []
+    """The metrics of the exporter with their labels; a line for those of the same meaning."""
+    names = defaultdict[str, list[str]](list)
     for metric in METRICS:
-        labels = f" by {', '.join(f'`{label}`' for label in metric.labels)}" if metric.labels else ""
-        lines.append(f"- `{metric.name}`, {metric.kind}{labels}: {metric.doc}\n")
-    return "".join(lines)
+        labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+        names[metric.doc].append(f"`{metric.name}{labels}`{' histogram' * bool(metric.buckets)}")
+    return "".join(f"- {', '.join(named)}: {doc}\n" for doc, named in names.items())
 
 
 def series() -> str:
-    """How many series an exporter of the size `EXAMPLE` has at most."""
+    """How many series an exporter of the size `EXAMPLE` has at most, in a sentence."""
     counts = {metric: max_series(metric, EXAMPLE) for metric in METRICS}
     by_label = {
         label: sum(count for metric, count in counts.items() if label in metric.labels)
         for label in ("executor", "broker", "partition")
     }
-    always = sum(counts.values()) - by_label["partition"]
-    rows = [
-        ("by executor", by_label["executor"]),
-        ("by broker", by_label["broker"]),
-        ("others", always - by_label["executor"] - by_label["broker"]),
-        ("together", always),
-        ("by partition, with `--per-partition`", by_label["partition"]),
-    ]
-    return table(("metrics", "series"), rows)
+    return (
+        f"{sum(counts.values()) - by_label['partition']:,} series, {by_label['executor']:,} of them by executor and "
+        f"{by_label['broker']:,} by broker; with `--per-partition` {by_label['partition']:,} more.\n"
+    )
 
 
 def benchmark(name: str, *columns: str) -> str:
@@ -238,14 +245,24 @@ def benchmark(name: str, *columns: str) -> str:
     return table(headers, [row for row in cells if "" not in row])
 
 
-def pivot(name: str, row: str, column: str, value: str) -> str:
-    """Values of docs/benchmarks/NAME.json: a row for each value of one key, a column for each value of another."""
-    cells = {(result[row], result[column]): result[value] for result in results(name) if result[value] != ""}
-    titles = list(dict.fromkeys(title for _, title in cells))
+def pivot(name: str, row: str, column: str, value: str, *titles: str) -> str:
+    """Values of docs/benchmarks/NAME.json: a row for each value of a key, a column for each of another or `titles`."""
+    cells = {
+        (result[row], peer(result[column])): result[value]
+        for result in results(name)
+        if result[value] != "" and result[column] in (titles or (result[column],))
+    }
+    titles = tuple(dict.fromkeys(title for _, title in cells))
     firsts = dict.fromkeys(first for first, _ in cells)
     return table(
-        [row, *titles], [[str(first), *(cells.get((first, title), "") for title in titles)] for first in firsts]
+        [row, *map(str, titles)],
+        [[str(first), *(cells.get((first, title), "") for title in titles)] for first in firsts],
     )
+
+
+def peer(name: Any) -> Any:
+    """One name of Spark's source and sink with the functions of any format."""
+    return re.sub(r"JVM (?:source|sink), (\w+), (?:from|to)_\w+", r"JVM, \1", name) if isinstance(name, str) else name
 
 
 def speed() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from docs import generate
 from pyspark_kafka_meta import KafkaMetaDataSource, lag, testing
+from pyspark_kafka_meta.kafka.metadata.refresh_events import COLUMNS
 from pyspark_kafka_meta.options import OPTIONS
+from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
 
 
 @pytest.mark.parametrize("page", generate.PAGES, ids=lambda page: page.name)
@@ -41,15 +44,30 @@ def test_benchmark_shows_the_chosen_case_and_columns(monkeypatch: pytest.MonkeyP
     assert chosen == "| reader | p50 ms |\n|---|---:|\n| ours | 2,605 |\n"
     assert "| 2kB | ours | 12.34 |\n" in generate.benchmark("speed")
     assert generate.pivot("speed", "reader", "case", "p50_ms").endswith("| ours | 2,605 | 12.34 |\n")
+    assert (
+        generate.pivot("speed", "reader", "case", "p50_ms", "2kB") == "| reader | 2kB |\n|---|---:|\n| ours | 12.34 |\n"
+    )
     assert generate.benchmark("new") == "Not measured yet.\n"
 
 
-def test_option_is_in_its_section_with_its_type_and_default() -> None:
-    options = generate.all_options()
+def test_option_is_in_its_section_with_its_values_and_default() -> None:
+    sections = generate.all_options().split("\n## ")
 
-    security = options.partition("## Security\n")[2].partition("\n## ")[0]
-    assert "| `kafka.security.protocol` | PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL | PLAINTEXT | " in security
-    assert options.count("\n| `") == len(OPTIONS)
+    security = next(section for section in sections if section.startswith("Security\n"))
+    assert "\n- `kafka.security.protocol` (**PLAINTEXT**, SSL, SASL_PLAINTEXT, SASL_SSL): " in security
+    lines = [line for section in sections for line in section.splitlines() if line.startswith("- ")]
+    names = [name for line in lines for name in re.findall(r"`([^`]+)`", re.split(r" \(|: ", line)[0])]
+    assert sorted(names) == sorted(OPTIONS)
+
+
+def test_options_of_keys_and_values_share_a_line() -> None:
+    assert "\n- `valueFormat`, `keyFormat` (**bytes**, avro, protobuf, json): " in generate.all_options()
+
+
+def test_each_metric_and_each_field_of_an_event_is_listed_once() -> None:
+    for text, names in ((generate.metrics(), [metric.name for metric in METRICS]), (generate.event_fields(), COLUMNS)):
+        listed = re.findall(r"`(\w+)(?:{[\w,]+})?`", "\n".join(re.findall(r"^- (.*?): ", text, re.MULTILINE)))
+        assert [name for name in names if listed.count(name) != 1] == []
 
 
 @pytest.mark.parametrize(
@@ -105,4 +123,3 @@ def test_parameters_are_shown_of_what_users_call() -> None:
     assert generate.parameters(lag) == "(spark, progress, **options)"
     assert generate.parameters(testing.ClusterError) == ""
     assert generate.parameters(KafkaMetaDataSource) == ""
-    assert "    - `users`: passwords by user." in generate.public_names("pyspark_kafka_meta.testing")

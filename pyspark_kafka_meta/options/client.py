@@ -34,10 +34,10 @@ class ClientOptions:
         None,
         parsers.parse_addresses,
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092",
-        "Required. Brokers for the first connection, as host:port separated by commas. One reachable broker is enough.",
+        "Required. Brokers to connect to first, as host:port separated by commas; one reachable broker is enough.",
     )
     client_id: str = _connections.short_text(
-        "kafka.client.id", "Client name in the brokers' logs, metrics and quotas.", default="kafkameta"
+        "kafka.client.id", "Client name in brokers' logs, metrics and quotas.", default="kafkameta"
     )
     request_timeout_ms: int = _connections.number(
         "kafka.request.timeout.ms", "30000", "Maximum wait for a response.", low=1
@@ -46,16 +46,16 @@ class ClientOptions:
         "kafka.default.api.timeout.ms", "60000", "Maximum duration of an operation with its retries.", low=1
     )
     connection_setup_timeout_ms: int = _connections.number(
-        "kafka.socket.connection.setup.timeout.ms", "10000", "Maximum time to establish a connection.", low=1
+        "kafka.socket.connection.setup.timeout.ms", "10000", "Maximum time to connect.", low=1
     )
     metadata_max_age_ms: int = _connections.number(
         "kafka.metadata.max.age.ms",
         "300000",
-        "Age at which metadata is refreshed, minus a jitter of up to 20 %.",
+        "Age at which metadata is refreshed, less a jitter of up to 20 %.",
         high=INT64_MAX,
     )
     retry_backoff_ms: int = _connections.number(
-        "kafka.retry.backoff.ms", "100", "First backoff before a retry; it doubles each time."
+        "kafka.retry.backoff.ms", "100", "First backoff before a retry; it doubles."
     )
     retry_backoff_max_ms: int = _connections.number("kafka.retry.backoff.max.ms", "1000", "Maximum backoff.")
 
@@ -89,28 +89,26 @@ class FetchOptions:
 
     client_rack: str = _fetches.short_text(
         "kafka.client.rack",
-        "Rack or availability zone of the executors, for local replicas (KIP-392).",
+        "Rack or zone of the executors, to read from replicas there (KIP-392).",
         default="",
     )
     read_committed: bool = _fetches.choice(
         "kafka.isolation.level",
         {"read_uncommitted": False, "read_committed": True},
-        "read_committed skips records of aborted transactions and waits for open transactions.",
+        "read_committed skips aborted transactions and waits for open transactions.",
     )
     fetch_max_bytes: int = _fetches.number("kafka.fetch.max.bytes", "52428800", "Soft limit of a Fetch response.")
     max_partition_fetch_bytes: int = _fetches.number(
-        "kafka.max.partition.fetch.bytes", "8388608", "Soft limit per partition of a Fetch response."
+        "kafka.max.partition.fetch.bytes", "8388608", "Soft limit per partition."
     )
     fetch_max_wait_ms: int = _fetches.number(
-        "kafka.fetch.max.wait.ms", "500", "Maximum time that a broker waits for kafka.fetch.min.bytes."
+        "kafka.fetch.max.wait.ms", "500", "Maximum wait of a broker for kafka.fetch.min.bytes."
     )
-    fetch_min_bytes: int = _fetches.number(
-        "kafka.fetch.min.bytes", "1", "Available bytes at which a broker responds at once."
-    )
+    fetch_min_bytes: int = _fetches.number("kafka.fetch.min.bytes", "1", "Bytes at which a broker responds at once.")
     check_crcs: bool = _fetches.flag(
         "kafka.check.crcs",
         True,
-        "Whether checksums (CRC-32C) of record batches are verified.",
+        "Whether checksums of record batches are verified.",
     )
 
     @classmethod
@@ -143,8 +141,7 @@ class EventsOptions:
         None,
         parsers.parse_location,
         "Option 'eventsPath' must be a folder or the URI of one, such as s3://bucket/folder",
-        "Folder for refresh events: a path (relative to each process), or a URI of pyarrow (s3://, gs://, hdfs:// "
-        "...).",
+        "Folder of refresh events: a path (relative to each process), or a URI of pyarrow (s3://, gs://, hdfs://).",
         queries=Query.RECORDS | Query.WRITES | Query.FROM_FILES,
     )
     topic: str | None = _events.option(
@@ -152,8 +149,7 @@ class EventsOptions:
         None,
         topic_name,
         "Option 'eventsTopic' must be the name of one topic, got '{value}'",
-        "Topic for refresh events, as JSON keyed by cache id; create it first. subscribePattern matches neither this "
-        f"topic nor names with {EVENTS_TOPIC} in them.",
+        "Topic for refresh events; create it first.",
         queries=Query.RECORDS | Query.WRITES | Query.FROM_TOPIC | Query.FROM_FILES,  # it decides between the two
     )
     bootstrap_servers: tuple[Address, ...] = _events.option(
@@ -161,7 +157,7 @@ class EventsOptions:
         None,
         parsers.parse_addresses,
         "Option 'eventsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092",
-        "Brokers of eventsTopic, if in another cluster. Login and TLS options are the same.",
+        "Brokers of eventsTopic, if in another cluster, with the same login.",
         needs=("eventsTopic",),
     )
     security: SecurityOptions = PLAINTEXT

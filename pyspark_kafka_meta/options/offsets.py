@@ -145,10 +145,10 @@ class OffsetOptions:
         None,
         parse_start,
         f"Option 'startingOffsets' must be earliest, latest, JSON, -10m, -1000 or group:id. {_EXPECTED_OFFSETS}",
-        "Where a new query starts: earliest (batch default), latest (stream default, streams only), -10m (the last "
-        "ten minutes; s, m, h or d), -1000 (the last thousand offsets of each partition), group:id (a consumer "
-        "group's committed offsets, else earliest), or JSON for every partition (-2 is earliest, -1 latest) or "
-        "topic (earliest or latest).",
+        "Where a new query starts: earliest (default of batches), latest (of streams, and only there), -10m (ten "
+        "minutes ago; s, m, h or d), -1000 (offsets before the end of each partition), group:id (committed offsets "
+        "of a consumer group, else earliest), or JSON for every partition (-2 is earliest, -1 latest) or topic "
+        "(earliest or latest).",
         queries=Query.RECORDS | Query.EVENT_FILES | Query.EVENT_TOPIC,
     )
     starting_timestamp_ms: int | None = _rows.option(
@@ -164,20 +164,20 @@ class OffsetOptions:
         None,
         parse_times,
         f"Option 'startingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
-        "Starting timestamp of every partition, as JSON. Overrides startingOffsets.",
+        "Starting timestamp of every partition. Overrides startingOffsets.",
     )
     start_at_latest_if_unmatched: bool = _rows.choice(
         "startingOffsetsByTimestampStrategy",
         {"error": False, "latest": True},
-        "Without a record at or after the starting timestamp: error, or start at latest.",
+        "Without a record since the starting timestamp: an error, or start at latest.",
     )
     ending_offsets: OffsetsSpec | TimestampsSpec | None = _rows.option(
         "endingOffsets",
         None,
         parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest). Such JSON also "
-        "ends a stream, which reads no other partition.",
+        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest). JSON also ends a "
+        "stream, which then reads no other partition.",
     )
     ending_timestamp_ms: int | None = _rows.option(
         "endingTimestamp",
@@ -192,7 +192,7 @@ class OffsetOptions:
         None,
         parse_times,
         f"Option 'endingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
-        "Ending timestamp of every partition, as JSON. Overrides endingOffsets.",
+        "Ending timestamp of every partition. Overrides endingOffsets.",
     )
 
     def start(self) -> StartSpec | None:

@@ -25,6 +25,7 @@ _TOKEN_SOURCES = {"STATIC_TOKEN": "bearer_token", "OAUTHBEARER": "token_issuer_u
 _URL = "schema.registry.url"
 _TOKEN_ENDPOINT = f"{_BEARER}issuer.endpoint.url"
 _PROVIDER = f"{_BEARER}custom.provider.class"
+_AS_KAFKAS = "As kafka.ssl.*, for the registry; its truststore is that of the token endpoint too."
 _rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES, needs=(_URL,))
 
 
@@ -90,8 +91,8 @@ class RegistryOptions:
         None,
         _parse_urls,
         "Option 'schema.registry.url' must be http://host:port or https://host:port, several separated by commas",
-        "URL of a schema registry with Confluent's API; of several, separated by commas, the next is tried if one "
-        "fails. Apicurio has this API at /apis/ccompat/v7.",
+        "URLs of a registry with Confluent's API (Apicurio: /apis/ccompat/v7), separated by commas; if one fails, "
+        "the next is tried.",
         needs=(),
     )
     user_info: Secret | None = _rows.option(
@@ -99,7 +100,7 @@ class RegistryOptions:
         None,
         _parse_user_info,
         "Option 'schema.registry.basic.auth.user.info' must be user:password",
-        "Login at the registry as user:password, or API key and secret.",
+        "Login as user:password, or API key and secret.",
         excludes=(f"{_BEARER}token", _TOKEN_ENDPOINT, _PROVIDER),
     )
     bearer_token: Secret | None = _rows.option(
@@ -107,7 +108,7 @@ class RegistryOptions:
         None,
         _parse_token,
         "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
-        "Token for the registry, instead.",
+        "Token, instead of a login.",
         excludes=(_TOKEN_ENDPOINT, _PROVIDER),
     )
     token_source: str | None = _rows.option(
@@ -115,14 +116,14 @@ class RegistryOptions:
         None,
         partial(parse_choice, values=_TOKEN_SOURCES),
         f"Option '{_BEARER}credentials.source' must be {' or '.join(_TOKEN_SOURCES)}, got '{{value}}'",
-        "Where the token is from: STATIC_TOKEN, OAUTHBEARER or CUSTOM. It follows from the options below.",
+        "Where the token is from; it follows from the options below.",
     )
     token_issuer_url: str | None = _rows.option(
         _TOKEN_ENDPOINT,
         None,
         _parse_issuer,
         f"Option '{_BEARER}issuer.endpoint.url' must be https://host/path",
-        "OpenID Connect token endpoint, whose tokens for client credentials log in at the registry.",
+        "OpenID Connect token endpoint, for client credentials.",
         excludes=(_PROVIDER,),
     )
     token_client_id: str | None = _rows.text(
@@ -137,62 +138,69 @@ class RegistryOptions:
         None,
         parse_provider,
         f"Option '{_BEARER}custom.provider.class' must be module:Class",
-        "As oauthTokenProvider, for the registry, instead of a token endpoint.",
+        "As oauthTokenProvider, for the registry.",
     )
     logical_cluster: str | None = _rows.option(
         f"{_BEARER}logical.cluster",
         None,
         _parse_header,
         f"Option '{_BEARER}logical.cluster' must be one word of ASCII characters",
-        "Logical cluster of Confluent Cloud's registry (lsrc-...), for the header target-sr-cluster.",
+        "For Confluent Cloud: lsrc-..., the header target-sr-cluster.",
     )
     identity_pool_id: str | None = _rows.option(
         f"{_BEARER}identity.pool.id",
         None,
         _parse_header,
         f"Option '{_BEARER}identity.pool.id' must be one word of ASCII characters",
-        "Identity pool of Confluent Cloud (pool-...), for the header Confluent-Identity-Pool-Id.",
+        "For Confluent Cloud: pool-..., the header Confluent-Identity-Pool-Id.",
     )
     timeout_ms: int = _rows.number(
-        "schema.registry.timeout.ms", "60000", "Maximum duration of a request to the registry with its retries.", low=1
+        "schema.registry.timeout.ms", "60000", "Maximum duration of a request with its retries.", low=1
     )
     proxy_host: str | None = _rows.option(
         "schema.registry.proxy.host",
         None,
         _parse_host,
         "Option 'schema.registry.proxy.host' must be the name or address of a host, without port and scheme",
-        "HTTP proxy for requests to the registry, without a login. HTTPS_PROXY and the like have no effect.",
+        "HTTP proxy, without a login. HTTPS_PROXY has no effect.",
         pair="schema.registry.proxy.port",
     )
     proxy_port: int | None = _rows.number("schema.registry.proxy.port", None, "Port of the proxy.", low=1, high=65_535)
     truststore_location: str | None = _rows.text(
         "schema.registry.ssl.truststore.location",
-        "As kafka.ssl.truststore.location, for the registry and its token endpoint.",
+        _AS_KAFKAS,
         excludes=("schema.registry.ssl.truststore.certificates",),
     )
     truststore_password: Secret | None = _rows.secret(
-        "schema.registry.ssl.truststore.password", "As kafka.ssl.truststore.password."
+        "schema.registry.ssl.truststore.password",
+        _AS_KAFKAS,
     )
     truststore_certificates: str | None = _rows.text(
-        "schema.registry.ssl.truststore.certificates", "As kafka.ssl.truststore.certificates."
+        "schema.registry.ssl.truststore.certificates",
+        _AS_KAFKAS,
     )
     keystore_location: str | None = _rows.text(
         "schema.registry.ssl.keystore.location",
-        "As kafka.ssl.keystore.location.",
+        _AS_KAFKAS,
         excludes=("schema.registry.ssl.keystore.key",),
     )
     keystore_password: Secret | None = _rows.secret(
-        "schema.registry.ssl.keystore.password", "As kafka.ssl.keystore.password."
+        "schema.registry.ssl.keystore.password",
+        _AS_KAFKAS,
     )
     keystore_key: Secret | None = _rows.secret(
         "schema.registry.ssl.keystore.key",
-        "As kafka.ssl.keystore.key.",
+        _AS_KAFKAS,
         pair="schema.registry.ssl.keystore.certificate.chain",
     )
     keystore_certificate_chain: str | None = _rows.text(
-        "schema.registry.ssl.keystore.certificate.chain", "As kafka.ssl.keystore.certificate.chain."
+        "schema.registry.ssl.keystore.certificate.chain",
+        _AS_KAFKAS,
     )
-    key_password: Secret | None = _rows.secret("schema.registry.ssl.key.password", "As kafka.ssl.key.password.")
+    key_password: Secret | None = _rows.secret(
+        "schema.registry.ssl.key.password",
+        _AS_KAFKAS,
+    )
 
     @classmethod
     def of(cls, given: GivenOptions) -> RegistryOptions | None:

@@ -174,9 +174,7 @@ _rows = Rows(Section.SECURITY, Query.CONNECTED)
 
 def _one_of(name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
     parse = partial(parse_choice, values={choice: choice for choice in choices})
-    return _rows.option(
-        name, default, parse, f"Option '{name}' must be {_listed(choices)}", f"{doc}{_listed(choices)}."
-    )
+    return _rows.option(name, default, parse, f"Option '{name}' must be {_listed(choices)}", doc)
 
 
 def _listed(choices: tuple[str, ...]) -> str:
@@ -219,25 +217,25 @@ class SecurityOptions:
     OAUTHBEARER, wherever they were given; `sasl_jaas_config` is None.
     """
 
-    protocol: str = _one_of("kafka.security.protocol", "PLAINTEXT", _PROTOCOLS, "")
+    protocol: str = _one_of(
+        "kafka.security.protocol", "PLAINTEXT", _PROTOCOLS, "Whether connections use TLS and a login."
+    )
     truststore_location: str | None = _rows.text(
         "kafka.ssl.truststore.location",
-        "File with trusted authorities, PEM or PKCS#12. Default: the system's authorities.",
+        "File of trusted authorities, PEM or PKCS#12. Default: the system's.",
         excludes=("kafka.ssl.truststore.certificates",),
     )
-    truststore_password: Secret | None = _rows.secret(
-        "kafka.ssl.truststore.password", "Password of a PKCS#12 truststore."
-    )
+    truststore_password: Secret | None = _rows.secret("kafka.ssl.truststore.password", "Of a PKCS#12 truststore.")
     truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12. Default: detected.")
     truststore_certificates: str | None = _rows.text(
         "kafka.ssl.truststore.certificates", "Trusted authorities as PEM text."
     )
     keystore_location: str | None = _rows.text(
         "kafka.ssl.keystore.location",
-        "File with the client's private key and certificates, PEM or PKCS#12.",
+        "File of the client's private key and certificates, PEM or PKCS#12.",
         excludes=("kafka.ssl.keystore.key",),
     )
-    keystore_password: Secret | None = _rows.secret("kafka.ssl.keystore.password", "Password of a PKCS#12 keystore.")
+    keystore_password: Secret | None = _rows.secret("kafka.ssl.keystore.password", "Of a PKCS#12 keystore.")
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
     keystore_key: Secret | None = _rows.secret(
         "kafka.ssl.keystore.key",
@@ -247,24 +245,24 @@ class SecurityOptions:
     keystore_certificate_chain: str | None = _rows.text(
         "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
     )
-    key_password: Secret | None = _rows.secret("kafka.ssl.key.password", "Password of an encrypted PEM private key.")
+    key_password: Secret | None = _rows.secret("kafka.ssl.key.password", "Of an encrypted PEM private key.")
     checks_host_name: bool = _rows.option(
         "kafka.ssl.endpoint.identification.algorithm",
         "https",
         partial(parse_choice, values={"https": True, "": False}),
         "Option 'kafka.ssl.endpoint.identification.algorithm' must be https or empty",
-        "https: broker certificates must match the host name. Empty: no check, with a warning.",
+        "Certificates must match the host name. Empty: no check, with a warning.",
     )
-    sasl_mechanism: str | None = _one_of("kafka.sasl.mechanism", None, tuple(MECHANISMS), "Required for SASL: ")
-    sasl_username: str | None = _rows.text("kafka.sasl.username", "User name for PLAIN and SCRAM.")
-    sasl_password: Secret | None = _rows.secret("kafka.sasl.password", "Password for PLAIN and SCRAM.")
+    sasl_mechanism: str | None = _one_of("kafka.sasl.mechanism", None, tuple(MECHANISMS), "Required for SASL.")
+    sasl_username: str | None = _rows.text("kafka.sasl.username", "For PLAIN and SCRAM.")
+    sasl_password: Secret | None = _rows.secret("kafka.sasl.password", "For PLAIN and SCRAM.")
     sasl_jaas_config: JaasLogin | None = _rows.option(
         "kafka.sasl.jaas.config",
         None,
         parse_jaas,
         "Option 'kafka.sasl.jaas.config' must be as in `org.apache.kafka.common.security.plain.PlainLoginModule "
         'required username="..." password="...";`',
-        "Login in the syntax of Kafka's Java clients, instead of separate options.",
+        "Login in the syntax of Java clients, instead of separate options.",
     )
     oauth_token_provider: str | None = _rows.option(
         "oauthTokenProvider",
@@ -276,11 +274,11 @@ class SecurityOptions:
     )
     oauth_token_endpoint_url: str | None = _rows.text(
         "kafka.sasl.oauthbearer.token.endpoint.url",
-        "For OAUTHBEARER: OpenID Connect token endpoint for client credentials.",
+        "OpenID Connect token endpoint, for client credentials.",
     )
     oauth_ca_location: str | None = _rows.text(
         "kafka.https.ca.location",
-        "File or folder with trusted authorities for the token endpoint, PEM. Default: the system's authorities.",
+        "PEM file or folder of authorities for the token endpoint. Default: the system's.",
     )
     oauth_client_id: str | None = _rows.text(
         "kafka.sasl.oauthbearer.client.credentials.client.id", "Client id for the token endpoint."
@@ -294,10 +292,10 @@ class SecurityOptions:
         None,
         parse_extensions,
         "Option 'kafka.sasl.oauthbearer.extensions' must be name=value between commas, with names of letters",
-        "SASL extensions, as logicalCluster=lkc-1,identityPoolId=pool-1.",
+        "SASL extensions: logicalCluster=lkc-1,identityPoolId=pool-1.",
     )
     kerberos_service_name: str | None = _rows.text(
-        "kafka.sasl.kerberos.service.name", "For GSSAPI: service name in the brokers' principals, usually kafka."
+        "kafka.sasl.kerberos.service.name", "For GSSAPI: service name of the brokers, usually kafka."
     )
 
     @classmethod

@@ -54,44 +54,42 @@ class ProducerOptions:
         "all",
         parse_acks,
         "Option 'kafka.acks' must be all, -1 or 1, got '{value}'",
-        "all (or -1): all in-sync replicas acknowledge a batch. 1: only the leader does; its records are lost "
-        "if it fails, or if it was replaced and does not know it.",
+        "all (or -1): all in-sync replicas acknowledge a batch. 1: only the leader; its records are lost if it "
+        "fails, or was replaced and does not know it.",
     )
     idempotent: bool = _writing.flag(
         "kafka.enable.idempotence",
         True,
-        "Whether a retry within a task neither duplicates nor reorders records. False by default if kafka.acks is 1.",
+        "Whether a retry within a task neither repeats nor reorders records. False by default if kafka.acks is 1.",
     )
     compression_type: str = _writing.choice(
         "kafka.compression.type",
         {codec: codec for codec in CODECS},
-        "Compression of written records: none, gzip, snappy, lz4 or zstd.",
+        "Compression of record batches.",
     )
-    gzip_level: int | None = _writing.number("kafka.compression.gzip.level", None, "Compression level of gzip.", 1, 9)
-    lz4_level: int | None = _writing.number("kafka.compression.lz4.level", None, "Compression level of lz4.", 1, 17)
-    zstd_level: int | None = _writing.number(
-        "kafka.compression.zstd.level", None, "Compression level of zstd.", -131072, 22
-    )
+    gzip_level: int | None = _writing.number("kafka.compression.gzip.level", None, "Level of the codec.", 1, 9)
+    lz4_level: int | None = _writing.number("kafka.compression.lz4.level", None, "Level of the codec.", 1, 17)
+    zstd_level: int | None = _writing.number("kafka.compression.zstd.level", None, "Level of the codec.", -131072, 22)
     batch_bytes: int = _writing.number(
         "kafka.batch.size",
         "1000000",
-        "Maximum size of a record batch after compression, unless one record is larger.",
+        "Maximum size of a compressed record batch, unless one record is larger.",
         low=1,
     )
     max_request_bytes: int = _writing.number(
-        "kafka.max.request.size", "8388608", "Maximum size of a request, and of a record before compression.", low=1
+        "kafka.max.request.size", "8388608", "Maximum size of a request, and of an uncompressed record.", low=1
     )
     buffer_bytes: int = _writing.number(
         "kafka.buffer.memory",
         "33554432",
-        "Maximum size of the batches of a task that brokers have not acknowledged.",
+        "Maximum size of a task's unacknowledged batches.",
         low=1,
         high=INT64_MAX,
     )
     delivery_timeout_ms: int = _writing.number(
         "kafka.delivery.timeout.ms",
         "120000",
-        "Maximum time from a full batch to its acknowledgement, with retries. At least kafka.request.timeout.ms.",
+        "Maximum time from a full batch to its acknowledgement, with retries; at least kafka.request.timeout.ms.",
     )
     max_block_ms: int = _writing.number(
         "kafka.max.block.ms", "60000", "Maximum wait for the metadata of a topic.", high=INT64_MAX
@@ -99,13 +97,13 @@ class ProducerOptions:
     max_in_flight: int = _writing.number(
         "kafka.max.in.flight.requests.per.connection",
         "5",
-        "Maximum requests to a broker without a response. At most 5 with idempotence.",
+        "Maximum requests to a broker without a response; at most 5 with idempotence.",
         low=1,
     )
     ignore_keys: bool = _writing.flag(
         "kafka.partitioner.ignore.keys",
         False,
-        "Whether rows with a key are spread over partitions as rows without a key are.",
+        "Whether keys do not choose the partition.",
     )
 
     @classmethod
@@ -143,15 +141,15 @@ class TransactionOptions:
         _parse_sink_id,
         "Option 'kafka.transactional.id' must be 1 to 255 printable characters, and not end with two numbers after "
         "slashes (/0/0), as the ids of tasks do",
-        "Writes exactly once, for readers with isolation level read_committed. A name of the sink that stays the same "
-        "across restarts, and that no other query uses.",
+        "Writes exactly once for readers with read_committed. A name that the sink keeps across restarts, and no "
+        "other query uses.",
         queries=Query.WRITES,
     )
     timeout_ms: int | None = _transactions.number(
         "kafka.transaction.timeout.ms",
         None,
-        "Maximum time from a task's first record to the commit of its batch. Default: transaction.max.timeout.ms of "
-        "the brokers, which is the maximum.",
+        "Maximum time from a task's first record to the commit. Default and maximum: transaction.max.timeout.ms of "
+        "the brokers.",
         low=1,
     )
     decisions_topic: str = _transactions.option(
@@ -159,9 +157,8 @@ class TransactionOptions:
         DECISIONS_TOPIC,
         topic_name,
         "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
-        "Compacted topic in which the drivers of sinks record which batches are written. Created if it does not exist. "
-        f"subscribePattern matches neither names with {DECISIONS_TOPIC} in them nor, on the source, this topic: set it "
-        "there too if its name is another.",
+        "Compacted topic in which the drivers of sinks record which batches are written; created if it does not exist. "
+        "Set another name on sources too, so that their subscribePattern does not match it.",
         queries=Query.EXACTLY_ONCE | Query.RECORDS | Query.TRANSACTIONS,
     )
     txn_app_id: str | None = _transactions.option(
@@ -174,15 +171,13 @@ class TransactionOptions:
     txn_version: int | None = _transactions.number(
         "txnVersion",
         None,
-        "Number of a batch write within its series. A number up to the last one is not written again, and must have "
-        "the same rows.",
+        "Number in the series. A number up to the last is not written again, and must have the same rows.",
         high=INT64_MAX,
     )
     skip_changed_batches: bool = _transactions.choice(
         "onChangedBatch",
         {"fail": False, "skip": True},
-        "When a batch that counts as written is repeated with other rows, or with rows that cannot be compared any "
-        "more: fail, or skip the rows of the repetition with a warning.",
+        "When a written batch is repeated with other or unknown rows: fail, or skip these with a warning.",
         section=Section.FAILURES,
     )
 
@@ -207,7 +202,7 @@ class SinkOptions:
         None,
         topic_name,
         "Option 'topic' must be the name of one topic, got '{value}'",
-        "Topic to write all rows to; takes precedence over the column topic.",
+        "Topic of all rows, instead of the column topic.",
     )
 
     @classmethod

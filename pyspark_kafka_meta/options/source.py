@@ -57,7 +57,7 @@ class ReadOptions:
     fail_on_data_loss: bool = _failures.flag(
         "failOnDataLoss",
         True,
-        "Whether lost records fail the query. If false, they are skipped with a warning and an event.",
+        "Whether lost records fail the query, or are skipped with a warning and an event.",
     )
     skip_corrupt_batches: bool = _failures.choice(
         "onCorruptBatch",
@@ -68,7 +68,7 @@ class ReadOptions:
     max_decompressed_batch_bytes: int = _failures.number(
         "maxDecompressedBatchBytes",
         "268435456",
-        "Maximum decompressed size of a record batch. A larger batch fails the query; onCorruptBatch does not skip it.",
+        "A larger record batch fails the query, whatever onCorruptBatch says.",
         low=1,
         high=2_000_000_000,
     )
@@ -77,20 +77,20 @@ class ReadOptions:
         None,
         partial(parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "When a topic is recreated during a stream: fail, or continue at its earliest or latest offset without the "
-        "old topic's unread records. Default: fail, or earliest if failOnDataLoss is false.",
+        "When a topic is recreated during a stream: fail, or continue at its start or end without the old topic's "
+        "unread records. Default: fail, or earliest if failOnDataLoss is false.",
         queries=Query.RECORDS_STREAM,
     )
     new_partitions_at_latest: bool = _failures.choice(
         "newPartitions",
         {"earliest": False, "latest": True},
-        "earliest or latest: where a stream starts in partitions that it discovers later.",
+        "Where a stream starts in partitions that it discovers later.",
         queries=Query.RECORDS_STREAM,
     )
     fetch_offset_retries: int = _failures.number(
         "fetchOffset.numRetries",
         "3",
-        "Retries of an offset request, with new metadata, before planning reports data loss; at least 1.",
+        "Retries of an offset request before planning reports data loss; at least 1.",
     )
     fetch_offset_retry_interval_ms: int = _failures.number(
         "fetchOffset.retryIntervalMs", "1000", "Wait before each retry."
@@ -98,7 +98,7 @@ class ReadOptions:
     poll_timeout_ms: int = _failures.number(
         "kafkaConsumer.pollTimeoutMs",
         "120000",
-        "Maximum time without progress in a partition of a task. Below 10000, slow brokers and data loss cannot be "
+        "Maximum time without progress in a partition. Below 10000, slow brokers and data loss cannot be "
         "distinguished.",
         low=1,
     )
@@ -123,7 +123,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
-        "Topics to read, separated by commas. Set exactly one of subscribe, subscribePattern and assign.",
+        "Topics to read, separated by commas. One of subscribe, subscribePattern and assign is required.",
         queries=Query.RECORDS | Query.PARTITIONS,
     )
     topic_pattern: str | None = _topics.option(
@@ -131,20 +131,20 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Python regular expression: topics with a match anywhere in the name, including future topics, but no topic "
-        "that queries write for themselves: see eventsTopic and decisionsTopic.",
+        "Python regular expression: topics with a match anywhere in the name, future ones included, but no topic "
+        "that queries write for themselves.",
     )
     assigned: tuple[TopicPartition, ...] | None = _topics.option(
         "assign",
         None,
         parsers.parse_assigned,
         'Option \'assign\' must be JSON. Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {value}',
-        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}.',
+        'Partitions to read: {"topicA":[0,1],"topicB":[2]}.',
     )
     max_offsets_per_trigger: int | None = _tasks.number(
         "maxOffsetsPerTrigger",
         None,
-        "Maximum offsets per micro-batch, divided among partitions in proportion to their backlog.",
+        "Maximum offsets per micro-batch, shared by partitions in proportion to their backlog.",
         low=1,
         high=INT64_MAX,
         queries=Query.RECORDS_STREAM | Query.EVENT_TOPIC_STREAM,
@@ -152,7 +152,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
     min_offsets_per_trigger: int | None = _tasks.number(
         "minOffsetsPerTrigger",
         None,
-        "Minimum offsets per micro-batch. With fewer, it waits for up to maxTriggerDelay.",
+        "With fewer offsets, a micro-batch waits for up to maxTriggerDelay.",
         low=1,
         high=INT64_MAX,
         queries=Query.RECORDS_STREAM,
@@ -182,17 +182,18 @@ class SourceOptions(ReadOptions, OffsetOptions):
     max_tasks: int | None = _tasks.number(
         "maxTasks", None, "Maximum number of tasks.", low=1, excludes=("maxRecordsPerPartition",)
     )
-    include_headers: bool = _topics.flag("includeHeaders", False, "Whether rows have a headers column.")
-    group_id: str | None = _groups.short_text("kafka.group.id", "Accepted with a warning: no consumer group is joined.")
-    group_id_prefix: str | None = _groups.short_text("groupIdPrefix", "Like kafka.group.id.")
+    include_headers: bool = _topics.flag("includeHeaders", False, "Whether rows have the column headers.")
+    group_id: str | None = _groups.short_text("kafka.group.id", "No effect but a warning: no consumer group is joined.")
+    group_id_prefix: str | None = _groups.short_text(
+        "groupIdPrefix", "No effect but a warning: no consumer group is joined."
+    )
     commit_group: str | None = _groups.option(
         "commitOffsetsToGroup",
         None,
         parsers.parse_id,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
-        "Consumer group to which a stream commits the offsets of finished micro-batches, for lag monitoring only. "
-        "Before PySpark 4.2 the only micro-batch of Trigger.AvailableNow or Trigger.Once is committed when the query "
-        "starts again: Spark does not tell the source that it finished.",
+        "Consumer group to which a stream commits finished micro-batches, for lag monitoring only. Before PySpark "
+        "4.2, that of Trigger.AvailableNow or Trigger.Once is committed at the next start.",
         queries=Query.RECORDS_STREAM,
     )
     decisions_topic: str = option_field(options_of(TransactionOptions)["decisions_topic"])

@@ -41,7 +41,7 @@ class TableOptions:
     table: Table = Rows(Section.TOPICS, Query.NONE).choice(
         "table",
         {table.value: table for table in Table},
-        "Table to read: records, or a side table: refresh_events, caches, brokers, partitions or transactions.",
+        "Records, or a side table.",
     )
     max_files_per_trigger: int = Rows(Section.TASKS, Query.EVENT_FILES_STREAM).number(
         "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch, for table refresh_events.", low=1

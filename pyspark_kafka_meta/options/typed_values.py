@@ -181,47 +181,40 @@ class TypedValuesOptions:
     """
 
     registry: RegistryOptions | None
-    value_format: ValueFormat = _format(
-        "value", "Format of values: bytes, or avro, protobuf or json, whose columns are those of their schema."
-    )
+    value_format: ValueFormat = _format("value", "With a format, the column holds the columns of its schema.")
     key_format: ValueFormat = _format("key", "As valueFormat, for keys.")
     value_schema: str | None = _schema(
         "value",
-        "Schema that values are read as or written with: its text, or the path of a file on the driver. Of Protobuf a "
-        "file of `protoc --descriptor_set_out`. Of JSON also a type of Spark, as DDL (`id BIGINT, price DOUBLE`) or "
-        "what `schema.simpleString()` or `schema.json()` returns, but in a write only with valueFraming none. Default: "
-        "from the registry.",
+        "Schema to read as or to write with, instead of the registry's: text, or the path of a file on the driver. "
+        "Protobuf: a file of `protoc --descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or "
+        "`json()`), in a write only with valueFraming none.",
     )
     key_schema: str | None = _schema("key", "As valueSchema, for keys.")
     value_version: int | str = _version(
         "value",
-        "Version of the subject that values are read as or written with: a number, or latest. A read asks for the "
-        "latest when it is loaded, a stream that writes before each micro-batch.",
+        "Version of the subject: a number, or the latest when a read is loaded, or before each micro-batch of a write.",
     )
     key_version: int | str = _version("key", "As valueSchemaVersion, for keys.")
     value_framing: Framing | None = _framing(
         "value",
-        "What precedes an encoded value: confluent (the byte 0 and a schema id of 4 bytes; default with a registry), "
-        "confluent-header (nothing, as a header has the GUID of the schema; a read takes either with both values), "
-        "apicurio (8 bytes), apicurio-header (nothing, as a header has a content id; a read only), or none (default "
-        "without a registry).",
+        "Where a record has the id of its schema. Default: confluent with a registry, else none.",
     )
     key_framing: Framing | None = _framing("key", "As valueFraming, for keys.")
     value_strategy: SubjectNameStrategy = _strategy(
-        "value", "Subjects of the schemas: topic (orders-value), record (shop.Order) or topic-record."
+        "value", "Subjects of schemas: orders-value, shop.Order or orders-shop.Order."
     )
     key_strategy: SubjectNameStrategy = _strategy("key", "As valueSubjectNameStrategy, for keys.")
     value_subject: str | None = _subject(
         "value",
-        "Subject of the schema, whatever the topic is: in a context as `:.staging:orders-value`, or an artifact id of "
-        "Apicurio.",
+        "Subject of the schema, whatever the topic is; in a context `:.staging:orders-value`; of Apicurio an "
+        "artifact id.",
     )
     key_subject: str | None = _subject("key", "As valueSubject, for keys.")
     value_record_names: tuple[str, ...] | None = _record_names(
         "value",
-        "Full name of the record (of JSON the title), for the strategies record and topic-record, of the schema that "
-        "auto.register.schemas derives, or of Protobuf's message type (default: the first). Avro values of several "
-        "records, separated by commas, become a struct with a member for each. Quote a name with a comma.",
+        "Full name of the record (JSON: the title), for the strategies record and topic-record and for a derived "
+        "schema; of Protobuf's message type (default: the first). Several Avro records, separated by commas, become"
+        " a struct with a member for each. Quote a name with a comma.",
     )
     key_record_names: tuple[str, ...] | None = _record_names("key", "As valueRecordName, for keys.")
     max_depth: int = _rows.number(
@@ -236,8 +229,7 @@ class TypedValuesOptions:
     stable_members: bool = _rows.flag(
         "enableStableIdentifiersForUnionType",
         False,
-        "Whether members of an Avro union are named after their types (member_int, member_Order), not their places "
-        "(member0).",
+        "Whether members of an Avro union are named after their types (member_int), not their places (member0).",
         queries=Query.RECORDS,
     )
     includes_raw: bool = _rows.flag(
@@ -250,8 +242,8 @@ class TypedValuesOptions:
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
-        "A value that cannot be decoded: fail, null, or record, which is null with a struct of cause, schema_id and "
-        "raw bytes in the column value_error (key_error).",
+        "A value that cannot be decoded: fail, null, or null and a column value_error (key_error), a struct of "
+        "cause, schema_id and raw bytes.",
         section=Section.FAILURES,
         queries=Query.RECORDS,
         needs=("valueFormat", "keyFormat"),
@@ -259,8 +251,8 @@ class TypedValuesOptions:
     auto_register: bool = _rows.flag(
         "auto.register.schemas",
         False,
-        "Whether a write registers valueSchema, or else the schema of the DataFrame's type, in the subject; not of "
-        "Protobuf. Otherwise the subject must have it: valueSchema, or else the version of valueSchemaVersion.",
+        "Whether a write registers valueSchema, or else the schema of the DataFrame's type; not of Protobuf. "
+        "Otherwise the subject must have the schema.",
         queries=Query.WRITES,
     )
 

@@ -83,7 +83,7 @@ def test_search_finds_an_option(tab: Page) -> None:
     found = tab.locator(".md-search-result__link[href*='/options/']")
     expect(found.first).to_be_visible()
     found.first.click()
-    expect(tab.locator("td:has-text('kafka.transactional.id')").first).to_be_visible()
+    expect(tab.locator("li:has-text('kafka.transactional.id')").first).to_be_visible()
 
 
 @pytest.mark.parametrize("module", REFERENCE)

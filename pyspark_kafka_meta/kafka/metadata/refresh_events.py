@@ -38,24 +38,24 @@ class EventKind(StrEnum):
     BORN = "born"
     """The cache was created: its first event."""
     REFRESH = "refresh"
-    """A Metadata request, with or without a response."""
+    """A Metadata request, answered or not."""
     HINT = "hint"
-    """A leader taken from an error response (KIP-951), without a request."""
+    """A leader from an error response (KIP-951), without a request."""
     CLOSED = "closed"
     """The cache was closed: its last event. A killed cache has none."""
     DATA_LOSS = "data_loss"
-    """Records of a partition were skipped, as `failOnDataLoss`, `onTopicRecreated` or `onCorruptBatch` allows, or
-    offsets at the end of a range without records, as compaction leaves them."""
+    """Records of a partition were skipped, as options allow, or offsets without records at the end of a range, as
+    compaction leaves them."""
     TRANSACTIONS_COMMITTED = "transactions_committed"
-    """The driver committed the transactions of a batch."""
+    """The driver committed a batch."""
     TRANSACTIONS_ABORTED = "transactions_aborted"
-    """A failed task aborted its transaction, or the driver aborted those that no batch consists of."""
+    """A failed task aborted its transaction, or the driver those of no batch."""
     TRANSACTIONS_RECOVERED = "transactions_recovered"
     """The driver finished a batch that an earlier run had decided."""
     SCHEMA_LOOKUP = "schema_lookup"
-    """A request to the schema registry, with or without a response."""
+    """A request to the schema registry, answered or not."""
     MALFORMED_RECORDS = "malformed_records"
-    """A task could not decode keys or values of a partition, as `onMalformedRecord` allows."""
+    """A task could not decode keys or values of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Role(StrEnum):
     COMMITTER = "committer"
     """Beside the driver of a query that writes exactly once, or typed values."""
     EVENTS = "events"
-    """In a process that writes events to `eventsTopic`: the cache of this writer."""
+    """In a process that writes to `eventsTopic`."""
     CLI = "cli"
     """In a command of `kafkameta`."""
 
@@ -97,7 +97,7 @@ class Outcome(StrEnum):
     UNCHANGED = "unchanged"
     """The metadata stayed the same."""
     FAILED = "failed"
-    """There was no usable response; the cached metadata stays."""
+    """No usable response; the cached metadata stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +107,15 @@ class Origin:
 
     Attributes:
         role: see Roles.
-        application_id: `spark.app.id`; None beside the driver, because Spark does not pass it there.
-        executor_id: Spark's executor id, None if unknown; "driver" in local mode and beside the driver.
+        application_id: `spark.app.id`; None beside the driver.
+        executor_id: Spark's executor id; "driver" in local mode and beside the driver.
         host: host name.
         pid: process id.
         query_id: id of the streaming query, kept across restarts.
-        batch_id: micro-batch id.
-        stage_id: Spark stage id.
-        task_partition_id: index of the task in its stage; not a Kafka partition.
-        task_attempt: attempt number of the task, from 0.
+        batch_id: micro-batch.
+        stage_id: Spark's stage.
+        task_partition_id: index of the task in its stage.
+        task_attempt: attempt of the task, from 0.
     """
 
     role: Role
@@ -135,20 +135,19 @@ class RefreshDetails:
     """A Metadata request, and the changes by its response.
 
     Attributes:
-        broker_id: broker that received the request; None for a bootstrap address.
-        broker_host: host that received the request, None without a request.
+        broker_id: broker of the request, None for a bootstrap address.
+        broker_host: its host.
         broker_port: its port.
-        api_version: version of the Metadata request; None without a response, like the next four fields.
+        api_version: version of the Metadata request.
         correlation_id: correlation id of the request.
-        request_bytes: request size with length prefix.
-        response_bytes: response size with length prefix.
-        throttle_ms: throttle time of the response (quota).
-        latency_ms: from the start of the attempt, connection setup included, until its result was processed, which
-            a task does between record batches; of a request to the schema registry with its retries; None without an
-            attempt.
-        attempt: number of the attempt since the last good response, from 1; 0 without one.
-        error: why the request failed, records were lost or a value could not be decoded, else None.
-        recovery_ms: duration of the problem that this event ended, else None; 0 for a hint in the error response.
+        request_bytes: size with length prefix.
+        response_bytes: size with length prefix.
+        throttle_ms: throttle time of the response.
+        latency_ms: duration of the attempt with connecting, and until a task processes the response between record
+            batches; of a request to the schema registry with its retries.
+        attempt: its number since the last good response, from 1; 0 without one.
+        error: why a request failed, records were lost or a value could not be decoded.
+        recovery_ms: duration of the problem that the event ended; 0 for a hint in the error response.
         changes: metadata changes of this event.
     """
 
@@ -172,7 +171,7 @@ class HintDetails:
     """The change by a leader hint.
 
     Attributes:
-        recovery_ms: duration of the problem that this event ended, else None; 0 for a hint in the error response.
+        recovery_ms: duration of the problem that the event ended; 0 for a hint in the error response.
         changes: metadata changes of this event.
     """
 
@@ -185,8 +184,8 @@ class LossDetails:
     """Lost offsets of the partition that the event names as its cause.
 
     Attributes:
-        error: why the request failed, records were lost or a value could not be decoded, else None.
-        lost_from_offset: first lost offset, None unless kind is data_loss.
+        error: why a request failed, records were lost or a value could not be decoded.
+        lost_from_offset: first lost offset.
         lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
             truncated log at lost_from_offset.
     """
@@ -201,11 +200,10 @@ class TransactionDetails:
     """Ended transactions.
 
     Attributes:
-        transactional_id: of the sink, or of the failed task; None unless kind is transactions_*, like the next three
-            fields.
+        transactional_id: of the sink, or of the failed task.
         transactions: number of ended transactions.
-        transactions_ms: duration of the whole commit, abort or recovery.
-        copied_records: records of transactions that a broker had aborted after they were decided, written again.
+        transactions_ms: duration of the commit, abort or recovery.
+        copied_records: decided records that were written again, as their transactions had timed out.
     """
 
     transactional_id: str
@@ -219,13 +217,12 @@ class LookupDetails:
     """A request to the schema registry.
 
     Attributes:
-        latency_ms: from the start of the attempt, connection setup included, until its result was processed, which
-            a task does between record batches; of a request to the schema registry with its retries; None without an
-            attempt.
-        error: why the request failed, records were lost or a value could not be decoded, else None.
-        schema_id: schema that was requested, found or registered, or that of the first malformed value; else None.
-        schema_guid: requested schema, if a record's header names it by its GUID, else None.
-        schema_subject: requested subject of the schema registry, else None.
+        latency_ms: duration of the attempt with connecting, and until a task processes the response between record
+            batches; of a request to the schema registry with its retries.
+        error: why a request failed, records were lost or a value could not be decoded.
+        schema_id: schema that was requested, found or registered, or that of the first malformed value.
+        schema_guid: requested schema, if a header names it by its GUID.
+        schema_subject: requested subject.
     """
 
     latency_ms: float
@@ -240,10 +237,10 @@ class MalformedDetails:
     """Malformed keys or values of the partition that the event names as its cause; the first of them as an example.
 
     Attributes:
-        error: why the request failed, records were lost or a value could not be decoded, else None.
-        schema_id: schema that was requested, found or registered, or that of the first malformed value; else None.
-        malformed_column: key or value, None unless kind is malformed_records, like the next field.
-        malformed_records: number of malformed keys or values of the task.
+        error: why a request failed, records were lost or a value could not be decoded.
+        schema_id: schema that was requested, found or registered, or that of the first malformed value.
+        malformed_column: key or value.
+        malformed_records: malformed keys or values of the task.
     """
 
     error: str
@@ -258,35 +255,34 @@ Details = RefreshDetails | HintDetails | LossDetails | TransactionDetails | Look
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshEvent:
     """One event of a metadata cache: created, closed, Metadata request, leader hint, skipped records, ended
-    transactions, or of the schemas of the records that its client reads.
+    transactions, or of the schemas of the records that its client reads. Fields that do not apply are None.
 
     Attributes:
         schema_version: version of this format.
-        cache_id: random id of the cache; a restarted process has a new one.
+        cache_id: random id; a restarted process has a new one.
         sequence: number of the event in its cache, from 1.
-        cluster_id: cluster of the last good response, None before the first.
+        cluster_id: cluster of the last good response.
         time_ms: end of the event, ms since 1970 UTC.
         kind: see Kinds.
         reason: see Reasons.
-        cause_error_code: Kafka error code of the cause, 0 without one.
-        cause_topic: affected topic, None without one.
-        cause_partition: affected partition of this topic.
-        cause_node_id: affected broker, None without one.
+        cause_error_code: Kafka's error code of the cause, or 0.
+        cause_topic: affected topic.
+        cause_partition: affected partition.
+        cause_node_id: affected broker.
         outcome: see Outcomes.
-        generation_before: good responses before this event.
-        generation_after: good responses including this event.
-        age_ms: age of the last good response when the attempt started, None without one.
-        idle_ms: from the last leader lookup to the start of the attempt, None before the first lookup.
-        lookups: leader lookups in the cache since the previous event.
+        generation_before: good responses before the event.
+        generation_after: good responses, this one included.
+        age_ms: age of the last good response when the attempt started.
+        idle_ms: from the last leader lookup to the start of the attempt.
+        lookups: leader lookups since the previous event.
         fetches: Fetch responses since the previous event, by broker.
         retries: failed requests and retriable partition errors since the previous event.
-        fetch_throttle_ms: total Fetch throttle time since the previous event (KIP-219).
+        fetch_throttle_ms: throttle time since the previous event (KIP-219).
         produces: Produce responses since the previous event, by broker.
-        produce_throttle_ms: total Produce throttle time since the previous event (KIP-219).
-        transactions_begun: transactions since the previous event, of tasks, or of a committer for its decisions.
-        died_cache_ids: killed caches of this application and machine, not reported before; with kind born, or later if
-            the temporary folder is slow.
-        dropped_before: events of this cache that this sink lost and no earlier event counted.
+        produce_throttle_ms: throttle time since the previous event (KIP-219).
+        transactions_begun: transactions since the previous event, of tasks or for decisions.
+        died_cache_ids: killed caches of this application and machine, not reported before.
+        dropped_before: events that this sink lost and no earlier event counted.
         details: of its kind; None for born and closed.
         origin: the Spark context, attached by the publisher.
     """

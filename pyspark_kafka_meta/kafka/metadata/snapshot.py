@@ -62,7 +62,7 @@ class TopicRecreated:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLearned:
-    """Leader of a partition that is new or belongs to a new log. -1: no leader, or no epoch."""
+    """Leader of a partition that is new or belongs to a new log. -1: no leader or epoch. None: no topic id."""
 
     topic: str
     partition: int
@@ -80,15 +80,14 @@ class SnapshotChanges:
         brokers_added: node ids.
         brokers_removed: node ids.
         brokers_moved: node ids with a new host or port.
-        topics_added: topic names; partitions_learned has their partitions.
+        topics_added: topic names.
         topics_removed: topic names.
         topics_recreated: topics with a new topic id.
         partitions_added: new partitions of known topics.
         partitions_removed: partitions that a recreated topic lost.
-        partitions_learned: leaders in topics_added, topics_recreated and partitions_added; topic_id is None if brokers
-            report none.
+        partitions_learned: leaders in topics_added, topics_recreated and partitions_added.
         leaders_changed: known partitions with a new leader or epoch.
-        stale_ignored: number of partitions for which the response was ignored: an older epoch, or missing.
+        stale_ignored: partitions that the response had with an older epoch, or lacked.
     """
 
     brokers_added: tuple[int, ...] = ()

@@ -75,26 +75,26 @@ EVENTS = Metric("kafkameta_events_total", Kind.COUNTER, "Events of metadata cach
 REFRESHES = Metric(
     "kafkameta_refreshes_total",
     Kind.COUNTER,
-    "Metadata requests of caches, answered or not.",
+    "Metadata requests, answered or not.",
     ("role", "reason", "outcome"),
 )
 REFRESH_SECONDS = Metric(
     "kafkameta_refresh_seconds",
     Kind.HISTOGRAM,
-    "Duration of Metadata requests, connecting included, by broker; `bootstrap` is any bootstrap address.",
+    "Duration of Metadata requests, connecting included; broker `bootstrap` is any bootstrap address.",
     ("cluster_id", "broker"),
     REQUEST_BUCKETS,
 )
 REFRESH_BYTES = Metric(
     "kafkameta_refresh_bytes_total",
     Kind.COUNTER,
-    "Bytes of Metadata requests and their responses.",
+    "Bytes of Metadata requests and responses.",
     ("cluster_id", "broker"),
 )
 RECOVERY_SECONDS = Metric(
     "kafkameta_recovery_seconds",
     Kind.HISTOGRAM,
-    "Duration of problems that a refresh or hint ended; `_count` is the number of such problems.",
+    "Duration of problems that a refresh or hint ended.",
     ("role",),
     RECOVERY_BUCKETS,
 )
@@ -107,18 +107,17 @@ QUERY_REFRESHES = Metric(
 RETRIES = Metric(
     "kafkameta_retries_total",
     Kind.COUNTER,
-    "Failed requests and retriable errors of partitions; those of role writer are Produce retries, unless its "
-    "worker reads too.",
+    "Failed requests and retriable errors of partitions; of role writer Produce retries, unless its worker reads too.",
     ("role",),
 )
 THROTTLE_SECONDS = Metric(
     "kafkameta_throttle_seconds_total",
     Kind.COUNTER,
-    "Throttle time that brokers imposed by quotas, for `metadata`, `fetch` and `produce` requests.",
+    "Throttle time of `metadata`, `fetch` and `produce` requests.",
     ("role", "request"),
 )
 FETCH_REQUESTS = Metric(
-    "kafkameta_fetch_requests_total", Kind.COUNTER, "Fetch requests with a response.", ("cluster_id", "broker")
+    "kafkameta_fetch_requests_total", Kind.COUNTER, "Answered Fetch requests.", ("cluster_id", "broker")
 )
 FETCH_BYTES = Metric(
     "kafkameta_fetch_response_bytes_total", Kind.COUNTER, "Bytes of Fetch responses.", ("cluster_id", "broker")
@@ -126,7 +125,7 @@ FETCH_BYTES = Metric(
 PRODUCE_REQUESTS = Metric(
     "kafkameta_produce_requests_total",
     Kind.COUNTER,
-    "Produce requests with a response.",
+    "Answered Produce requests.",
     ("cluster_id", "broker"),
 )
 PRODUCE_BYTES = Metric(
@@ -141,7 +140,7 @@ LOST_OFFSETS = Metric(
 MALFORMED_RECORDS = Metric(
     "kafkameta_malformed_records_total",
     Kind.COUNTER,
-    "Keys or values (`column`) of read records that could not be decoded, and did not fail their task.",
+    "Keys or values that could not be decoded, and did not fail their task.",
     ("topic", "column"),
 )
 SCHEMA_LOOKUPS = Metric(
@@ -153,7 +152,7 @@ SCHEMA_LOOKUPS = Metric(
 SCHEMA_LOOKUP_SECONDS = Metric(
     "kafkameta_schema_lookup_seconds",
     Kind.HISTOGRAM,
-    "Duration of requests to the schema registry, with their retries.",
+    "Duration of requests to the schema registry, with retries.",
     ("outcome",),
     LOOKUP_BUCKETS,
 )
@@ -163,29 +162,29 @@ TRANSACTIONS_BEGUN = Metric(
 TRANSACTIONS_ENDED = Metric(
     "kafkameta_transactions_ended_total",
     Kind.COUNTER,
-    "Transactions of a sink that were `committed`, `aborted`, or `recovered` from an earlier run.",
+    "Transactions that were `committed`, `aborted`, or `recovered` from an earlier run.",
     ("sink", "result"),
 )
 TRANSACTIONS_SECONDS = Metric(
     "kafkameta_transactions_end_seconds",
     Kind.HISTOGRAM,
-    "Duration of the commit, abort or recovery of the transactions of a batch.",
+    "Duration of the commit, abort or recovery of a batch.",
     ("result",),
     BATCH_BUCKETS,
 )
 COPIED_RECORDS = Metric(
     "kafkameta_copied_records_total",
     Kind.COUNTER,
-    "Records written again, because their decided transactions had timed out.",
+    "Decided records that were written again, as their transactions had timed out.",
     ("sink",),
 )
 EVENTS_DROPPED = Metric(
-    "kafkameta_events_dropped_total", Kind.COUNTER, "Events that their process counted as lost: full disk, topic down."
+    "kafkameta_events_dropped_total", Kind.COUNTER, "Events that their process lost: full disk, topic down."
 )
 EVENTS_MISSING = Metric(
     "kafkameta_events_missing",
     Kind.GAUGE,
-    "Events that were not read, by gaps in their numbers: dropped, not written at a kill, or deleted with old files.",
+    "Gaps in the numbers of events: lost, not written at a kill, or deleted with old files.",
 )
 
 # --- of caches --------------------------------------------------------------------------------------------------------
@@ -195,19 +194,19 @@ _EXECUTOR = ("application_id", "executor")
 CACHES = Metric(
     "kafkameta_caches",
     Kind.GAUGE,
-    "Caches with an event in the last ten minutes, unless closed or reported as dead.",
+    "Caches with an event in the last ten minutes, neither closed nor dead.",
     _EXECUTOR,
 )
 CACHE_LAST_REFRESH = Metric(
     "kafkameta_cache_last_refresh_timestamp_seconds",
     Kind.GAUGE,
-    "When the last Metadata response in an event came, since 1970 UTC, of the oldest of an executor's caches.",
+    "Last Metadata response to the oldest of an executor's caches, since 1970 UTC.",
     _EXECUTOR,
 )
 CACHE_GENERATION = Metric(
     "kafkameta_cache_generation",
     Kind.GAUGE,
-    "Metadata responses to one cache, the largest number of an executor's caches.",
+    "Metadata responses to one cache, the most of an executor's caches.",
     _EXECUTOR,
 )
 CACHED_PARTITIONS = Metric(
@@ -219,7 +218,7 @@ CACHED_PARTITIONS = Metric(
 STALE_PARTITIONS = Metric(
     "kafkameta_stale_partitions",
     Kind.GAUGE,
-    "Of these, partitions whose cached leader epoch or topic id is older than the cluster's. Needs the cluster.",
+    "Of these, partitions with an older leader epoch or topic id than the cluster's.",
     _EXECUTOR,
 )
 
@@ -231,14 +230,13 @@ LAG_RECORDS = Metric(
 LAG_SECONDS = Metric(
     "kafkameta_lag_seconds",
     Kind.GAUGE,
-    "Age of the oldest unread record by its timestamp; 0 without unread records.",
+    "Age of the oldest unread record by its timestamp; 0 without one.",
     ("query_id", "topic"),
 )
 LAG_SECONDS_UNKNOWN = Metric(
     "kafkameta_lag_seconds_unknown_partitions",
     Kind.GAUGE,
-    "Partitions with unread records of unknown age: no leader returned the next one, or its offset has no record. If "
-    "there are any, `kafkameta_lag_seconds` is a lower bound.",
+    "Partitions with unread records of unknown age; `kafkameta_lag_seconds` is then a lower bound.",
     ("query_id", "topic"),
 )
 LAG_UNKNOWN = Metric(
@@ -260,20 +258,18 @@ PARTITION_LAG_SECONDS = Metric(
     ("query_id", "topic", "partition"),
 )
 QUERY_INFO = Metric(
-    "kafkameta_query_info", Kind.GAUGE, "1, with the name of a query, in a driver only.", ("query_id", "name")
+    "kafkameta_query_info", Kind.GAUGE, "1, with the name of a query; in a driver only.", ("query_id", "name")
 )
-QUERY_BATCH = Metric(
-    "kafkameta_query_batch", Kind.GAUGE, "Number of the last finished micro-batch of a query.", ("query_id",)
-)
+QUERY_BATCH = Metric("kafkameta_query_batch", Kind.GAUGE, "Number of the last finished micro-batch.", ("query_id",))
 QUERY_BATCH_SECONDS = Metric(
     "kafkameta_query_batch_seconds",
     Kind.HISTOGRAM,
-    "Duration of micro-batches, in a driver only.",
+    "Duration of micro-batches; in a driver only.",
     ("query_id",),
     BATCH_BUCKETS,
 )
 QUERY_RECORDS = Metric(
-    "kafkameta_query_records_total", Kind.COUNTER, "Records that a query has read, in a driver only.", ("query_id",)
+    "kafkameta_query_records_total", Kind.COUNTER, "Records that a query has read; in a driver only.", ("query_id",)
 )
 
 # --- of transactions, from the cluster --------------------------------------------------------------------------------
@@ -281,7 +277,7 @@ QUERY_RECORDS = Metric(
 OPEN_TRANSACTIONS = Metric(
     "kafkameta_open_transactions",
     Kind.GAUGE,
-    "Open transactions; the sink of other producers is empty, unless their ids end in /<number>/<number>.",
+    "Open transactions; the sink of other producers is empty.",
     ("sink",),
 )
 OPEN_TRANSACTION_SECONDS = Metric(
@@ -290,7 +286,7 @@ OPEN_TRANSACTION_SECONDS = Metric(
 DECIDED_TRANSACTIONS = Metric(
     "kafkameta_decided_transactions",
     Kind.GAUGE,
-    "Transactions of decided batches that are not settled yet, open or not.",
+    "Transactions of decided batches that are not settled.",
     ("sink",),
 )
 
@@ -299,16 +295,16 @@ DECIDED_TRANSACTIONS = Metric(
 UP = Metric(
     "kafkameta_exporter_up",
     Kind.GAUGE,
-    "Whether the last poll of a source succeeded: `events`, `cluster`, `transactions` or `lag`.",
+    "Whether the last poll of a source succeeded.",
     ("source",),
 )
 LAST_SUCCESS = Metric(
     "kafkameta_exporter_last_success_timestamp_seconds",
     Kind.GAUGE,
-    "When the last poll of a source succeeded, since 1970 UTC.",
+    "Last successful poll, since 1970 UTC.",
     ("source",),
 )
-ERRORS = Metric("kafkameta_exporter_errors_total", Kind.COUNTER, "Polls of a source that failed.", ("source",))
+ERRORS = Metric("kafkameta_exporter_errors_total", Kind.COUNTER, "Failed polls.", ("source",))
 POLL_SECONDS = Metric("kafkameta_exporter_poll_seconds", Kind.GAUGE, "Duration of the last poll.", ("source",))
 UNREADABLE_FILES = Metric(
     "kafkameta_exporter_unreadable_files", Kind.GAUGE, "Event files that cannot be read; tried again at each poll."
