@@ -12,7 +12,7 @@ PACKAGE = ROOT / "pyspark_kafka_meta"
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
-SYMPTOMS = [row.split(" | ")[0] for row in PAGE.splitlines() if row.startswith("| `")]
+SYMPTOMS = re.findall(r"^- (`[^`]+`(?:`[^`]+`|[^`:])*): ", PAGE, re.MULTILINE)
 QUOTED = [text for symptom in SYMPTOMS for text in re.findall(r"`([^`]+)`", symptom)]
 
 
