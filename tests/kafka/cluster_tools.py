@@ -89,11 +89,15 @@ def poll_until(condition: Callable[[], T | None], timeout_s: float = 120) -> T:
     return result
 
 
+def first_address(bootstrap_servers: str) -> Address:
+    host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
+    return Address(host, int(port))
+
+
 def topic_on_each_broker(bootstrap_servers: str, topic: str) -> list[TopicMetadata | None]:
     """The metadata of a topic in each broker's own response. KafkaMetaError if a broker does not respond."""
-    host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
     with closing(KafkaNetwork(SETTINGS)) as network:
-        first = network.metadata(Address(host, int(port)), [topic], time.monotonic() + TIMEOUT_S)
+        first = network.metadata(first_address(bootstrap_servers), [topic], time.monotonic() + TIMEOUT_S)
         responses = [
             network.metadata(broker.address, [topic], time.monotonic() + TIMEOUT_S) for broker in first.brokers
         ]
@@ -259,12 +263,11 @@ def finalize_transaction_version(cluster: Cluster, version: TransactionVersion) 
 
 def _send_to_controller(cluster: Cluster, api: Api, request: Any) -> Any:
     """The response of the controller, or of a broker that forwards to the controller."""
-    host, port = cluster.admin_servers.split(",")[0].split(":")
 
     def controller() -> Address | None:
         """None while there is none: it has just lost its session."""
         with closing(KafkaNetwork(SETTINGS)) as network:
-            found = network.metadata(Address(host, int(port)), (), time.monotonic() + TIMEOUT_S)
+            found = network.metadata(first_address(cluster.admin_servers), (), time.monotonic() + TIMEOUT_S)
         return next((broker.address for broker in found.brokers if broker.node_id == found.controller_id), None)
 
     return _call(poll_until(controller), api, request)

@@ -18,8 +18,8 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
     ProduceResponse,
 )
 from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
-from pyspark_kafka_meta.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
-from tests.kafka.cluster_tools import Cluster, log_ends, poll_until
+from pyspark_kafka_meta.model import Broker, PartitionMetadata, TopicMetadata, TopicPartition
+from tests.kafka.cluster_tools import Cluster, first_address, log_ends, poll_until
 from tests.produce_cases import CASES, Sent, idempotent
 from tests.unit.logs import batch
 
@@ -74,14 +74,13 @@ class Producing:
 @pytest.fixture
 def producing(kafka: Cluster, make_topic: MakeTopic) -> Iterator[Callable[..., Producing]]:
     """Creates a topic with one partition and this config."""
-    host, port = kafka.bootstrap_servers.split(",")[0].split(":")
     settings = ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20)
     with contextlib.closing(KafkaNetwork(settings)) as network:
 
         def create(**config: str) -> Producing:
             topic = make_topic(config={name.replace("_", "."): value for name, value in config.items()})
             log_ends(kafka.bootstrap_servers, topic)  # the leader leads
-            known = network.metadata(Address(host, int(port)), [topic], time.monotonic() + PATIENCE_S)
+            known = network.metadata(first_address(kafka.bootstrap_servers), [topic], time.monotonic() + PATIENCE_S)
             return Producing(network, known.brokers, known.topics[0])
 
         yield create

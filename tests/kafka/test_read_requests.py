@@ -12,8 +12,8 @@ import pytest
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
-from pyspark_kafka_meta.model import Address, TopicPartition
-from tests.kafka.cluster_tools import Cluster, poll_until
+from pyspark_kafka_meta.model import TopicPartition
+from tests.kafka.cluster_tools import Cluster, first_address, poll_until
 from tests.read_cases import BATCH_SIZES, CASES, PATIENCE_S, Described, Fetched, Listed, Log
 from tests.unit.kafka.protocol.responses import REQUESTS, SPOKEN, spoken
 
@@ -28,8 +28,7 @@ def log(kafka: Cluster, make_topic: Callable[..., str], produce: Callable[..., l
     for size in BATCH_SIZES:  # each flush sends one batch
         produce(topic, ["v"] * size, partition=0, **{"linger.ms": 60_000})
     with closing(KafkaNetwork(SETTINGS)) as network:
-        host, port = kafka.bootstrap_servers.split(",")[0].rsplit(":", 1)
-        known = network.metadata(Address(host, int(port)), [topic], time.monotonic() + PATIENCE_S)
+        known = network.metadata(first_address(kafka.bootstrap_servers), [topic], time.monotonic() + PATIENCE_S)
         (entry,) = known.topics
         (partition,) = entry.partitions
         brokers = {broker.node_id: broker for broker in known.brokers}
@@ -58,9 +57,8 @@ def test_brokers_respond_as_in_the_table(log: Log, case: Fetched | Listed | Desc
 @pytest.mark.parametrize(("api", "version"), SPOKEN, ids=spoken)
 def test_a_broker_responds_to_each_version_of_each_api(kafka: Cluster, api: Api, version: int) -> None:
     """The response is walked and read to its end."""
-    host, port = kafka.bootstrap_servers.split(",")[0].rsplit(":", 1)
     deadline = time.monotonic() + PATIENCE_S
-    with closing(Connection(Address(host, int(port)), SETTINGS, deadline)) as connection:
+    with closing(Connection(first_address(kafka.bootstrap_servers), SETTINGS, deadline)) as connection:
         exchange = connection.call(api, REQUESTS[api](version), deadline)
 
     assert exchange.api_version == version

@@ -26,9 +26,20 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, M
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.kafka.harness import Stream
-from tests.wire.response_frames import fetch_frame, leader_frame
-from tests.wire.scripted_broker import Behaviour, frame, read_frame, scripted_broker, send_versions
-from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
+from tests.wire.scripted_broker import (
+    Behaviour,
+    agree_on_mechanism,
+    authenticate,
+    encrypted_key,
+    fetch_frame,
+    frame,
+    leader_frame,
+    over_tls,
+    parrot,
+    read_frame,
+    scripted_broker,
+    send_versions,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(700)]
 

@@ -22,6 +22,7 @@ from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.testing import MockCluster
+from tests.kafka.cluster_tools import first_address
 from tests.partitions import T0
 from tests.unit.logs import batch
 
@@ -40,8 +41,7 @@ class Cluster:
     known: MetadataResponse | None = None
 
     def learn(self) -> MetadataResponse:
-        host, port = self.mock.bootstrap_servers.split(",")[0].split(":")
-        self.known = self.network.metadata(Address(host, int(port)), ["t"], within(LATER_S))
+        self.known = self.network.metadata(first_address(self.mock.bootstrap_servers), ["t"], within(LATER_S))
         return self.known
 
     def broker(self, node_id: int) -> Broker:

@@ -1,17 +1,29 @@
-"""A listener on a free local port whose behavior on each connection a test defines."""
+"""Listeners on free local ports whose behavior on each connection a test defines: with TLS, with a SASL login, and with
+frames of Kafka's responses."""
 
 from __future__ import annotations
 
 import socket
+import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
+from cryptography.hazmat.primitives import serialization
 from kio.schema.api_versions.v2.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16 import response as fetch
+from kio.schema.metadata.v12 import response as metadata
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader
-from kio.static.primitive import i16
+from kio.static.primitive import i16, i64Timedelta
 
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     API_VERSIONS,
@@ -25,7 +37,9 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     milliseconds,
 )
 from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.testing.listener_security import Credentials
 from tests.unit.kafka.protocol.responses import payload
+from tests.unit.kafka.records import handmade
 
 Behaviour = Callable[[socket.socket], None]
 APIS = (
@@ -51,6 +65,17 @@ def scripted_broker(behave: Behaviour, host: str = "127.0.0.1", port: int = 0) -
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             serving.join(30)  # or it may accept on the file descriptor of the next listener
+
+
+@contextmanager
+def black_hole(host: str = "127.0.0.1", port: int = 0) -> Iterator[Address]:
+    """An address that responds to no packet: a listener with a full backlog."""
+    with socket.create_server((host, port), backlog=0) as listener, ExitStack() as queue:
+        for _ in range(4):
+            waiting = queue.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield Address(host, listener.getsockname()[1])
 
 
 def read_request(peer: socket.socket) -> tuple[int, int, int]:
@@ -115,3 +140,139 @@ def _exactly(peer: socket.socket, size: int) -> bytes:
             raise ConnectionError("the client went away")
         received += part
     return received
+
+
+TOPIC_ID = UUID(int=7)
+ROW = handmade.batch([handmade.Row(0)])
+
+
+def fetch_frame(
+    correlation_id: int,
+    *partitions: int,
+    records: bytes = ROW,
+    code: ErrorCode = ErrorCode.none,
+) -> bytes:
+    entries = tuple(
+        fetch.PartitionData(
+            partition_index=partition,
+            error_code=code,
+            high_watermark=1,
+            aborted_transactions=None,
+            records=records,
+        )
+        for partition in partitions
+    )
+    topic = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=entries)
+    message = fetch.FetchResponse(
+        throttle_time=milliseconds(0),
+        error_code=ErrorCode.none,
+        session_id=0,
+        responses=(topic,),
+    )
+    return frame(message, correlation_id)
+
+
+def metadata_frame(correlation_id: int, **fields: object) -> bytes:
+    """Without brokers and topics, but for these fields."""
+    values = {"brokers": (), "topics": (), "throttle_time": milliseconds(0)} | fields
+    return frame(metadata.MetadataResponse(**values), correlation_id)
+
+
+def leader_frame(correlation_id: int, peer: socket.socket) -> bytes:
+    """Metadata of topic t with one partition, whose leader is the responding broker."""
+    host, port = peer.getsockname()
+    partition = metadata.MetadataResponsePartition(
+        error_code=ErrorCode.none,
+        partition_index=0,
+        leader_id=1,
+        leader_epoch=0,
+        replica_nodes=(1,),
+        isr_nodes=(1,),
+        offline_replicas=(),
+    )
+    topic = metadata.MetadataResponseTopic(
+        error_code=ErrorCode.none, name="t", topic_id=TOPIC_ID, partitions=(partition,)
+    )
+    broker = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)
+    return metadata_frame(correlation_id, brokers=(broker,), topics=(topic,))
+
+
+def send_metadata(peer: socket.socket, **fields: object) -> None:
+    """Respond to the next request."""
+    _, _, correlation_id = read_request(peer)
+    peer.sendall(metadata_frame(correlation_id, **fields))
+
+
+def serve_metadata(peer: socket.socket, **fields: object) -> None:
+    send_versions(peer, metadata=12)
+    send_metadata(peer, **fields)
+
+
+Respond = Callable[[bytes], bytes | None]
+"""The response of a broker to authentication bytes; None refuses the login."""
+
+
+def present(context: ssl.SSLContext, credentials: Credentials) -> None:
+    """Let a context show this certificate."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(credentials.key + credentials.certificate)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+def over_tls(credentials: Credentials, behave: Behaviour, client_authority: str | None = None) -> Behaviour:
+    """`behave` behind TLS. With `client_authority`, clients must show a certificate from it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=client_authority)
+    if client_authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    present(context, credentials)
+
+    def encrypted(peer: socket.socket) -> None:
+        with context.wrap_socket(peer, server_side=True) as connection:
+            behave(connection)
+            while connection.recv(4096):
+                pass
+
+    return encrypted
+
+
+def agree_on_mechanism(
+    peer: socket.socket, offered: tuple[str, ...] = ("PLAIN",), error: ErrorCode = ErrorCode.none
+) -> str:
+    correlation_id, request = read_message(peer, SaslHandshakeRequest)
+    peer.sendall(frame(SaslHandshakeResponse(error_code=error, mechanisms=offered), correlation_id))
+    return str(request.mechanism)
+
+
+def authenticate(peer: socket.socket, *responses: Respond, lifetime_ms: int = 0, refusal: str = "no") -> list[bytes]:
+    """Respond to so many SaslAuthenticate requests. Returns the bytes that came."""
+    received = []
+    for respond in responses:
+        correlation_id, request = read_message(peer, SaslAuthenticateRequest)
+        received.append(request.auth_bytes)
+        auth_bytes = respond(request.auth_bytes)
+        response = SaslAuthenticateResponse(
+            error_code=ErrorCode.none if auth_bytes is not None else ErrorCode.sasl_authentication_failed,
+            error_message=None if auth_bytes is not None else refusal,
+            auth_bytes=auth_bytes or b"",
+            session_lifetime=i64Timedelta.parse(timedelta(milliseconds=lifetime_ms)),
+        )
+        peer.sendall(frame(response, correlation_id))
+    return received
+
+
+def parrot(secret: str) -> Behaviour:
+    """Refuses each login with an error that has its secret and text that would forge a log line."""
+
+    def behave(peer: socket.socket) -> None:
+        send_versions(peer, metadata=12)
+        agree_on_mechanism(peer)
+        authenticate(peer, lambda _: None, refusal=f"{secret}? \x1b[31m\r\nFATAL forged line")
+
+    return behave
+
+
+def encrypted_key(credentials: Credentials, password: str) -> str:
+    key = serialization.load_pem_private_key(credentials.key.encode(), None)
+    encryption = serialization.BestAvailableEncryption(password.encode())
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()

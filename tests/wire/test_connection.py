@@ -29,9 +29,14 @@ from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
 from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
-from tests.wire.response_frames import metadata_frame, serve_metadata
-from tests.wire.scripted_broker import Behaviour, scripted_broker, send_versions
-from tests.wire.secured_broker import over_tls
+from tests.wire.scripted_broker import (
+    Behaviour,
+    metadata_frame,
+    over_tls,
+    scripted_broker,
+    send_versions,
+    serve_metadata,
+)
 
 SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=30_000, max_frame_bytes=1_000_000)
 PATIENCE_S = 30.0

@@ -1,4 +1,4 @@
-"""The demo's brokers: leaders of embedded brokers after kills, restores and moves, and missing real brokers."""
+"""The demo's brokers and feed: leaders of embedded brokers after kills, restores and moves; missing real brokers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.cluster_query import describe_cluster
+from pyspark_kafka_meta.tables.cluster_query import describe_cluster, partition_rows
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.demo import clusters, runner
-from pyspark_kafka_meta.tools.demo.clusters import COPY, TOPIC, EmbeddedCluster, LocalKafkaCluster, copy_of
+from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, EmbeddedCluster, LocalKafkaCluster, copy_of
+from pyspark_kafka_meta.tools.demo.query import RecordFeed, records_per_round
 
 FIRST = TopicPartition(TOPIC, 0)
 
@@ -100,3 +101,27 @@ def test_that_no_real_broker_responds_is_told_as_a_cluster_in_trouble(monkeypatc
 
     with pytest.raises(ClusterError, match=f"broker 2 is not in sync in {FIRST}"):
         real.move_leader(FIRST, NO_LEADER)
+
+
+def test_records_get_to_the_brokers(mock_cluster: MockCluster, wait_for: Callable[..., Any]) -> None:
+    cluster = EmbeddedCluster(mock_cluster)
+    with RecordFeed(cluster):
+        wait_for(lambda: any(row.end_offset for row in partition_rows(ClientOptions.parse(cluster.options), [TOPIC])))
+
+
+def test_of_records_that_brokers_refuse_the_first_error_is_printed(
+    mock_cluster: MockCluster, wait_for: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = EmbeddedCluster(mock_cluster)
+    mock_cluster.set_topic_error(TOPIC, 29)
+    with RecordFeed(cluster):
+        errors = wait_for(lambda: capsys.readouterr().err)
+
+    assert "TOPIC_AUTHORIZATION_FAILED" in errors
+    assert capsys.readouterr().err == ""
+
+
+def test_each_partition_of_an_added_topic_gets_as_many_records_as_those_of_the_first() -> None:
+    first, added = records_per_round(["clicks", "clicks-more-1"]).values()
+
+    assert first == added * len(REPLICAS)

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.cli import events as events_module
 from pyspark_kafka_meta.tools.cli.main import app
@@ -61,27 +61,6 @@ def test_events_of_a_topic_are_shown_newest_last_and_followed(
     result = events_topic.run("events", "--follow")
 
     assert (result.exit_code, sequences(result.stdout)) == (0, [1, 2, 3, 4, 5, 6, 7])
-
-
-def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(events_topic: EventsTopic) -> None:
-    before = made("a" * 32, 1, 1_000).to_dict()
-    del before["produces"], before["produce_throttle_ms"]
-    events_topic.publish_rows(before)
-    writer = Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)
-    events_topic.publish(made("a" * 32, 2, 2_000, origin=writer, produces=(BrokerProduces(2, 3, 400),)))
-    both, written = (
-        list(map(json.loads, events_topic.run("events", *arguments).stdout.splitlines()))
-        for arguments in ((), ("--role", "writer"))
-    )
-
-    assert [event["produces"] for event in both] == [None, [{"broker_id": 2, "requests": 3, "request_bytes": 400}]]
-    assert [event["sequence"] for event in written] == [2]
-
-
-def test_a_topic_without_events_is_said_to_have_none(events_topic: EventsTopic) -> None:
-    result = events_topic.run("events")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "no such events in topic events" in result.stderr
 
 
 def test_a_topic_that_is_not_there_is_one_line_and_exit_code_1(mock_cluster: MockCluster) -> None:

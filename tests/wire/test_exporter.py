@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, Outcome
@@ -21,7 +20,7 @@ from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.cluster_state import live_leaders
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
-from pyspark_kafka_meta.tools.sources import FolderEvents, open_events
+from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.checkpoints import write_checkpoint
 from tests.partitions import T0, T1
 from tests.unit.written_events import made, write
@@ -87,35 +86,3 @@ def test_stale_partitions_and_lag_are_those_of_the_cluster(
     assert sample(down, "stale_partitions", **EXECUTOR) == 1, "the last response is a lower bound"
     assert sample(down, "lag_records", **of_topic) is None, "an old lag would look good"
     assert sample(down, "cached_partitions", **EXECUTOR) == 2
-
-
-def test_events_of_a_topic_are_counted_once(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    mock_cluster.create_topic("events")
-    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers})
-    events = [made("a" * 32, sequence) for sequence in (1, 2, 2, 4)]
-    options = {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "eventsTopic": "events"}
-    with closing(open_events(options, must_exist=False)) as source:
-        poller = Poller(PollTargets(events=source, cluster={}), interval_s=1.0)
-        with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
-            poller.poll()
-            for event in events:
-                producer.produce("events", key=event.cache_id, value=event.to_json())
-            assert producer.flush(30) == 0
-            poller.poll()
-            found = scrape(server.url)
-
-    assert sample(found, "refreshes_total", role="reader", reason="max_age", outcome="unchanged") == 3
-    assert sample(found, "events_missing") == 1
-
-
-def test_an_unreachable_topic_is_down() -> None:
-    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "eventsTopic": "events"}
-    options["kafka.default.api.timeout.ms"] = "300"
-    with closing(open_events(options, must_exist=False)) as source:
-        poller = Poller(PollTargets(events=source, cluster={}), interval_s=1.0)
-        with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
-            poller.poll()
-            found = scrape(server.url)
-
-    assert sample(found, "exporter_up", source="events") == 0
-    assert sample(found, "exporter_errors_total", source="events") == 1

@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,8 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.mock_cluster import MockCluster
-from tests.wire.scripted_broker import scripted_broker, send_versions
+from tests.kafka.cluster_tools import first_address
+from tests.wire.scripted_broker import black_hole, scripted_broker, send_versions
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 as loopback")
 
@@ -52,15 +53,8 @@ def peer(behave: Callable[[socket.socket], object]) -> Fault:
     return listen
 
 
-@contextmanager
-def lost_packets(port: int, accepted: Accepted) -> Iterator[None]:
-    """A listener whose backlog is full."""
-    with socket.create_server((FIRST, port), backlog=0), ExitStack() as queue:
-        for _ in range(3):
-            waiting = queue.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex((FIRST, port))
-        yield
+def lost_packets(port: int, accepted: Accepted) -> AbstractContextManager[object]:
+    return black_hole(FIRST, port)
 
 
 @contextmanager
@@ -76,7 +70,7 @@ silent, closing_at_once, silent_later = peer(lambda _: None), peer(socket.socket
 def port(mock_cluster: MockCluster) -> int:
     """Of a broker at the second address, with topic t."""
     mock_cluster.create_topic("t", 1, 1)
-    return int(mock_cluster.bootstrap_servers.split(",")[0].split(":")[1])
+    return first_address(mock_cluster.bootstrap_servers).port
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -30,15 +30,21 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
-    OffsetsResponse,
 )
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.testing import MockCluster
 from tests.partitions import T0, T1
 from tests.wire.mock_brokers import LATER_S, SLOW_MS, SOON_S, Cluster, mock_brokers, only, rows, within
-from tests.wire.response_frames import TOPIC_ID, fetch_frame
-from tests.wire.scripted_broker import read_message, read_request, scripted_broker, send_versions
+from tests.wire.scripted_broker import (
+    TOPIC_ID,
+    black_hole,
+    fetch_frame,
+    read_message,
+    read_request,
+    scripted_broker,
+    send_versions,
+)
 
 T0_REQUEST = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 100),), 0, 1, 100, False)
 """To scripted brokers, which know the topic by this id."""
@@ -84,45 +90,7 @@ def test_all_topics_or_none_can_be_asked_for(cluster: Cluster) -> None:
     assert ask(cluster.broker(1).address, [], within(LATER_S)).topics == ()
 
 
-def test_leader_that_moved_has_a_newer_epoch(cluster: Cluster) -> None:
-    before = cluster.epoch(T0)
-    cluster.mock.move_leader("t", 0, 3)
-
-    [moved, *_] = cluster.learn().topics[0].partitions
-    assert (moved.leader_id, moved.leader_epoch) == (3, before + 1)
-
-
 # --- offsets ----------------------------------------------------------------------------------------------------------
-
-
-def ask_for_ends(cluster: Cluster, timeout_s: float) -> None:
-    """Of t-0 and t-1, of which brokers 1 and 2 are the leaders; the time-out is for broker 1."""
-    for node_id, log, allowed_s in ((1, T0, timeout_s), (2, T1, LATER_S)):
-        request = OffsetsRequest((OffsetQuery(log, LATEST_TIMESTAMP),), False)
-        cluster.network.offsets.send(cluster.broker(node_id), request, within(allowed_s))
-
-
-def receive_ends(cluster: Cluster) -> dict[int, OffsetsResponse | RequestFailure]:
-    """By node id."""
-    received = [cluster.network.offsets.receive([1, 2], within(LATER_S)) for _ in range(2)]
-    return {response.node_id: response for response in received if response is not None}
-
-
-def test_leader_that_does_not_respond_in_time_does_not_cost_the_response_of_another(cluster: Cluster) -> None:
-    cluster.produce(T1, "a")
-    ask_for_ends(cluster, LATER_S)
-    receive_ends(cluster)
-    cluster.mock.set_rtt_ms(1, SLOW_MS)
-    began = time.monotonic()
-    ask_for_ends(cluster, SOON_S)
-    ends = receive_ends(cluster)
-    quick, late = ends[2], ends[1]
-
-    assert isinstance(quick, OffsetsResponse)
-    assert (quick.node_id, quick.offsets[T1].offset) == (2, 1)
-    assert isinstance(late, RequestFailure)
-    assert isinstance(late.error, RequestTimeoutError)
-    assert time.monotonic() - began < SLOW_MS / 1000
 
 
 def test_response_that_nobody_waits_for_is_not_taken_for_the_next(cluster: Cluster, monkeypatch: Any) -> None:
@@ -153,18 +121,6 @@ def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
     assert cluster.offsets(2, OffsetQuery(T1, LATEST_TIMESTAMP))[T1].offset == 0
 
 
-def test_broker_that_no_packet_reaches_holds_up_nobody_who_tells_offsets(cluster: Cluster) -> None:
-    began = time.monotonic()
-    with black_hole() as nowhere:
-        request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
-        cluster.network.offsets.send(Broker(1, nowhere), request, within(LATER_S))
-        cluster.offsets(2, OffsetQuery(T1, LATEST_TIMESTAMP))
-        assert cluster.network.offsets.receive([1], within(0)) is None
-        cluster.network.offsets.drop(1)
-
-    assert time.monotonic() - began < LATER_S / 2
-
-
 # --- fetch ------------------------------------------------------------------------------------------------------------
 
 
@@ -179,17 +135,6 @@ def test_records_are_fetched_by_topic_id_or_by_name(cluster: Cluster, by_id: boo
     assert isinstance(response, FetchResponse)
     assert response.response_bytes > len(partition.records)
     assert [entry[2] for entry in cluster.sent if entry[1] == FETCH.key] == [version]
-
-
-def test_one_fetch_is_for_several_partitions(cluster: Cluster) -> None:
-    cluster.mock.move_leader("t", 1, 1)
-    cluster.learn()
-    cluster.produce(T0, "a")
-    cluster.produce(T1, "b")
-    response = cluster.fetch(1, cluster.ask(T0, T1))
-
-    assert isinstance(response, FetchResponse)
-    assert {part.partition: rows(part) for part in response.partitions} == {T0: [(0, "a")], T1: [(0, "b")]}
 
 
 def test_old_leader_names_the_new_one_and_where_it_is(cluster: Cluster) -> None:
@@ -309,17 +254,6 @@ def test_disconnect_is_a_failure_and_the_next_fetch_connects_anew(cluster: Clust
 
     assert isinstance(cluster.fetch(1, cluster.ask(T0)), RequestFailure)
     assert rows(only(cluster.fetch(1, cluster.ask(T0)))) == [(0, "a")]
-
-
-@contextmanager
-def black_hole() -> Iterator[Address]:
-    """An address that responds to no packet: a listener with a full backlog."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as queue:
-        for _ in range(4):
-            waiting = queue.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listener.getsockname())
-        yield Address("127.0.0.1", listener.getsockname()[1])
 
 
 def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Cluster) -> None:

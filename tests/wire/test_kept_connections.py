@@ -27,6 +27,7 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.spark import client_pool
 from pyspark_kafka_meta.spark.client_pool import ClientPool
 from pyspark_kafka_meta.testing import MockCluster
+from tests.kafka.cluster_tools import first_address
 from tests.partitions import T0
 from tests.tcp_proxy import TcpProxy
 
@@ -57,7 +58,7 @@ def network() -> Iterator[KafkaNetwork]:
 def test_connection_to_where_no_broker_is_any_more_is_closed(
     mock_cluster: MockCluster, network: KafkaNetwork, opened: list[Connection]
 ) -> None:
-    alias = Address("localhost", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
+    alias = Address("localhost", first_address(mock_cluster.bootstrap_servers).port)
     response = network.metadata(alias, (), time.monotonic() + 60)
     assert alias not in {broker.address for broker in response.brokers}
     for broker in (Broker(9, alias), response.brokers[0]):
@@ -76,8 +77,7 @@ def test_a_broker_has_three_connections_at_most_whatever_it_is_asked(
     mock_cluster: MockCluster, network: KafkaNetwork, opened: list[Connection]
 ) -> None:
     mock_cluster.create_topic("t", partitions=1)
-    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
-    address = Address(host, int(port))
+    address = first_address(mock_cluster.bootstrap_servers)
     response = network.metadata(address, ["t"], time.monotonic() + 60)
     (broker,) = (broker for broker in response.brokers if broker.address == address)
     (topic,) = response.topics
@@ -116,8 +116,7 @@ def test_requests_that_are_sent_one_after_the_other_share_a_connection(
     mock_cluster: MockCluster, network: KafkaNetwork, opened: list[Connection]
 ) -> None:
     """As a planner sends them, and the driver of exactly-once writes."""
-    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
-    address = Address(host, int(port))
+    address = first_address(mock_cluster.bootstrap_servers)
     deadline = time.monotonic() + 60
     response = network.metadata(address, (), deadline)
     (broker,) = (broker for broker in response.brokers if broker.address == address)
@@ -137,10 +136,9 @@ def test_a_shared_connection_has_the_limit_of_the_request_that_uses_it(
 ) -> None:
     """A Produce may wait for as long as a broker reads no requests."""
     mock_cluster.create_topic("t", partitions=1)
-    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
-    deadline = time.monotonic() + 60
-    response = network.metadata(Address(host, int(port)), ["t"], deadline)
-    (broker,) = (broker for broker in response.brokers if broker.address == Address(host, int(port)))
+    address, deadline = first_address(mock_cluster.bootstrap_servers), time.monotonic() + 60
+    response = network.metadata(address, ["t"], deadline)
+    (broker,) = (broker for broker in response.brokers if broker.address == address)
     part = ProducePartition(T0, response.topics[0].topic_id, write_batch(b"", 0, 0, 0, NO_PRODUCER, -1, 0))
     limits_ms = []
     for _ in range(2):
@@ -159,9 +157,8 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
     mock_cluster: MockCluster, network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sockets.TCP_OPTIONS, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
-    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     with TcpProxy() as proxy:
-        proxy.target = Address(host, int(port))
+        proxy.target = first_address(mock_cluster.bootstrap_servers)
         broker = Broker(1, proxy.address)
 
         def ask() -> OffsetsResponse | RequestFailure | None:
@@ -187,9 +184,8 @@ def test_idle_connection_that_the_network_forgot_is_not_used_again(
 ) -> None:
     for option, value in {socket.TCP_KEEPIDLE: 1, socket.TCP_KEEPINTVL: 1, socket.TCP_USER_TIMEOUT: 300}.items():
         monkeypatch.setitem(sockets.TCP_OPTIONS, option, value)
-    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     with TcpProxy() as proxy:
-        proxy.target = Address(host, int(port))
+        proxy.target = first_address(mock_cluster.bootstrap_servers)
         network.offsets.send(Broker(1, proxy.address), OffsetsRequest((), False), time.monotonic() + 60)
         assert isinstance(network.offsets.receive([1], time.monotonic() + 60), OffsetsResponse)
         proxy.forget_connections()

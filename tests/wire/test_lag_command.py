@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,20 +77,6 @@ def test_a_person_sees_a_table_and_the_total(scene: Scene) -> None:
     assert rows == [["t-0", "1", "3", "2"], ["t-1", "0", "0", "0"]]
 
 
-def test_a_watch_follows_the_log_and_goes_on_while_no_broker_responds(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps: Iterator[Callable[[], object]] = iter(
-        [lambda: scene.produce(2), lambda: scene.cluster.broker_down(-1), lambda: scene.cluster.broker_up(-1)]
-    )
-    monkeypatch.setattr("pyspark_kafka_meta.tools.console.sleep", lambda _: next(steps)())
-    result = scene.run("--watch", "1", "--count", "4", "--timeout-ms", "5000")
-
-    assert [json.loads(line)["records_behind"] for line in result.stdout.splitlines()][::2] == [2, 4, 4]
-    assert "no broker responded" in result.stderr
-    assert result.exit_code == 0
-
-
 def test_large_backlogs_are_not_fetched(scene: Scene) -> None:
     """Of many partitions that lag, only the next record is needed."""
     producer = Producer({"bootstrap.servers": scene.cluster.bootstrap_servers, "linger.ms": 0, "batch.size": 20_000})
@@ -101,18 +86,3 @@ def test_large_backlogs_are_not_fetched(scene: Scene) -> None:
     lines = map(json.loads, scene.run().stdout.splitlines())
 
     assert [(line["records_behind"], line["seconds_behind"] is None) for line in lines] == [(2, False), (200, False)]
-
-
-def test_a_partition_without_an_end_has_an_unknown_lag(scene: Scene) -> None:
-    scene.cluster.set_topic_error("t", 3)  # UNKNOWN_TOPIC_OR_PARTITION
-    lines = [json.loads(line) for line in scene.run().stdout.splitlines()]
-
-    assert [(line["records_behind"], line["seconds_behind"]) for line in lines] == [(None, None)] * 2
-    assert "2 partitions without an end" in " ".join(scene.run(env=TERMINAL).stdout.split())
-
-
-def test_the_cluster_must_be_named(scene: Scene) -> None:
-    result = CliRunner().invoke(app, ["lag", scene.checkpoint])
-
-    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert "give --bootstrap-servers" in result.stderr

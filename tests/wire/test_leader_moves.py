@@ -29,7 +29,6 @@ from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching import fetch_sender
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.partitions import T0
 
 FETCH, METADATA = 1, 3
@@ -119,19 +118,13 @@ def test_metadata_requests_at_the_brokers_are_the_refreshes_published(worker: Wo
         )
 
 
-def follow_a_move(worker: Worker) -> int:
-    """From broker 1 to broker 2, with new metadata. The epoch before."""
+def test_stale_responses_send_no_fetch_to_the_old_node(worker: Worker) -> None:
     assert worker.read() == [0, 1, 2]
     old_epoch = worker.leader()[1]
     worker.cluster.move_leader("t", 0, 2)
     assert worker.read() == [0, 1, 2]
     worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
     worker.cluster.start_request_tracking()
-    return old_epoch
-
-
-def test_stale_responses_send_no_fetch_to_the_old_node(worker: Worker) -> None:
-    old_epoch = follow_a_move(worker)
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
         worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
@@ -220,15 +213,3 @@ def test_wrong_hint_heals(worker: Worker) -> None:
     assert worker.leader() == (leader_id, epoch)
     assert worker.refreshes()[-1].details.recovery_ms is not None
     assert worker.brokers_of(METADATA) == [event.details.broker_id for event in worker.refreshes()]
-
-
-def test_replica_that_the_leader_names_is_read_until_it_is_gone(mock_cluster: MockCluster, worker: Worker) -> None:
-    mock_cluster.set_follower("t", 0, 2)
-    assert worker.read() == [0, 1, 2]
-    assert list(dict.fromkeys(worker.brokers_of(FETCH))) == [1, 2]
-
-    mock_cluster.set_follower("t", 0, NO_BROKER)
-    mock_cluster.broker_down(2)
-    mock_cluster.start_request_tracking()
-    assert worker.read() == [0, 1, 2]
-    assert set(worker.brokers_of(FETCH)) == {1}

@@ -9,8 +9,6 @@ from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, ClusterOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.cluster_query import (
-    broker_rows,
-    describe_cluster,
     next_record_timestamps,
     partition_rows,
 )
@@ -21,14 +19,6 @@ LIST_OFFSETS = 2
 
 def options(servers: str, **others: str) -> ClientOptions:
     return ClientOptions.parse({"kafka.bootstrap.servers": servers, **others})
-
-
-def test_brokers_are_named_with_the_one_that_told(cluster: MockCluster) -> None:
-    servers = cluster.bootstrap_servers.split(",")
-    rows = broker_rows(describe_cluster(options(servers[1]), ()))
-
-    assert [(row.node_id, f"{row.host}:{row.port}") for row in rows] == list(enumerate(servers, start=1))
-    assert {row.answered_by for row in rows} == {servers[1]}
 
 
 @pytest.mark.parametrize("topics", [None, ["t"]])
@@ -59,14 +49,6 @@ def test_what_a_leader_refuses_is_told(cluster: MockCluster) -> None:
     assert [row.end_offset for row in rows] == [3, 0]
     assert "NOT_LEADER_OR_FOLLOWER" in str(refused.error)
     assert well.error is None
-
-
-def test_a_topic_that_is_not_there_is_a_row_with_an_error(cluster: MockCluster) -> None:
-    cluster.set_topic_error("t", 29)
-    (row,) = partition_rows(options(cluster.bootstrap_servers), ["t"])
-
-    assert (row.topic, row.partition) == ("t", None)
-    assert "TOPIC_AUTHORIZATION_FAILED" in str(row.error)
 
 
 def test_a_record_from_beyond_the_times_that_python_knows_has_a_timestamp(cluster: MockCluster) -> None:

@@ -16,9 +16,10 @@ from pyspark.sql.types import StructType
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.model import Address, MetadataResponse
+from pyspark_kafka_meta.model import MetadataResponse
 from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
+from tests.kafka.cluster_tools import first_address
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED = 5, 29
@@ -36,10 +37,9 @@ def client(cluster: MockCluster) -> AdminClient:
 
 def ask_once(cluster: MockCluster) -> MetadataResponse:
     """A Metadata request over a new connection. librdkafka's clients would send further requests."""
-    host, port = cluster.bootstrap_servers.split(",")[0].split(":")
     network = KafkaNetwork(ConnectionSettings("test", connect_timeout_ms=60_000, max_frame_bytes=1 << 20))
     try:
-        return network.metadata(Address(host, int(port)), ["t"], time.monotonic() + 60)
+        return network.metadata(first_address(cluster.bootstrap_servers), ["t"], time.monotonic() + 60)
     finally:
         network.close()
 

@@ -31,7 +31,6 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
     ProduceResponse,
 )
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
 from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import MockCluster
@@ -40,8 +39,15 @@ from tests.partitions import T0, T1
 from tests.unit.kafka.protocol.responses import T_ID, produce_message
 from tests.unit.logs import batch
 from tests.wire.mock_brokers import LATER_S, SLOW_MS, SOON_S, Cluster, mock_brokers, within
-from tests.wire.scripted_broker import frame, read_message, scripted_broker, send_versions
-from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls
+from tests.wire.scripted_broker import (
+    agree_on_mechanism,
+    authenticate,
+    frame,
+    over_tls,
+    read_message,
+    scripted_broker,
+    send_versions,
+)
 
 DEAF_S = 20.0
 """How long a broker reads nothing: far longer than a test takes that does not wait for it."""
@@ -157,16 +163,6 @@ def test_requests_in_flight_get_responses_in_their_order_and_wait_once(cluster: 
     assert cluster.log(T0, 1) == ["first", *(str(number) for number in range(IN_FLIGHT))]
 
 
-def test_old_leader_refuses_and_names_the_new_leader(cluster: Cluster) -> None:
-    cluster.mock.move_leader("t", 0, 3)
-    cluster.send_records(1, "a")
-    refused = only(cluster.network.produce.receive([1], within(LATER_S)))
-
-    assert (refused.error_code, refused.base_offset) == (6, -1)
-    assert refused.leader_hint is not None
-    assert (refused.leader_hint.leader_id, refused.leader_hint.broker) == (3, cluster.broker(3))
-
-
 def test_broker_that_goes_down_fails_its_requests_once_and_no_others(cluster: Cluster) -> None:
     for node_id, partition in ((1, T0), (2, T1)):
         cluster.send_records(node_id, "a", partition=partition)
@@ -200,17 +196,6 @@ def test_slow_broker_times_out_once_at_the_first_deadline_and_others_are_unhurt(
     began = time.monotonic()
     assert isinstance(failure(cluster.network), RequestTimeoutError)
     assert time.monotonic() - began < SLOW_MS / 2000
-
-
-def test_producer_ids_are_given_by_any_broker(cluster: Cluster) -> None:
-    responses = []
-    for node_id in (1, 2):
-        cluster.network.transactions.send(cluster.broker(node_id), ProducerIdRequest(), within(LATER_S))
-        responses.append(cluster.network.transactions.receive([node_id], within(LATER_S)))
-
-    producers = [response.producer for response in responses if isinstance(response, ProducerIdResponse)]
-    assert [epoch for _, epoch in producers] == [0, 0]
-    assert len({producer_id for producer_id, _ in producers}) == 2
 
 
 def test_metadata_that_arrives_interrupts_the_wait(cluster: Cluster) -> None:
@@ -463,16 +448,6 @@ def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_n
         assert str(failure(network)) == f"broker 1 moved from {old} to {new}"
         send(network, new, records(3))
         assert offsets(network, 1) == [3]
-
-
-def test_dropped_requests_get_no_response(network: KafkaNetwork) -> None:
-    with scripted_broker(acknowledge) as address:
-        for number in range(IN_FLIGHT):
-            send(network, address, records(number))
-        network.produce.drop(1)
-        assert network.produce.receive([1], within(SOON_S)) is None
-        send(network, address, records(9))
-        assert offsets(network, 1) == [9]
 
 
 def test_requests_whose_sender_was_cancelled_are_dropped(

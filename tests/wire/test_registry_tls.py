@@ -15,8 +15,7 @@ from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.options.option_table import default_options
 from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
-from tests.wire.scripted_broker import scripted_broker
-from tests.wire.secured_broker import over_tls
+from tests.wire.scripted_broker import over_tls, scripted_broker
 from tests.wire.token_endpoint import token_endpoint
 
 AUTHORITY, STRANGER = CertificateAuthority(), CertificateAuthority("a stranger")

@@ -49,9 +49,20 @@ from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority, Credentials
-from tests.wire.response_frames import send_metadata, serve_metadata
-from tests.wire.scripted_broker import Behaviour, frame, read_request, scripted_broker, send_versions
-from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
+from tests.wire.scripted_broker import (
+    Behaviour,
+    agree_on_mechanism,
+    authenticate,
+    encrypted_key,
+    frame,
+    over_tls,
+    parrot,
+    read_request,
+    scripted_broker,
+    send_metadata,
+    send_versions,
+    serve_metadata,
+)
 
 AUTHORITY = CertificateAuthority()
 STRANGER = CertificateAuthority("a stranger")

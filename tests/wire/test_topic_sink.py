@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,10 +25,8 @@ from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedE
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, EventsOptions, SecurityOptions
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.unit.written_events import made
-from tests.wire.scripted_broker import scripted_broker
-from tests.wire.secured_broker import parrot
+from tests.wire.scripted_broker import parrot, scripted_broker
 
 ORIGIN = Origin(role=Role.READER, executor_id="7")
 TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC = 29, 3
@@ -294,35 +291,3 @@ def test_sink_pauses_after_an_error_by_its_kind(monkeypatch: pytest.MonkeyPatch)
         sink = new_sink([NOBODY])
         sink.write([made("c", 1)])
         assert sink._connect_after == now[0] + pause_s
-
-
-def test_key_that_is_not_the_certificates_costs_events_alone(caplog: pytest.LogCaptureFixture) -> None:
-    authority = CertificateAuthority()
-    first, second = authority.issue("first"), authority.issue("second")
-    secured = {
-        "kafka.security.protocol": "SSL",
-        "kafka.ssl.keystore.key": first.key,
-        "kafka.ssl.keystore.certificate.chain": second.certificate,
-    }
-    client = ClientOptions.parse({"kafka.bootstrap.servers": str(NOBODY), **secured})
-    new_sink(client.bootstrap_servers, client.security).write([made("c", 1)])
-
-    assert "refresh event 1 did not reach topic events: " in caplog.text
-    assert "private key does not belong to its first certificate" in caplog.text
-
-
-def test_child_of_a_fork_does_not_use_its_parents_producer(cluster: MockCluster) -> None:
-    publisher = new_publisher(EventsOptions(None, "events", addresses(cluster)), ORIGIN)
-    publisher.publish(made("a", 1))
-    publisher.flush()
-    child = os.fork()
-    if child == 0:
-        publisher.publish(made("a", 2))
-        publisher.close()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    publisher.publish(made("a", 3))
-    publisher.close()
-
-    rows = [row for _, row in records(cluster, 5) if row["cache_id"] == "a"]
-    assert [row["sequence"] for row in rows] == [1, 3]

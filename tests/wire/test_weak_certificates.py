@@ -18,8 +18,7 @@ from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSe
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.listener_security import Credentials
-from tests.wire.scripted_broker import scripted_broker
-from tests.wire.secured_broker import present
+from tests.wire.scripted_broker import present, scripted_broker
 
 
 def short_key() -> Credentials:
