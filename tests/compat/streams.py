@@ -1,6 +1,8 @@
 """Batches and streams with the installed release of pyspark, by `make compat`: the rows of Spark's own source, each
 record once through restarts, failures and killed drivers, Trigger.AvailableNow, and checkpoints that change the
-release. Imported tests run unchanged."""
+release. Imported tests and their fixtures run unchanged."""
+
+# ruff: noqa: F401, F811
 
 from __future__ import annotations
 
@@ -46,7 +48,6 @@ from tests.spark.test_parity_sink import (
     written,
 )
 from tests.spark.test_parity_stream import (
-    Query,
     query,
     test_mb2_latest_begins_after_what_is_there_and_goes_on_after_a_stop,
     test_mb9_initial_offsets_are_kept_though_nothing_came_until_a_stop,
@@ -64,48 +65,7 @@ from tests.spark.test_streaming import (
     test_each_record_once_when_stopped_at_any_point,
     test_latest_is_pinned_even_if_batch_0_never_commits,
 )
-from tests.spark.traces import logged, rows_by_batch, run_to_the_end
-
-__all__ = [
-    "compacted_topic",
-    "jvm_jars",
-    "jvm_source",
-    "lines",
-    "log_append_time_topic",
-    "ours",
-    "pipeline",
-    "plain_topic",
-    "query",
-    "sink",
-    "sinks",
-    "source",
-    "test_a_batch_whose_commit_was_lost_is_read_again_as_it_was_planned",
-    "test_a_checkpoint_that_lacks_the_last_batch_fails_instead_of_dropping_its_rows",
-    "test_a_driver_killed_between_decision_and_commit_costs_no_record_and_repeats_none",
-    "test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint",
-    "test_a_second_query_with_the_same_id_fences_the_first",
-    "test_complete_mode_appends_the_whole_result_as_sparks_own_sink_does",
-    "test_each_record_once_when_stopped_at_any_point",
-    "test_foreach_batch_that_repeats_its_write_writes_once",
-    "test_killed_drivers_cost_no_record_and_repeat_none",
-    "test_latest_is_pinned_even_if_batch_0_never_commits",
-    "test_mb2_latest_begins_after_what_is_there_and_goes_on_after_a_stop",
-    "test_mb9_initial_offsets_are_kept_though_nothing_came_until_a_stop",
-    "test_mb11_batches_are_limited_as_sparks_own_source_limits_them",
-    "test_mb17_a_batch_that_failed_is_planned_again_after_partitions_were_added",
-    "test_mb18_an_idle_source_beside_a_busy_one_neither_stalls_nor_rewinds",
-    "test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides",
-    "test_rows_are_those_of_sparks_own_source",
-    "test_rows_equal_those_of_a_confluent_consumer",
-    "test_s1_s8_a_stream_writes_to_the_topic_column_and_counts_its_rows",
-    "test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat",
-    "test_small_batches_wait_until_there_is_enough_to_read",
-    "test_spark_reads_the_same_rows_whichever_sink_wrote_them",
-    "topics",
-    "transactional_topic",
-    "write",
-    "written",
-]
+from tests.spark.traces import Query, logged, rows_by_batch, run_to_the_end
 
 pytestmark = pytest.mark.timeout(600)
 

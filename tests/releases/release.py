@@ -2,6 +2,8 @@
 faults, a recreated topic that is refused, a login, the sink, also in transactions, groups and topics. Imported tests
 run unchanged."""
 
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import time
@@ -47,26 +49,6 @@ from tests.spark.test_conformance import (
     test_rows_equal_those_of_a_confluent_consumer,
     transactional_topic,
 )
-
-__all__ = [
-    "admin",
-    "client",
-    "compacted_topic",
-    "group",
-    "log_append_time_topic",
-    "make_again",
-    "open_stream",
-    "plain_topic",
-    "test_configuration_of_a_topic_that_is_not_there_is_empty",
-    "test_group_with_members_is_read_but_not_overwritten",
-    "test_limit_of_transactions_is_that_of_the_brokers",
-    "test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits",
-    "test_r10_a_topic_recreated_between_batches",
-    "test_rows_equal_those_of_a_confluent_consumer",
-    "test_topic_is_created_as_described_and_stays_as_it_is",
-    "test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words",
-    "transactional_topic",
-]
 
 HANG_S = 8.0
 API_VERSIONS = {

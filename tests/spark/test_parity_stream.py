@@ -13,47 +13,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import window
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.checkpoints import offsets_in
-from tests.kafka.cluster_tools import no_broker_knows
 from tests.marks import thorough_after
-from tests.spark.traces import rows_by_batch, run_to_the_end
+from tests.spark.traces import Query
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-KEPT = {"retention.ms": "-1"}
-"""For topics with old timestamps."""
-
-
-class Query:
-    """A stream from a topic to a Parquet folder that ends when it has read all records."""
-
-    def __init__(self, spark: SparkSession, folder: Path, bootstrap_servers: str, source: str = "kafkameta") -> None:
-        self.spark, self.folder, self.source = spark, folder, source
-        self.options = {"kafka.bootstrap.servers": bootstrap_servers, "startingOffsets": "earliest"}
-
-    def frame(self, **options: Any) -> DataFrame:
-        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
-        return self.spark.readStream.format(self.source).options(**(self.options | texts)).load()
-
-    def start(self, rows: DataFrame, **trigger: Any) -> StreamingQuery:
-        sink = rows.writeStream.format("parquet").option("path", str(self.folder / "rows"))
-        return sink.option("checkpointLocation", str(self.folder / "checkpoint")).trigger(**trigger).start()
-
-    def run_rows(self, rows: DataFrame) -> StreamingQuery:
-        return run_to_the_end(lambda: self.start(rows, availableNow=True), self.folder / "checkpoint")
-
-    def run(self, **options: Any) -> StreamingQuery:
-        return self.run_rows(self.frame(**options).selectExpr("CAST(value AS STRING) AS value"))
-
-    def values(self) -> list[str]:
-        return sorted(row.value for row in self.spark.read.parquet(str(self.folder / "rows")).collect())
-
-    def offset_log(self) -> list[str]:
-        files = (self.folder / "checkpoint" / "offsets").glob("[0-9]*")
-        return [file.read_text() for file in sorted(files, key=lambda file: int(file.name))]
 
 
 @pytest.fixture
@@ -95,34 +60,6 @@ def test_mb4_specific_offsets_are_honoured_each(query: Query, make_topic: Any, p
 
 
 @pytest.mark.thorough
-def test_mb5_a_time_to_begin_at_is_honoured_and_later_partitions_are_read_whole(
-    query: Query, make_topic: Any, produce: Any, add_partitions: Any
-) -> None:
-    topic, time_ms = make_topic(3, KEPT), 1_700_000_000_000
-    begin = {"subscribe": topic, "startingTimestamp": str(time_ms + 1)}
-    for partition in range(3):
-        produce(topic, [{"value": f"{partition}-{ms}", "timestamp": time_ms + ms} for ms in range(3)], partition)
-    query.run(**begin)
-    add_partitions(topic, 4)
-    produce(topic, [{"value": "added", "timestamp": time_ms - 1}], partition=3)
-    query.run(**begin)
-    assert query.values() == ["0-1", "0-2", "1-1", "1-2", "2-1", "2-2", "added"]
-
-
-@pytest.mark.thorough
-def test_mb6_a_time_that_no_record_has_reached_is_an_error_or_the_end(query: Query, topic: str, produce: Any) -> None:
-    produce(topic, ["a"], partition=0)
-    never = {"subscribe": topic, "startingTimestamp": "4000000000000"}
-    with pytest.raises(StreamingQueryException, match="No offset matched from request of topic-partition"):
-        query.run(**never)
-    never["startingOffsetsByTimestampStrategy"] = "latest"
-    query.run(**never)
-    produce(topic, ["b"], partition=0)
-    query.run(**never)
-    assert query.values() == ["b"]
-
-
-@pytest.mark.thorough
 def test_mb7_mb8_topics_have_starts_of_their_own_and_a_later_one_is_read_whole(
     query: Query, make_topic: Any, produce: Any
 ) -> None:
@@ -150,13 +87,6 @@ def test_mb9_initial_offsets_are_kept_though_nothing_came_until_a_stop(query: Qu
 
 
 @pytest.mark.thorough
-def test_mb10_the_largest_limit_does_not_overflow(query: Query, topic: str, produce: Any) -> None:
-    produce(topic, map(str, range(8)), partition=0)
-    limits = {"maxOffsetsPerTrigger": str(2**63 - 1), "startingOffsets": {topic: {"0": 5, "1": -2, "2": -2}}}
-    assert rows_by_batch(query.run(subscribe=topic, **limits)) == [3]
-
-
-@pytest.mark.thorough
 def test_mb11_batches_are_limited_as_sparks_own_source_limits_them(
     spark: SparkSession, jvm_source: str, kafka: Any, topic: str, produce: Any, tmp_path: Path
 ) -> None:
@@ -179,23 +109,6 @@ def ends_of(stored: str, topic: str) -> list[int]:
     if '"version"' in stored:
         return offsets_in(stored, topic)
     return [end for _, end in sorted(json.loads(stored)[topic].items())]
-
-
-@pytest.mark.thorough
-def test_mb14_available_now_does_not_read_what_comes_after_it_began(
-    query: Query, topic: str, produce: Any, spark: SparkSession
-) -> None:
-    produce(topic, map(str, range(15)), partition=0)
-    seen: list[int] = []
-
-    def add_more(batch: DataFrame, _: int) -> None:
-        seen.append(batch.count())
-        produce(topic, ["late"], partition=0)
-
-    rows = query.frame(subscribe=topic, maxOffsetsPerTrigger="5")
-    sink = rows.writeStream.foreachBatch(add_more).option("checkpointLocation", str(query.folder / "checkpoint"))
-    assert sink.trigger(availableNow=True).start().awaitTermination(120)
-    assert seen == [5, 5, 5]
 
 
 @pytest.mark.thorough
@@ -235,24 +148,6 @@ def test_mb18_an_idle_source_beside_a_busy_one_neither_stalls_nor_rewinds(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("records_after", [1, 9])
-def test_mb15_mb16_mb22_a_topic_recreated_is_named_whether_it_is_smaller_or_larger(
-    records_after: int, query: Query, make_topic: Any, produce: Any, kafka: Any, wait_for: Any
-) -> None:
-    topic = make_topic(1)
-    produce(topic, ["a", "b"])
-    query.run(subscribe=topic)
-    delete(kafka, topic)
-    wait_for(lambda: no_broker_knows(kafka.bootstrap_servers, topic))
-    make_topic(1, name=topic)
-    produce(topic, [f"again-{number}" for number in range(records_after)])
-    with pytest.raises(StreamingQueryException, match=r"deleted and recreated \(topic id .*, now .*onTopicRecreated"):
-        query.run(subscribe=topic)
-    query.run(subscribe=topic, failOnDataLoss="false")
-    assert query.values() == ["a", *(f"again-{number}" for number in range(records_after)), "b"]
-
-
-@pytest.mark.thorough
 def test_mb20_mb21_deleted_topics_are_passed_over_and_no_empty_offset_is_logged(
     query: Query, make_topic: Any, produce: Any, kafka: Any
 ) -> None:
@@ -270,23 +165,6 @@ def test_mb20_mb21_deleted_topics_are_passed_over_and_no_empty_offset_is_logged(
 
 
 @pytest.mark.thorough
-def test_mb24_the_timestamp_drives_a_watermark(
-    query: Query, make_topic: Any, produce: Any, spark: SparkSession
-) -> None:
-    topic = make_topic(1, KEPT)
-    hour = 1_700_000_000 // 3600 * 3600_000
-    produce(topic, [{"value": b"x", "timestamp": hour + 1000 * second} for second in (0, 5, 12, 100)], partition=0)
-    rows = query.frame(subscribe=topic).withWatermark("timestamp", "10 seconds")
-    windows = rows.groupBy(window("timestamp", "10 seconds")).count()
-    counts = windows.selectExpr("unix_seconds(window.start) AS start", "count")
-    query.run_rows(counts)
-    found = {
-        (row.start - hour // 1000, row["count"]) for row in spark.read.parquet(str(query.folder / "rows")).collect()
-    }
-    assert found == {(0, 2), (10, 1)}, "the windows before the watermark"
-
-
-@pytest.mark.thorough
 def test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides(
     query: Query, topic: str, produce: Any
 ) -> None:
@@ -295,37 +173,6 @@ def test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides(
     joined = rows.alias("a").join(rows.alias("b"), on="value").select("value")
     query.run_rows(joined)
     assert query.values() == ["0", "1", "2", "3"]
-
-
-@pytest.mark.thorough
-def test_mb35_an_offset_of_a_later_version_is_refused_in_words(query: Query, topic: str, produce: Any) -> None:
-    produce(topic, ["a"])
-    query.run(subscribe=topic)
-    last = sorted((query.folder / "checkpoint" / "offsets").glob("[0-9]*"))[-1]
-    last.write_text(last.read_text().replace('"version":1', '"version":99').replace('"version": 1', '"version": 99'))
-    for checksum in last.parent.glob(".*.crc"):
-        checksum.unlink()
-    with pytest.raises(StreamingQueryException, match="offset of version 99, and this release reads version 1"):
-        query.run(subscribe=topic)
-
-
-@pytest.mark.thorough
-def test_mb36_topics_partitions_and_records_that_come_at_random_all_arrive_once(
-    query: Query, make_topic: Any, produce: Any, add_partitions: Any, spark: SparkSession
-) -> None:
-    chance = random.Random(36)
-    sizes = {make_topic(1): 1 for _ in range(3)}
-    expected: list[str] = []
-    for turn in range(4):
-        for topic in list(sizes):
-            if chance.random() < 0.4:
-                sizes[topic] += 1
-                add_partitions(topic, sizes[topic])
-            values = [f"{topic}-{turn}-{number}" for number in range(chance.randrange(30))]
-            produce(topic, values)
-            expected += values
-        query.run(subscribe=",".join(sizes), maxOffsetsPerTrigger="25")
-    assert Counter(query.values()) == Counter(expected)
 
 
 @pytest.mark.thorough

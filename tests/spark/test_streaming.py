@@ -14,50 +14,23 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from tests.checkpoints import offsets_in
-from tests.spark.traces import logged, rows_by_batch, run_to_the_end
+from tests.spark.traces import Query, logged, rows_by_batch
 from tests.unit.written_events import events_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-class Pipeline:
-    """A query from a topic to a checkpointed Parquet sink, which tests restart."""
-
-    def __init__(self, spark: SparkSession, options: dict[str, str], folder: Path) -> None:
-        self.spark, self.options, self.folder = spark, options, folder
-
-    def source(self) -> DataFrame:
-        return self.spark.readStream.format("kafkameta").options(**self.options).load()
-
-    def start(self, **trigger: Any) -> StreamingQuery:
-        rows = self.source().selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
-        sink = rows.writeStream.format("parquet").option("path", str(self.folder / "rows"))
-        return sink.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
-
-    def run_to_the_end(self) -> None:
-        run_to_the_end(lambda: self.start(availableNow=True), self.checkpoint)
-
-    def values(self) -> list[str]:
-        return [row.value for row in self.spark.read.parquet(str(self.folder / "rows")).collect()]
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
-
-
 @pytest.fixture
-def pipeline(spark: SparkSession, kafka: Any, topic: str, tmp_path: Path) -> Pipeline:
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
-    return Pipeline(spark, options, tmp_path)
+def pipeline(spark: SparkSession, kafka: Any, topic: str, tmp_path: Path) -> Query:
+    query = Query(spark, tmp_path, kafka.bootstrap_servers)
+    query.options["subscribe"] = topic
+    return query
 
 
 @pytest.mark.slow
-def test_each_record_once_when_stopped_at_any_point(
-    pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
-) -> None:
+def test_each_record_once_when_stopped_at_any_point(pipeline: Query, topic: str, produce: Any, wait_for: Any) -> None:
     expected: list[str] = []
     chance = random.Random(7)
     for round_number, log in enumerate(("offsets", "", "commits", "offsets", "")):
@@ -71,26 +44,26 @@ def test_each_record_once_when_stopped_at_any_point(
             wait_for(lambda log=log, before=before: logged(pipeline.checkpoint, log) > before)
         query.awaitTermination(chance.choice([0.001, 0.1, 0.5]))  # type: ignore[arg-type]
         query.stop()
-    pipeline.run_to_the_end()
+    pipeline.run()
     assert Counter(pipeline.values()) == Counter(expected)
 
 
 def test_a_batch_whose_commit_was_lost_is_read_again_as_it_was_planned(
-    pipeline: Pipeline, topic: str, produce: Any
+    pipeline: Query, topic: str, produce: Any
 ) -> None:
     produce(topic, ["a", "b", "c"])
-    pipeline.run_to_the_end()
+    pipeline.run()
     produce(topic, ["d"])
-    pipeline.run_to_the_end()
+    pipeline.run()
     forget_last_commit(pipeline.checkpoint)
     produce(topic, ["e"])
-    pipeline.run_to_the_end()
+    pipeline.run()
     assert sorted(pipeline.values()) == ["a", "b", "c", "d", "e"]
 
 
 @pytest.mark.slow
 def test_latest_is_pinned_even_if_batch_0_never_commits(
-    pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
+    pipeline: Query, topic: str, produce: Any, wait_for: Any
 ) -> None:
     """After such a crash Spark requests the initial offset again: it stores none for a Python source."""
     pipeline.options["startingOffsets"] = "latest"
@@ -100,20 +73,20 @@ def test_latest_is_pinned_even_if_batch_0_never_commits(
     def crash(batch: DataFrame, batch_id: int) -> None:
         raise RuntimeError("crashed between the offset log and the commit")
 
-    crashing = pipeline.source().writeStream.foreachBatch(crash)
+    crashing = pipeline.frame().writeStream.foreachBatch(crash)
     query = crashing.option("checkpointLocation", str(pipeline.checkpoint)).start()
     wait_for(lambda: query.exception() is not None)
     assert offset_log.exists()
     assert not (pipeline.checkpoint / "commits" / "0").exists()
 
     produce(topic, ["while it was down"])
-    pipeline.run_to_the_end()
+    pipeline.run()
     assert pipeline.values() == ["while it was down"]
 
 
 KILLED_DRIVER = """
 import os, signal, sys
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 servers, topic, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -126,7 +99,7 @@ query.option("checkpointLocation", checkpoint).start().awaitTermination(120)
 
 @pytest.mark.thorough
 def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
-    pipeline: Pipeline, kafka: Any, topic: str, produce: Any
+    pipeline: Query, kafka: Any, topic: str, produce: Any
 ) -> None:
     pipeline.options["startingOffsets"] = "latest"
     produce(topic, ["before the query"])
@@ -137,7 +110,7 @@ def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
     assert not (pipeline.checkpoint / "commits" / "0").exists()
 
     produce(topic, ["while it was down"])
-    pipeline.run_to_the_end()
+    pipeline.run()
     assert pipeline.values() == ["while it was down"]
 
 
@@ -147,7 +120,7 @@ def pids(events: Path, role: str) -> set[int]:
 
 
 def test_killed_workers_cost_no_record_and_repeat_none(
-    pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
+    pipeline: Query, topic: str, produce: Any, wait_for: Any
 ) -> None:
     events = pipeline.folder / "events"
     pipeline.options |= {"eventsPath": str(events), "maxOffsetsPerTrigger": "40"}
@@ -175,7 +148,7 @@ def reader_attempts(events: Path) -> set[int]:
 
 @pytest.mark.slow
 def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
-    pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
+    pipeline: Query, topic: str, produce: Any, wait_for: Any
 ) -> None:
     events = pipeline.folder / "events"
     pipeline.options |= {"eventsPath": str(events), "maxOffsetsPerTrigger": "40"}
@@ -186,12 +159,12 @@ def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
     os.kill(planner, signal.SIGKILL)
     produce(topic, ["after"])
     wait_for(lambda: query.exception() is not None)
-    pipeline.run_to_the_end()
+    pipeline.run()
     assert Counter(pipeline.values()) == Counter(["after", *(f"before {number}" for number in range(240))])
 
 
 def test_available_now_keeps_the_rate_limit_ends_and_reports_its_offsets(
-    pipeline: Pipeline, topic: str, produce: Any
+    pipeline: Query, topic: str, produce: Any
 ) -> None:
     produce(topic, [str(number) for number in range(15)], partition=0)
     pipeline.options["maxOffsetsPerTrigger"] = "5"

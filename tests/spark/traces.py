@@ -1,12 +1,15 @@
-"""Reads the traces of streams: batches in checkpoints and in progress reports, and the events of caches."""
+"""A stream that tests restart, and the traces of streams: batches in checkpoints and progress reports, and events of
+caches."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_kafka_meta.spark.stream_api import PASSES_START
@@ -30,6 +33,45 @@ def run_to_the_end(start: Callable[[], StreamingQuery], checkpoint: Path) -> Str
         assert query.awaitTermination(120), "the query did not end"
         if PASSES_START or logged(checkpoint, "commits") == before:
             return query
+
+
+class Query:
+    """A stream from a topic to a Parquet folder."""
+
+    def __init__(self, spark: SparkSession, folder: Path, bootstrap_servers: str, source: str = "kafkameta") -> None:
+        self.spark, self.folder, self.source = spark, folder, source
+        self.checkpoint = folder / "checkpoint"
+        self.options: dict[str, Any] = {
+            "kafka.bootstrap.servers": bootstrap_servers,
+            "startingOffsets": "earliest",
+        }
+
+    def frame(self, **options: Any) -> DataFrame:
+        """What is read. Dictionaries in `options` become JSON."""
+        given = {**self.options, **options}
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+        return self.spark.readStream.format(self.source).options(**texts).load()
+
+    def start(self, rows: DataFrame | None = None, **trigger: Any) -> StreamingQuery:
+        """Without `rows` the values are written."""
+        if rows is None:
+            rows = self.frame().selectExpr("CAST(value AS STRING) AS value")
+        sink = rows.writeStream.format("parquet").option("path", str(self.folder / "rows"))
+        return sink.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
+
+    def run_rows(self, rows: DataFrame) -> StreamingQuery:
+        """Until it has read all records."""
+        return run_to_the_end(lambda: self.start(rows, availableNow=True), self.checkpoint)
+
+    def run(self, **options: Any) -> StreamingQuery:
+        return self.run_rows(self.frame(**options).selectExpr("CAST(value AS STRING) AS value"))
+
+    def values(self) -> list[str]:
+        return sorted(row.value for row in self.spark.read.parquet(str(self.folder / "rows")).collect())
+
+    def offset_log(self) -> list[str]:
+        files = (self.checkpoint / "offsets").glob("[0-9]*")
+        return [file.read_text() for file in sorted(files, key=lambda file: int(file.name))]
 
 
 def rows_by_batch(query: StreamingQuery) -> list[int]:
