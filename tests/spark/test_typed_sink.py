@@ -10,19 +10,18 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import fastavro
 import pytest
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter
 
-from pyspark_kafka_meta.testing import MockRegistry
+from pyspark_kafka_meta.testing import LocalRegistry, MockRegistry
 from tests.consumer import consume, consume_committed
 from tests.marks import thorough_after
-from tests.spark.traces import logged, run_to_the_end
+from tests.spark.traces import run_to_the_end
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -89,6 +88,12 @@ def registry() -> Iterator[MockRegistry]:
         yield registry
 
 
+@pytest.fixture(params=["mock", pytest.param("real", marks=pytest.mark.thorough)])
+def any_registry(request: pytest.FixtureRequest) -> Iterator[MockRegistry | LocalRegistry]:
+    with MockRegistry() if request.param == "mock" else LocalRegistry() as registry:
+        yield registry
+
+
 @pytest.fixture
 def options(kafka: Any, topic: str, registry: MockRegistry) -> dict[str, str]:
     registered = {"schema.registry.url": registry.url, "valueFormat": "avro"}
@@ -105,38 +110,9 @@ def write(options: dict[str, str]) -> Callable[..., None]:
     return append
 
 
-def orders(spark: SparkSession, first: int = 0, until: int = ROWS) -> DataFrame:
-    return as_orders(spark.range(first, until, 1, 2))
-
-
-def as_orders(numbers: DataFrame) -> DataFrame:
-    """An order with its key for each `id`."""
-    return numbers.selectExpr("id AS key", f"{ORDERS} AS value")
-
-
-@pytest.mark.thorough
-def test_guids_of_schemas_are_written_into_headers_and_read_from_them(
-    spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None], registry: MockRegistry, options: Any
-) -> None:
-    guids = {
-        f"__{side}_schema_id": b"\1" + UUID(registry.guid(registry.register(f"{topic}-{side}", schema))).bytes
-        for side, schema in (("key", '"long"'), ("value", json.dumps(ORDER)))
-    }
-    own = "array(named_struct('key', 'own', 'value', CAST('x' AS BINARY))) AS headers"
-    framing = {"keyFormat": "avro", "keyFraming": "confluent-header", "valueFraming": "confluent-header"}
-    write(orders(spark, until=100).selectExpr("key", "IF(key = 7, NULL, value) AS value", own), **framing)
-
-    for message in consume(kafka.bootstrap_servers, topic):
-        key, value = message.key(), message.value()
-        assert key is not None
-        number = decoded("long", key)
-        expected = guids if number != 7 else {"__key_schema_id": guids["__key_schema_id"]}
-        assert message.headers() == [("own", b"x"), *expected.items()]
-        assert (value and decoded(ORDER, value)) == (None if number == 7 else order(number))
-
-    rows = spark.read.format("kafkameta").options(**options, keyFormat="avro", subscribe=topic).load()
-    found = rows.selectExpr("key", "value.id").orderBy("key").collect()
-    assert [tuple(row) for row in found] == [(number, None if number == 7 else number) for number in range(100)]
+def orders(spark: SparkSession) -> DataFrame:
+    """`ROWS` orders with their keys."""
+    return spark.range(0, ROWS, 1, 2).selectExpr("id AS key", f"{ORDERS} AS value")
 
 
 def test_orders_are_written_with_the_subjects_schema(
@@ -154,51 +130,6 @@ def test_orders_are_written_with_the_subjects_schema(
     assert [decoded(ORDER, value) for _, (_, value) in pairs] == [order(key) for key in keys]
     assert not [path for path in registry.requests if path.startswith("POST")]
     assert len(registry.requests) == 2, "the driver asks once for each column, tasks never"
-
-
-@pytest.mark.thorough
-def test_derived_schema_is_registered_and_read_back(
-    spark: SparkSession, topic: str, options: dict[str, str], write: Callable[..., None], registry: MockRegistry
-) -> None:
-    rows = orders(spark).unionByName(spark.sql(f"SELECT 0L AS key, IF(true, NULL, {ORDERS}) AS value FROM range(1)"))
-    write(rows.selectExpr("CAST(key AS STRING) AS key", "value"), **{"auto.register.schemas": "true"})
-
-    given = {**options, "subscribe": topic, "startingOffsets": "earliest"}
-    del given["topic"]
-    read = spark.read.format("kafkameta").options(**given).load()
-    assert read.where("value IS NULL").count() == 1
-    assert sorted(map(str, read.where("value IS NOT NULL").selectExpr("value.*").collect())) == sorted(
-        map(str, rows.where("value IS NOT NULL").selectExpr("value.*").collect())
-    )
-
-
-@pytest.mark.thorough
-def test_without_a_registry_values_have_no_frame(spark: SparkSession, kafka: Any, topic: str) -> None:
-    sink = orders(spark).selectExpr("value").write.format("kafkameta").option("topic", topic)
-    sink = sink.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("valueFormat", "avro")
-    sink.option("valueSchema", json.dumps(ORDER)).mode("append").save()
-
-    values = [decoded(ORDER, message.value() or b"") for message in consume(kafka.bootstrap_servers, topic)]
-    assert sorted(values, key=lambda value: int(value["id"])) == list(map(order, range(ROWS)))
-
-
-@pytest.mark.thorough
-def test_refusals_are_errors_of_one_sentence(
-    spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None], registry: MockRegistry
-) -> None:
-    rows = orders(spark).select("value")
-    with pytest.raises(PySparkException, match=f"subject {topic}-value .*auto.register.schemas"):
-        write(rows)
-    registry.register(f"{topic}-value", json.dumps(ORDER))
-    with pytest.raises(PySparkException, match="column value cannot be written: field other is not in the Avro record"):
-        write(rows.selectExpr("struct(value.*, 1 AS other) AS value"))
-    registry.incompatible = "READER_FIELD_MISSING_DEFAULT_VALUE"
-    with pytest.raises(PySparkException, match="READER_FIELD_MISSING_DEFAULT_VALUE"):
-        write(rows, **{"auto.register.schemas": "true"})
-    assert consume(kafka.bootstrap_servers, topic) == [], "no task was started"
-    bad = rows.select(rows.value.withField("state", F.lit("LOST")).alias("value"))
-    with pytest.raises(PySparkException, match=r"row 0 cannot be written with the schema of value: field state is not"):
-        write(bad)
 
 
 PAYMENT_FILE = """
@@ -298,76 +229,77 @@ def test_json_is_written_and_read_back_also_by_spark(spark: SparkSession, topic:
     assert sorted(map(str, raw.withColumn("value", by_spark).collect())) == expected
 
 
+V1: dict[str, Any] = {"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]}
+V2 = {**V1, "fields": [*V1["fields"], {"name": "page", "type": "string", "default": "/"}]}
+
+
+@pytest.fixture
+def copy_clicks(spark: SparkSession, kafka: Any, tmp_path: Path) -> Callable[..., DataStreamWriter]:
+    """A stream that writes the numbers of a topic as clicks to another one."""
+
+    def make(source: str, target: str, registry_url: str, **options: str) -> DataStreamWriter:
+        servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+        rows = spark.readStream.format("kafkameta").options(**servers, subscribe=source, startingOffsets="earliest")
+        clicks = rows.load().selectExpr("struct(CAST(CAST(value AS STRING) AS BIGINT) AS id) AS value")
+        typed = {"schema.registry.url": registry_url, "valueFormat": "avro", "topic": target}
+        sink = clicks.writeStream.format("kafkameta").options(**servers, **typed, **options)
+        return sink.option("checkpointLocation", str(tmp_path))
+
+    return make
+
+
 @pytest.mark.parametrize("once", thorough_after(1, [True, False]), ids=["exactly once", "at least once"])
 def test_stream_writes_typed_values_while_the_schema_evolves(
     spark: SparkSession,
     kafka: Any,
     make_topic: Any,
     produce: Any,
-    registry: MockRegistry,
+    any_registry: MockRegistry | LocalRegistry,
+    copy_clicks: Callable[..., DataStreamWriter],
     tmp_path: Path,
     once: bool,
 ) -> None:
     source, target = make_topic(2), make_topic(2)
-    kafka_option = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    typed = {"schema.registry.url": registry.url, "valueFormat": "avro", "topic": target}
     transactional = {"kafka.transactional.id": target} if once else {}
-    first = {"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]}
-    second = {**first, "fields": [*first["fields"], {"name": "page", "type": "string", "default": "/"}]}
-
-    def start() -> StreamingQuery:
-        rows = spark.readStream.format("kafkameta").options(
-            **kafka_option, subscribe=source, startingOffsets="earliest"
-        )
-        clicks = rows.load().selectExpr("struct(CAST(CAST(value AS STRING) AS BIGINT) AS id) AS value")
-        sink = clicks.writeStream.format("kafkameta").options(**kafka_option, **typed, **transactional)
-        return sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-
-    expected = []
-    for number, schema in enumerate((first, second)):
-        registry.register(f"{target}-value", json.dumps(schema))
+    expected, schemas = [], dict[int, Any]()
+    for number, schema in enumerate((V1, V2)):
+        schema_id = any_registry.register(f"{target}-value", json.dumps(schema))
+        schemas[schema_id] = schema
         numbers = range(number * 100, number * 100 + 100)
         produce(source, map(str, numbers))
-        run_to_the_end(start, tmp_path)
-        expected += [(number + 1, {"id": each, "page": "/"} if number else {"id": each}) for each in numbers]
+        copies = copy_clicks(source, target, any_registry.url, **transactional)
+        run_to_the_end(copies.trigger(availableNow=True).start, tmp_path)
+        expected += [(schema_id, {"id": each, "page": "/"} if number else {"id": each}) for each in numbers]
 
-    messages = consume_committed(kafka.bootstrap_servers, target)
-    values = [unframed(message.value()) for message in messages]
-    found = [(schema_id, decoded((first, second)[schema_id - 1], data)) for schema_id, data in values]
+    values = [unframed(message.value()) for message in consume_committed(kafka.bootstrap_servers, target)]
+    found = [(schema_id, decoded(schemas[schema_id], data)) for schema_id, data in values]
     assert sorted(found, key=lambda each: int(each[1]["id"])) == expected
+    typed = {"schema.registry.url": any_registry.url, "valueFormat": "avro", "kafka.isolation.level": "read_committed"}
+    read = spark.read.format("kafkameta").option("kafka.bootstrap.servers", kafka.bootstrap_servers).options(**typed)
+    for version, columns in (("1", ["id"]), ("latest", ["id", "page"])):
+        rows = read.options(subscribe=target, valueSchemaVersion=version).load()
+        assert rows.select("value.*").columns == columns
+        assert sorted(row.id for row in rows.select("value.id").collect()) == list(range(200))
 
 
-@pytest.mark.thorough
-def test_stream_asks_for_a_numbered_version_once_in_all_its_micro_batches(
-    spark: SparkSession,
-    kafka: Any,
-    make_topic: Any,
-    produce: Any,
-    registry: MockRegistry,
-    wait_for: Any,
-    tmp_path: Path,
+def test_a_stream_that_gave_the_registry_up_goes_on_after_a_restart(
+    kafka: Any, make_topic: Any, produce: Any, registry: MockRegistry, copy_clicks: Callable[..., DataStreamWriter]
 ) -> None:
-    source, target = make_topic(1), make_topic(1)
-    registry.register(f"{target}-value", '"string"')
-    produce(source, map(str, range(8)))
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "eventsPath": str(tmp_path / "events")}
-    typed = {"schema.registry.url": registry.url, "valueFormat": "avro", "valueSchemaVersion": "1", "topic": target}
+    """Each row arrives once."""
+    source, target = make_topic(2), make_topic(2)
+    once = {"kafka.transactional.id": target}
+    registry.register(f"{target}-value", json.dumps(V1))
+    impatient = copy_clicks(source, target, registry.url, **once, **{"schema.registry.timeout.ms": "500"}).start()
+    registry.stop()
+    produce(source, map(str, range(30)))
+    with pytest.raises(StreamingQueryException, match="cannot reach the schema registry at http://"):
+        impatient.processAllAvailable()
 
-    def start() -> StreamingQuery:
-        rows = spark.readStream.format("kafkameta").options(**options, subscribe=source, maxOffsetsPerTrigger="1")
-        values = rows.option("startingOffsets", "earliest").load().selectExpr("CAST(value AS STRING) AS value")
-        sink = values.writeStream.format("kafkameta").options(**options, **typed)
-        return sink.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-
-    run_to_the_end(start, tmp_path / "c")
-
-    assert logged(tmp_path / "c", "commits") >= 8
-    assert registry.requests == [f"GET /subjects/{target}-value/versions/1"]
-
-    def lookups() -> list[Row]:
-        table = spark.read.format("kafkameta").option("table", "refresh_events")
-        return table.option("eventsPath", str(tmp_path / "events")).load().where("kind = 'schema_lookup'").collect()
-
-    (lookup,) = wait_for(lookups)
-    assert (lookup.role, lookup.reason, lookup.outcome) == ("committer", "query_schema", "unchanged")
-    assert (lookup.schema_subject, lookup.schema_id, lookup.executor_id) == (f"{target}-value", 1, "driver")
+    registry.start()
+    registry.register(f"{target}-value", json.dumps(V1))
+    query = copy_clicks(source, target, registry.url, **once).start()
+    produce(source, map(str, range(30, 60)))
+    query.processAllAvailable()
+    query.stop()
+    values = [unframed(message.value())[1] for message in consume_committed(kafka.bootstrap_servers, target)]
+    assert sorted(decoded(V1, value)["id"] for value in values) == list(range(60))

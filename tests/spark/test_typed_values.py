@@ -187,19 +187,6 @@ def test_each_value_is_read_as_the_chosen_schema_whoever_wrote_it(
     assert first[2].value_error.schema_id == ids[2]
 
 
-def test_bare_values_have_the_schema_of_the_query(
-    spark: SparkSession, kafka: Any, topic: str, produce: Any, tmp_path: Path
-) -> None:
-    produce(topic, [{"key": encoded({"type": "string"}, "k"), "value": encoded(V1, {"id": 7})}])
-    (tmp_path / "schema.avsc").write_text(json.dumps(V1))
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "keyFormat": "avro"}
-    schemas = {"keySchema": '"string"', "valueFormat": "avro", "valueSchema": str(tmp_path / "schema.avsc")}
-
-    rows = spark.read.format("kafkameta").options(**options, **schemas).load().select("key", "value.id").collect()
-
-    assert [tuple(row) for row in rows] == [("k", 7)]
-
-
 def test_protobuf_keys_and_json_values(
     read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
 ) -> None:
@@ -270,66 +257,6 @@ def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(
 
 
 @pytest.mark.thorough
-def test_a_malformed_value_fails_the_query_with_its_place_by_default(
-    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
-) -> None:
-    schema_id = registry.register(f"{topic}-value", json.dumps(V1))
-    produce(topic, [framed(schema_id, V1, {"id": 1}), framed(schema_id, V1, {"id": 1}) + b"x"], partition=1)
-
-    with pytest.raises(Exception, match=rf"MalformedRecordError: {topic}-1 at offset 1: the value of schema id 1 "):
-        read().collect()
-    assert len(read(onMalformedRecord="null").where("value is null").collect()) == 1
-
-
-@pytest.mark.thorough
-def test_a_schema_of_some_columns_reads_these_alone(
-    spark: SparkSession, kafka: Any, topic: str, produce: Any, registry: MockRegistry
-) -> None:
-    registry.register(f"{topic}-value", json.dumps(V2))
-    produce(topic, [b"no frame"], partition=2)
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "valueFormat": "avro"}
-    source = spark.read.format("kafkameta").options(**options, **{"schema.registry.url": registry.url})
-
-    assert source.schema("offset bigint, partition int").load().collect() == [(0, 2)]
-    typed = "value struct<id: int not null, page: string not null>, partition int"
-    with pytest.raises(Exception, match="MalformedRecordError"):
-        source.schema(typed).load().collect()
-
-
-@pytest.mark.thorough
-def test_a_stream_goes_on_while_its_schema_evolves_and_reads_the_new_columns_once_told_to(
-    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path
-) -> None:
-    subject, query = f"{topic}-value", Query(read, tmp_path)
-    first = registry.register(subject, json.dumps(V1))
-    produce(topic, [framed(first, V1, {"id": 1})])
-    query.run()
-
-    running = query._read(is_stream=True)  # its schema is pinned now
-    second = registry.register(subject, json.dumps(V2))
-    produce(topic, [framed(second, V2, {"id": 2, "page": "a"}), framed(first, V1, {"id": 3})])
-    sink = running.selectExpr("to_json(value) AS value").writeStream.format("text").trigger(availableNow=True)
-    sink = sink.option("path", str(tmp_path / "rows")).option("checkpointLocation", str(query.checkpoint))
-    run_to_the_end(sink.start, query.checkpoint)
-    assert query.values() == Counter(['{"id":1}', '{"id":2}', '{"id":3}'])
-
-    produce(topic, [framed(second, V2, {"id": 4, "page": "b"})])
-    with pytest.raises(Exception, match=r"SchemaChangedError: .*was version 1 of .*Set 'valueSchemaVersion'"):
-        query.run()
-    query.run(valueSchemaVersion="1")
-    assert query.values()['{"id":4}'] == 1
-    produce(topic, [framed(first, V1, {"id": 5}), framed(second, V2, {"id": 6, "page": "c"})])
-    query.run(valueSchemaVersion="2")
-    assert query.values()['{"id":5,"page":"/"}'] == 1
-    assert sum(query.values().values()) == 6
-
-    third = registry.register(subject, json.dumps(V3))
-    produce(topic, [framed(third, V3, {"id": 7, "page": "d"})])
-    query.run(valueSchemaVersion="3")
-    assert query.values()['{"id":7,"page":"d"}'] == 1
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["producers", "query"])
 def test_a_schema_evolves_four_times_whoever_is_upgraded_first(
     read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path, first: str
@@ -356,25 +283,6 @@ def test_a_schema_evolves_four_times_whoever_is_upgraded_first(
         click(version, version - 1, version, 1)
     running.stop()
     assert query.values() == expected
-
-
-@pytest.mark.thorough
-def test_a_registry_that_is_away_for_a_while_delays_a_stream_and_no_more(
-    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry, tmp_path: Path
-) -> None:
-    subject, query = f"{topic}-value", Query(read, tmp_path)
-    first = registry.register(subject, json.dumps(V1))
-    produce(topic, [framed(first, V1, {"id": 1})])
-    rows = query._read(is_stream=True)
-    second = registry.register(f"{topic}-other", json.dumps(V2))  # so that no task carries it
-    produce(topic, [framed(second, V2, {"id": 2, "page": "a"})])
-    registry.close_connections(6)
-
-    sink = rows.selectExpr("to_json(value) AS value").writeStream.format("text").trigger(availableNow=True)
-    sink = sink.option("path", str(tmp_path / "rows")).option("checkpointLocation", str(query.checkpoint))
-    run_to_the_end(sink.start, query.checkpoint)
-
-    assert query.values() == Counter(['{"id":1}', '{"id":2}'])
 
 
 REFUSALS = [
