@@ -6,8 +6,6 @@ Most scenes have mock brokers, where the test moves leaders. The others need rea
 from __future__ import annotations
 
 import itertools
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,13 +22,9 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
-from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.cluster_tools import create_topic, elect_leader
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-FETCH = 1
-NOT_LEADER_OR_FOLLOWER = 6
 PARTITIONS = 4
 TIMEOUT_S = 120
 
@@ -101,10 +95,6 @@ class Stage:
         return {row.partition: row for row in rows}
 
 
-def now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 @contextmanager
 def four_partitions() -> Iterator[MockCluster]:
     with MockCluster() as cluster:
@@ -169,100 +159,6 @@ def test_scene_01_ask_one_broker_learn_them_all(
     assert [row.leader_id for row in partitions] == [leader_of(topic, number) for number in range(3)]
     assert {row.leader_id for row in partitions} <= {row.node_id for row in found}
     assert learned == {(1, 2, 3)}, "by the first response to each cache"
-
-
-@pytest.mark.thorough
-def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path, wait_for: Callable[..., Any]) -> None:
-    dead = [f"127.0.0.{number}:1" for number in range(2, 42)]  # clients try addresses in random order
-    servers = ",".join([*dead, stage.servers.split(",")[0]])
-    other = Stage(stage.spark, servers, "t", tmp_path)
-    batch = stage.spark.read.format("kafkameta").options(**other.options).load()
-    assert batch.count() >= PARTITIONS
-    wait_for(lambda: {row.role for row in other.events("outcome = 'changed'")} >= {"planner", "reader"})
-    failed = other.events("reason = 'bootstrap' AND outcome = 'failed'")
-    responded = other.events("reason = 'bootstrap' AND outcome = 'changed'")
-
-    refused = [row for row in failed if f"{row.broker_host}:{row.broker_port}" in dead]  # the living broker may be slow
-    assert refused and all(row.latency_ms is not None and "refused" in row.error for row in refused), "the time lost"
-    assert {f"{row.broker_host}:{row.broker_port}" for row in responded} == {stage.servers.split(",")[0]}
-    attempts = {row.cache_id: row.attempt for row in responded}
-    lost = [row.cache_id for row in failed]
-    assert attempts == {cache_id: lost.count(cache_id) + 1 for cache_id in attempts}
-
-
-@pytest.mark.thorough
-def test_scene_03_the_answer_replaces_the_bootstrap_list(
-    stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any]
-) -> None:
-    began = now_ms()
-
-    def rebootstrapped() -> bool:
-        brokers.broker_down(NO_BROKER)
-        stage.query.awaitTermination(1)
-        brokers.broker_up(NO_BROKER)
-        stage.play()
-        return bool(stage.events(f"reason = 'rebootstrap' AND time_ms > {began}"))
-
-    wait_for(rebootstrapped, timeout_s=TIMEOUT_S)
-    [first, *_] = stage.events(f"reason = 'rebootstrap' AND time_ms > {began}")
-    assert first.broker_host == "localhost"
-    later = "kind = 'refresh' AND generation_before > 0 AND reason <> 'rebootstrap'"
-    stage.play_until(lambda: stage.events(later), wait_for)
-    known = stage.events(later)
-    assert {row.broker_id for row in known} <= {1, 2, 3}
-    assert {row.broker_host for row in known} == {"127.0.0.1"}, "the advertised addresses, not the bootstrap addresses"
-
-
-@pytest.mark.thorough
-def test_scene_04_no_request_asks_for_what_is_known(
-    stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any], tmp_path: Path
-) -> None:
-    other = Stage(stage.spark, stage.servers, "t", tmp_path, maxOffsetsPerTrigger=str(PARTITIONS))
-    for _ in range(4):
-        stage.write(PARTITIONS)
-    brokers.start_request_tracking()
-    other.start()
-    other.query.processAllAvailable()
-    other.query.stop()
-    fetches = [request for request in brokers.requests() if request.api_key == FETCH]
-    brokers.stop_request_tracking()
-
-    def all_readers() -> list[Row]:
-        """Once their events have come."""
-        rows = [row for row in other.caches() if row.role == "reader"]
-        return rows if {row.partition for row in rows} == set(range(PARTITIONS)) else []
-
-    readers = wait_for(all_readers)
-    refreshes = other.events("kind = 'refresh'")
-    learned = Counter(row.cache_id for row in refreshes if row.outcome == "changed")
-
-    assert {learned[row.cache_id] for row in readers} == {1}, "later refreshes, of slow brokers, change nothing"
-    asked = [row for row in refreshes if row.reason != "request_timeout"]  # a slow broker is asked about
-    assert len(asked) < len(fetches)
-    assert all(row.generation_at_least >= 1 and row.age_at_most_ms >= 0 for row in readers)
-    stage.play_until(
-        lambda: [row for row in stage.caches() if row.role == "reader" and row.lookups > row.generation_at_least],
-        wait_for,
-    )
-
-
-@pytest.mark.thorough
-def test_scene_05_periodic_refresh(
-    stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any], tmp_path: Path
-) -> None:
-    stage.play_until(lambda: stage.events("reason = 'max_age'"), wait_for)
-    aged = stage.events("reason = 'max_age'")
-    pattern = {"subscribePattern": "t|new", "kafka.metadata.max.age.ms": "500"}
-    other = Stage(stage.spark, stage.servers, "new", tmp_path, **pattern)
-    del other.options["subscribe"]
-    other.start()
-    other.query.processAllAvailable()
-    brokers.create_topic("new", 1)
-    other.play(1)
-    wait_for(lambda: other.events("reason = 'max_age' AND array_contains(topics_added, 'new')"), timeout_s=TIMEOUT_S)
-    other.query.stop()
-
-    assert all(row.age_ms >= 1600 for row in aged), "two seconds, or up to a fifth less"
 
 
 def test_scene_06_refresh_on_error(
@@ -334,51 +230,6 @@ def test_scene_08_every_client_has_a_cache_of_its_own(
     assert {row.cache_id for row in learned} & readers, "each cache learns by its own event"
 
 
-@pytest.mark.thorough
-def test_scene_10_requests_go_to_the_leader_and_one_that_does_not_heals(
-    stage: Stage, brokers: MockCluster, tmp_path: Path, wait_for: Callable[..., Any]
-) -> None:
-    brokers.create_topic("direct", 1)
-    brokers.move_leader("direct", 0, 1)
-    other = Stage(stage.spark, stage.servers, "direct", tmp_path, **{"kafka.metadata.max.age.ms": "2000"})
-    other.write(1)
-    other.start()
-    epoch = other.live()[0].leader_epoch
-
-    def fetched_from() -> set[int]:
-        return {fetches.broker_id for row in other.events("role = 'reader'") for fetches in row.fetches}
-
-    other.play_until(fetched_from, wait_for, partitions=1)
-    assert fetched_from() == {1}
-
-    def has_healed() -> bool:
-        brokers.push_leader_response("direct", 0, 2, epoch)  # a wrong leader for the next refresh
-        rows = other.events(f"role = 'reader' AND (cause_error_code = {NOT_LEADER_OR_FOLLOWER} OR kind = 'hint')")
-        return (2, 1) in [pair for row in rows for pair in led_by(row.leaders_changed, 0)]
-
-    other.play_until(has_healed, wait_for, partitions=1)
-    other.play_until(lambda: 2 in fetched_from(), wait_for, partitions=1)
-    other.query.processAllAvailable()
-    other.query.stop()
-    assert sorted(row.value for row in other.read()) == sorted(other.written), "no record lost or repeated"
-
-
-@pytest.mark.thorough
-def test_scene_11_a_partition_without_a_leader_is_told_from_those_that_have_one(
-    stage: Stage, brokers: MockCluster
-) -> None:
-    brokers.move_leader("t", 3, NO_BROKER)
-    live = stage.live()
-    brokers.move_leader("t", 3, 1)
-
-    assert {number: row.leader_id >= 0 and row.error is None for number, row in live.items()} == {
-        0: True,
-        1: True,
-        2: True,
-        3: False,
-    }
-
-
 def test_scene_13_the_request_itself(played: Stage) -> None:
     responded = played.events("kind = 'refresh' AND outcome <> 'failed'")
     failed = played.events("kind = 'refresh' AND outcome = 'failed'")
@@ -426,23 +277,3 @@ def test_scene_09_kill_a_broker_and_watch_the_leaders_move(
 def moves_of(scene: Stage) -> list[tuple[int, int]]:
     """Old and new leader of partition 0 in each event."""
     return [pair for row in scene.events("size(leaders_changed) > 0") for pair in led_by(row.leaders_changed, 0)]
-
-
-@pytest.mark.thorough
-def test_scene_11_add_partitions_to_a_topic(
-    spark: SparkSession, kafka: Any, topic: str, add_partitions: Any, tmp_path: Path, wait_for: Callable[..., Any]
-) -> None:
-    scene = Stage(spark, kafka.bootstrap_servers, topic, tmp_path, **{"kafka.metadata.max.age.ms": "1000"})
-    scene.start()
-    scene.play(3)
-    add_partitions(topic, 4)
-    assert sorted(scene.live()) == [0, 1, 2, 3]
-    scene.play(4)
-    added = "exists(partitions_added, log -> log.partition = 3)"
-    scene.play_until(lambda: scene.events(added), wait_for)
-    scene.query.processAllAvailable()
-    scene.query.stop()
-
-    wait_for(lambda: 3 in {row.partition for row in scene.caches() if row.role == "reader"})
-    assert min(row.offset for row in scene.read() if row.partition == 3) == 0, "read from its start"
-    assert sorted(row.value for row in scene.read()) == sorted(scene.written)
