@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.processes import kill_session
 from benchmarks.stepped_sink import SteppedSource
 from tests.kafka.cluster_tools import poll_until
-from tests.spark.speculative_copy import BOTH_WORKERS, EAGER_SPECULATION
+from tests.spark.standalone import BOTH_WORKERS, EAGER_SPECULATION
 
 ROOT = Path(__file__).parent.parent
 LOCAL = "local[2,4]"

@@ -17,6 +17,20 @@ from tests.kafka.cluster_tools import poll_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 END_TIMEOUT_S = 30
+EAGER_SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+}
+BOTH_WORKERS = {
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+}
+"""Of an application on the workers."""
 
 
 @contextmanager

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -56,24 +53,4 @@ def test_every_bad_option_is_named_at_once(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="OptionError") as caught:
         spark.read.format("kafkameta").options(**bad).load()
     for text in ("kafka.bootstrap.servers", "includeHeaders", "topics"):
-        assert text in str(caught.value)
-
-
-@pytest.fixture
-def silent_peer() -> Iterator[str]:
-    """Accepts connections and sends no response."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@pytest.mark.thorough
-def test_unreachable_servers_end_within_the_deadline_and_are_all_named(spark: SparkSession, silent_peer: str) -> None:
-    options = {"kafka.default.api.timeout.ms": "3000", "kafka.socket.connection.setup.timeout.ms": "1000"}
-    servers = {"kafka.bootstrap.servers": f"{NOBODY},{silent_peer}", "subscribe": "t"}
-    rows = spark.read.format("kafkameta").options(**servers, **options).load()
-    started = time.monotonic()
-    with pytest.raises(PySparkException) as caught:
-        rows.count()
-    assert time.monotonic() - started < 45
-    for text in ("ConnectError", NOBODY, "Connection refused", silent_peer, "does not answer"):
         assert text in str(caught.value)

@@ -179,16 +179,3 @@ def test_a_view_in_sql_reads_a_topic(spark: SparkSession, kafka: Any, topic: str
         "two",
     }
     spark.catalog.dropTempView("clicks")
-
-
-def test_task_that_is_left_before_its_end_disturbs_no_later_one(spark: SparkSession, kafka: Any, topic: str) -> None:
-    send(
-        Producer({"bootstrap.servers": kafka.bootstrap_servers}),
-        topic,
-        *({"value": bytes(1_000)} for _ in range(20_000)),
-    )
-    rows = read_batch(spark, {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic})
-
-    for _ in range(2):
-        assert len(rows.limit(1).collect()) == 1
-        assert rows.count() == 20_000

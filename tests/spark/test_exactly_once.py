@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,22 +64,6 @@ def test_a_failed_batch_is_invisible_and_holds_nobody_back(
     assert visible(kafka, topic) == ALL_ROWS
 
 
-@pytest.mark.thorough
-def test_a_version_of_an_application_is_written_once(
-    spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None]
-) -> None:
-    rows = {number: spark.sql(f"SELECT 'version {number}' AS value") for number in (1, 2, 3)}
-    for number in (2, 2, 3, 2):
-        write(rows[number], topic, txnAppId="app", txnVersion=str(number))
-    write(rows[1], topic, txnAppId="another app", txnVersion="1")
-    assert visible(kafka, topic) == [b"version 1", b"version 2", b"version 3"]
-    with pytest.raises(PySparkException, match=r"ChangedBatchError.* nobody knows any more which rows it had"):
-        write(rows[1], topic, txnAppId="app", txnVersion="1")
-    with pytest.raises(PySparkException, match=r"ChangedBatchError.* with other rows \(1 then, 1 now\)"):
-        write(rows[3], topic, txnAppId="app", txnVersion="2")
-    assert visible(kafka, topic) == [b"version 1", b"version 2", b"version 3"]
-
-
 def test_foreach_batch_that_repeats_its_write_writes_once(
     spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, write: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -97,38 +80,6 @@ def test_foreach_batch_that_repeats_its_write_writes_once(
     sink = rows.writeStream.foreachBatch(write_twice).option("checkpointLocation", str(tmp_path))
     run_to_the_end(sink.trigger(availableNow=True).start, tmp_path)
     assert visible(kafka, target) == [b"%d" % number for number in range(10)]
-
-
-@pytest.mark.thorough
-def test_foreach_batch_with_an_older_checkpoint_fails_instead_of_dropping_rows(
-    spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, write: Callable[..., None], tmp_path: Path
-) -> None:
-    """Batches 0 to 3 are written; the checkpoint is restored from after batch 1, so that Spark plans batch 2 anew."""
-    source, target, rows = make_topic(1), make_topic(1), iter(range(100))
-    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
-
-    def write_version(rows: DataFrame, batch_id: int) -> None:
-        write(rows.select("value"), target, txnAppId="app", txnVersion=str(batch_id))
-
-    def run() -> None:
-        produce(source, [f"{next(rows):02}" for _ in range(5)])
-        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": source}
-        stream = spark.readStream.format("kafkameta").options(**options, startingOffsets="earliest").load().writeStream
-        query = stream.foreachBatch(write_version).option("checkpointLocation", str(checkpoint))
-        assert query.trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
-
-    for batch in range(4):
-        if batch == 2:
-            shutil.copytree(checkpoint, backup)
-        run()
-    newest = checkpoint.rename(tmp_path / "newest")
-    backup.rename(checkpoint)
-    with pytest.raises(PySparkException, match=r"version 2 was written before with other rows \(5 then, 15 now\)"):
-        run()
-    shutil.rmtree(checkpoint)
-    newest.rename(checkpoint)
-    run()
-    assert visible(kafka, target) == [b"%02d" % row for row in range(30)]
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
