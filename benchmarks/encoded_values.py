@@ -24,8 +24,8 @@ from pyspark.sql.functions import from_json, to_json
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.protobuf.functions import from_protobuf, to_protobuf
 
-from pyspark_kafka_meta.formats.avro_encoder import avro_encoder, derived_schema
-from pyspark_kafka_meta.formats.avro_schema import parse_avro
+from pyspark_kafka_meta.typed.avro.encoder import avro_encoder, derived_schema
+from pyspark_kafka_meta.typed.avro.schema import parse_avro
 
 MESSAGE = "Order"
 FieldProto = descriptor_pb2.FieldDescriptorProto

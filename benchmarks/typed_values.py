@@ -36,9 +36,9 @@ from benchmarks.throughput import PARTITIONS, Turn, read, result_rows
 from benchmarks.topics import delete, fill_with, new_topic
 from benchmarks.write_peers import Writer
 from benchmarks.write_throughput import write
-from pyspark_kafka_meta.formats.framing import frame
 from pyspark_kafka_meta.options import Framing
 from pyspark_kafka_meta.testing import MockRegistry
+from pyspark_kafka_meta.typed.framing import frame
 
 DIFFERENT_VALUES = 100_000
 WRITTEN = {"writing": "avro", "writing_protobuf": "protobuf", "writing_json": "json"}

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-    from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas
+    from pyspark_kafka_meta.typed.query_schemas import QuerySchemas
 
 logger = logging.getLogger(__name__)
 
@@ -142,8 +142,8 @@ class KafkaMetaDataSource(DataSource):
         and makes the reader from it."""
         if not options.typed.columns:
             return {}
-        from pyspark_kafka_meta.read.typed_values.query_schemas import query_schemas
         from pyspark_kafka_meta.spark.typed_records import column_types
+        from pyspark_kafka_meta.typed.query_schemas import query_schemas
 
         self._schemas = self._schemas or query_schemas(options.typed, options.topics)
         return column_types(self._schemas)

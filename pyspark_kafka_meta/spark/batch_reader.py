@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-    from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, WriterSchemas
-    from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
+    from pyspark_kafka_meta.typed.query_schemas import QuerySchemas, WriterSchemas
+    from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
 
 
 TOPIC_NAMES_BYTES = 4 * 1024 * 1024
@@ -176,8 +176,8 @@ def _read(
 
 def new_writer_schemas(schemas: QuerySchemas, events: EventRecorder) -> WriterSchemas:
     """For the tasks of a planner, whose events show the requests, and those that found the query's own schemas."""
-    from pyspark_kafka_meta.read.typed_values.query_schemas import WriterSchemas
     from pyspark_kafka_meta.spark.typed_records import record_lookup
+    from pyspark_kafka_meta.typed.query_schemas import WriterSchemas
 
     for lookup in schemas.lookups:
         record_lookup(events, RefreshReason.QUERY_SCHEMA, lookup)

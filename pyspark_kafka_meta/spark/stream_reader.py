@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.model import Positions, SchemaPin, TopicPartition
     from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-    from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, WriterSchemas
-    from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
+    from pyspark_kafka_meta.typed.query_schemas import QuerySchemas, WriterSchemas
+    from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         """
         parsed = self._planner().recent.parse(offset)
         if self._schemas is not None and parsed.schemas != self._compared_pins:
-            from pyspark_kafka_meta.read.typed_values.query_schemas import check_pins
+            from pyspark_kafka_meta.typed.query_schemas import check_pins
 
             check_pins(parsed.schemas, self._schemas)
             self._compared_pins = parsed.schemas

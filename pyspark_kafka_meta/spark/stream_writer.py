@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_kafka_meta.schema_registry.client import FinalAnswers
+    from pyspark_kafka_meta.typed.registry.client import FinalAnswers
 
 
 @entry_points

@@ -7,21 +7,21 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, MalformedDetails
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OnMalformedRecord, RegistryOptions
-from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, ReaderSchema
-from pyspark_kafka_meta.read.typed_values.typed_columns import (
+from pyspark_kafka_meta.typed.decoding import (
     ERROR_SUFFIX,
     ERROR_TYPE,
     RAW_SUFFIX,
     ColumnDecoding,
     TypedRows,
 )
-from pyspark_kafka_meta.schema_registry.client import RegisteredSchema, RegistryClient, RegistryLookup
-from pyspark_kafka_meta.schema_registry.known_schemas import worker_schemas
+from pyspark_kafka_meta.typed.formats import SchemaText
+from pyspark_kafka_meta.typed.query_schemas import QuerySchemas, ReaderSchema
+from pyspark_kafka_meta.typed.registry.client import RegisteredSchema, RegistryClient, RegistryLookup
+from pyspark_kafka_meta.typed.registry.known_schemas import worker_schemas
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_kafka_meta.schema_registry.client import FinalAnswers, RegistryLookup
+    from pyspark_kafka_meta.typed.registry.client import FinalAnswers, RegistryLookup
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +51,13 @@ def with_encoders(columns: SinkColumns, schema: StructType, options: SinkOptions
         answers: see `RegistryClient`.
 
     Raises:
-        ValueSchemaError, OptionError, SchemaRegistryError: as `value_schemas.column_encodings`.
+        ValueSchemaError, OptionError, SchemaRegistryError: as `write_schemas.column_encodings`.
     """
     names = _typed_names(options)
     if not names:
         return columns
-    from pyspark_kafka_meta.schema_registry.client import RegistryClient, RegistryLookup
-    from pyspark_kafka_meta.write.value_schemas import column_encodings
+    from pyspark_kafka_meta.typed.registry.client import RegistryClient, RegistryLookup
+    from pyspark_kafka_meta.typed.write_schemas import column_encodings
 
     types = {name: _arrow_type(schema, name) for name in names}
     registry, lookups = options.typed.registry, list[RegistryLookup]()

@@ -16,11 +16,11 @@ from pyspark_kafka_meta.errors import ClusterError, SchemaRegistryError
 from pyspark_kafka_meta.java_launcher import find_java_since
 from pyspark_kafka_meta.options import RegistryOptions
 from pyspark_kafka_meta.options.option_table import default_options
-from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.testing import process_guard
 from pyspark_kafka_meta.testing.kafka_config import HOST
 from pyspark_kafka_meta.testing.kafka_node import free_ports
 from pyspark_kafka_meta.testing.maven_jars import resolve_archive
+from pyspark_kafka_meta.typed.registry.client import RegistryClient
 
 VERSION = "3.3.3"
 MIN_JAVA_VERSION = 21

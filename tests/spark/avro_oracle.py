@@ -19,8 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 
-from pyspark_kafka_meta.formats.avro_cursor import MAX_EMPTY_ITEMS
-from pyspark_kafka_meta.formats.avro_schema import (
+from pyspark_kafka_meta.java_launcher import find_java
+from pyspark_kafka_meta.typed.avro.cursor import MAX_EMPTY_ITEMS
+from pyspark_kafka_meta.typed.avro.schema import (
     Array,
     AvroSchema,
     Fixed,
@@ -30,7 +31,6 @@ from pyspark_kafka_meta.formats.avro_schema import (
     Union,
     column_schema,
 )
-from pyspark_kafka_meta.java_launcher import find_java
 
 TIMEOUT_S = 900
 WIDE = Context(prec=38)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.unit.formats.avro_pairs import PRIMITIVES, PROMOTED, SchemaPair
+from tests.unit.typed.avro.pairs import PRIMITIVES, PROMOTED, SchemaPair
 
 NAMESPACES = ("m", "m", "m", "n", "n.o")
 RARE, OFTEN = 0.04, 0.3

@@ -20,16 +20,16 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.formats.avro_columns import BAD_BOOLEAN, BAD_INT, BAD_TEXT, BAD_UNIT
-from pyspark_kafka_meta.formats.avro_cursor import BAD_COUNT, BAD_SIZE, BAD_VARINT, TRAILING_BYTES
-from pyspark_kafka_meta.formats.avro_decimals import BAD_DECIMAL
-from pyspark_kafka_meta.formats.avro_decoder import avro_decoder
-from pyspark_kafka_meta.formats.avro_schema import AvroSchema, arrow_type, is_nullable, parse_avro
-from pyspark_kafka_meta.formats.values import Decoded
+from pyspark_kafka_meta.typed.avro.columns import BAD_BOOLEAN, BAD_INT, BAD_TEXT, BAD_UNIT
+from pyspark_kafka_meta.typed.avro.cursor import BAD_COUNT, BAD_SIZE, BAD_VARINT, TRAILING_BYTES
+from pyspark_kafka_meta.typed.avro.decimals import BAD_DECIMAL
+from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
+from pyspark_kafka_meta.typed.avro.schema import AvroSchema, arrow_type, is_nullable, parse_avro
+from pyspark_kafka_meta.typed.values import Decoded
 from tests.spark.avro_oracle import Answer, Question, Read, has_compiler, ours, read_with_java, spark_types, theirs
 from tests.spark.avro_wild_pairs import WildPair
-from tests.unit.formats.avro_pairs import SchemaPair
-from tests.unit.formats.test_avro_mutations import mutated
+from tests.unit.typed.avro.pairs import SchemaPair
+from tests.unit.typed.avro.test_mutations import mutated
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pyspark_kafka_meta.schema_registry import registry_http
+from pyspark_kafka_meta.typed.registry import http as registry_http
 from tests.unit.scene import Scene
 
 

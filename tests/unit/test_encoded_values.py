@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.encoded_values import ENCODED, Row, labelled_orders, nested_orders, orders
-from pyspark_kafka_meta.formats.framing import frame
-from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
-from pyspark_kafka_meta.formats.value_formats import FORMATS, SchemaText
 from pyspark_kafka_meta.options import Framing
-from pyspark_kafka_meta.read.typed_values.typed_columns import ColumnDecoding
+from pyspark_kafka_meta.typed.decoding import ColumnDecoding
+from pyspark_kafka_meta.typed.formats import FORMATS, SchemaText
+from pyspark_kafka_meta.typed.framing import frame
+from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 
 
 @pytest.mark.parametrize(

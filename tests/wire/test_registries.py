@@ -10,8 +10,8 @@ import pytest
 from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError
 from pyspark_kafka_meta.options import RegistryOptions
 from pyspark_kafka_meta.options.option_table import default_options
-from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.testing import LocalRegistry, MockRegistry
+from pyspark_kafka_meta.typed.registry.client import RegistryClient
 
 INT = '{"type":"record","name":"A","fields":[{"name":"x","type":"int"}]}'
 LONG = '{"type":"record","name":"A","fields":[{"name":"x","type":"long"}]}'

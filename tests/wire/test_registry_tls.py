@@ -13,8 +13,8 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.options.option_table import default_options
-from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
+from pyspark_kafka_meta.typed.registry.client import RegistryClient
 from tests.wire.scripted_broker import over_tls, scripted_broker
 from tests.wire.token_endpoint import token_endpoint
 

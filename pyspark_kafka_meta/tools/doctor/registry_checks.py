@@ -12,7 +12,6 @@ from pyspark_kafka_meta.errors import (
     UnknownSchemaError,
     ValueSchemaError,
 )
-from pyspark_kafka_meta.formats.value_formats import FORMATS
 from pyspark_kafka_meta.options import (
     ColumnFormat,
     Framing,
@@ -23,10 +22,11 @@ from pyspark_kafka_meta.options import (
     option_names,
 )
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
-from pyspark_kafka_meta.read.typed_values.query_schemas import column_schema, given_schema, reader_schema
-from pyspark_kafka_meta.schema_registry.client import RegistryClient
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
-from pyspark_kafka_meta.write.value_schemas import check_schema
+from pyspark_kafka_meta.typed.formats import FORMATS
+from pyspark_kafka_meta.typed.query_schemas import column_schema, given_schema, reader_schema
+from pyspark_kafka_meta.typed.registry.client import RegistryClient
+from pyspark_kafka_meta.typed.write_schemas import check_schema
 
 SLOW_MS = 1_000.0
 """A registry that takes longer causes a warning: a worker waits as long for each schema id that is new to it."""

@@ -11,15 +11,15 @@ import pytest
 
 from pyspark_kafka_meta.events import origin
 from pyspark_kafka_meta.events.origin import driver_name
-from pyspark_kafka_meta.formats.value_formats import SchemaText
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.schema_registry.client import RegisteredSchema
 from pyspark_kafka_meta.spark.batch_reader import SCHEMAS_BYTES, TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
 from pyspark_kafka_meta.spark.client_pool import worker_clients
+from pyspark_kafka_meta.typed.formats import SchemaText
+from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
 from tests.unit.scene import COLUMNS, Scene
 
 

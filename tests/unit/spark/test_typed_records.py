@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import MalformedRecordError
-from pyspark_kafka_meta.formats.framing import guid_frame
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, RefreshEvent
 from pyspark_kafka_meta.kafka.records.schema import SCHEMA_ID_HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.read.typed_values.query_schemas import WriterSchemas, query_schemas
-from pyspark_kafka_meta.read.typed_values.typed_columns import TypedRows
-from pyspark_kafka_meta.schema_registry.known_schemas import MAX_UNKNOWN_IDS
 from pyspark_kafka_meta.spark.typed_records import typed_rows
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from pyspark_kafka_meta.typed.decoding import TypedRows
+from pyspark_kafka_meta.typed.framing import guid_frame
+from pyspark_kafka_meta.typed.query_schemas import WriterSchemas, query_schemas
+from pyspark_kafka_meta.typed.registry.known_schemas import MAX_UNKNOWN_IDS
 
 RECORD = '{"type": "record", "name": "shop.%s", "fields": [{"name": "id", "type": "long"}]}'
 

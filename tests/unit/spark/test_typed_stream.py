@@ -12,11 +12,11 @@ from pyspark_kafka_meta.errors import SchemaChangedError, SchemaRegistryError
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset
-from pyspark_kafka_meta.read.typed_values.query_schemas import QuerySchemas, query_schemas
 from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark.stream_api import ReadAllAvailable
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from pyspark_kafka_meta.typed.query_schemas import QuerySchemas, query_schemas
 from tests.partitions import T0
 
 

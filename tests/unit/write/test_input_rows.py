@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import InvalidRowError, RecordTooLargeError
-from pyspark_kafka_meta.formats.avro_encoder import avro_encoder
-from pyspark_kafka_meta.formats.avro_schema import Enumeration, Primitive
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.encoder import encode
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import NO_PRODUCER
-from pyspark_kafka_meta.write.column_encoding import ColumnEncoding
+from pyspark_kafka_meta.typed.avro.encoder import avro_encoder
+from pyspark_kafka_meta.typed.avro.schema import Enumeration, Primitive
+from pyspark_kafka_meta.typed.encoding import ColumnEncoding
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, CHUNK_ROWS, InputRows, read_rows
 from tests.partitions import T0
@@ -150,7 +150,7 @@ def test_a_frame_takes_the_place_of_a_header_that_named_the_schema() -> None:
 
 def test_typed_rows_that_do_not_fit_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As rows of many defaults, which have no bytes in Spark's batch."""
-    monkeypatch.setattr("pyspark_kafka_meta.formats.encoded_rows.MAX_BYTES", 1)
+    monkeypatch.setattr("pyspark_kafka_meta.typed.columnar.encoded_rows.MAX_BYTES", 1)
     typed = replace(VALUE, typed={"value": ColumnEncoding("value", avro_encoder(Primitive("long"), pa.int64()), b"")})
     batches = [pa.record_batch({"value": pa.array(numbers, pa.int64())}) for numbers in ([1], [2, 3])]
     with pytest.raises(RecordTooLargeError, match=r"^rows 1 to 2 have too many bytes of value .*maxRecordsPerBatch$"):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.formats.protobuf_schema import descriptor_set
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, registry_checks
 from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
-from tests.unit.read.typed_values.test_protobuf_columns import FILE, sized
+from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
+from tests.unit.typed.protobuf.test_columns import FILE, sized
 
 SERVERS = {"kafka.bootstrap.servers": "broker-1:9092"}
 

@@ -1,1 +1,0 @@
-"""Keys and values of a query as typed columns: its schemas, and the conversion of record batches."""

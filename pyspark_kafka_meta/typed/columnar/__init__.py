@@ -1,0 +1,1 @@
+"""What the formats share: parts of encoded columns."""

@@ -1,0 +1,420 @@
+"""Decodes JSON texts (UTF-8) into Arrow arrays.
+
+msgspec reads each text by itself, so no record depends on its neighbours, and columns are made of the fields of all
+records. What msgspec refuses, and what a column does not hold, is read again by Python's `json`, which has the last
+word and finds the cause. The last one of equal keys wins, as for Spark, and 1.0 is an integer, as in JSON Schema. What
+nothing reads may be a number of any length.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafka_meta.arrow_arrays import flag_array, joined, not_utf8, number_array, slices
+from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
+from pyspark_kafka_meta.typed.values import Decoded, Fault
+
+CHUNK_BYTES = 4 * 1024 * 1024
+CHUNK_ROWS = 16_384
+PIECES = 4
+REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
+EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NOT_FINITE = {
+    "NaN": math.nan,
+    **dict.fromkeys(("Infinity", "+Infinity", "+INF"), math.inf),
+    **dict.fromkeys(("-Infinity", "-INF"), -math.inf),
+}
+"""Strings that are numbers for Spark. Without quotes, `json` has three of the words."""
+
+Converter: TypeAlias = Callable[[Any], Any]
+Column: TypeAlias = tuple[pa.Array, Sequence[int]]
+"""The values, and which of them the type does not hold, or only `json` can read."""
+
+
+def json_decoder(schema: JsonSchema) -> JsonDecoder:
+    return JsonDecoder(schema.kinds)
+
+
+class JsonDecoder:
+    """A `ValueDecoder`."""
+
+    def __init__(self, kinds: pa.DataType) -> None:
+        """Args:
+        kinds: of a `JsonSchema`.
+        """
+        self.type, self._kinds = column_type(kinds), kinds
+        self._read, self._read_texts = _reader(kinds, str | None), _reader(kinds, msgspec.Raw)
+        self._convert = _converter(kinds, "$")
+
+    def decode(self, values: pa.Array) -> Decoded:
+        faults: list[Fault] = []
+        parts = slices(values, CHUNK_ROWS, CHUNK_BYTES)
+        arrays = [self._decode(part, first, faults, self._read) for first, part in parts]
+        return Decoded(joined(arrays, self.type), faults)
+
+    def _decode(self, values: pa.Array, row: int, faults: list[Fault], read: Converter) -> pa.Array:
+        """Args:
+        row: the index of the first value.
+        faults: those of these values are added.
+        read: takes strings alone for texts, or, at half the speed, any values.
+        """
+        texts, records, refused = values.to_pylist(), [], _not_utf8(values)
+        for index in refused:
+            texts[index] = None
+        if pc.any(pc.starts_with(values, BYTE_ORDER_MARK)).as_py():
+            texts = [text and text.removeprefix(BYTE_ORDER_MARK) for text in texts]
+        for index, text in enumerate(texts):
+            try:
+                records.append(None if text is None else read(text))
+            except REFUSALS:
+                if read is self._read and self._has_texts(text):
+                    return self._decode(values, row, faults, self._read_texts)
+                records.append(None)
+                refused.append(index)
+        array, not_held = _column(self._kinds, records)
+        again = sorted({*refused, *not_held})
+        if not again:
+            return array
+        order, found = np.arange(len(texts)), []
+        for index in again:
+            try:
+                found.append(self._read_again(values[index].as_py().removeprefix(BYTE_ORDER_MARK)))
+            except ValueError as error:
+                found.append(None)
+                faults.append(Fault(row + index, str(error)))
+        order[again] = len(texts) + np.arange(len(again))
+        return pa.concat_arrays([array, pa.array(found, self.type)]).take(number_array(order))
+
+    def _has_texts(self, text: bytes) -> bool:
+        """Whether a record is read if texts are of any values."""
+        try:
+            self._read_texts(text)
+        except REFUSALS:
+            return False
+        return True
+
+    def _read_again(self, text: bytes) -> Any:
+        """Raises ValueError with the cause."""
+        try:
+            document = json.loads(text.decode(), parse_float=Decimal)
+        except UnicodeDecodeError:
+            raise ValueError("the text is not UTF-8") from None
+        except (ValueError, RecursionError, InvalidOperation):
+            raise ValueError("the text is not valid JSON, is nested too deeply, or has a number too long") from None
+        try:
+            return None if document is None else self._convert(document)
+        except RecursionError:
+            raise ValueError("the text is nested too deeply") from None
+
+
+def _reader(kinds: pa.DataType, text: Any) -> Converter:
+    """Raises one of `REFUSALS`."""
+    try:
+        reader: Converter = msgspec.json.Decoder(_kind(kinds, text), float_hook=_number).decode
+    except ValueError:  # a name twice, or with a quote, backslash or control character
+        return _refused
+    return reader
+
+
+def _refused(_: bytes) -> Any:
+    raise ValueError
+
+
+def _not_utf8(values: pa.Array) -> list[int]:
+    """msgspec does not check strings that nothing reads."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.flatnonzero(not_utf8(values)).tolist()
+    return []
+
+
+def _kind(type_: pa.DataType, text: Any) -> Any:
+    """What msgspec reads for `_column`. A float would round numbers of integer and decimal columns: for these it reads
+    any value, with Decimal for numbers such as 1.0.
+
+    Args:
+        text: what it reads for large strings.
+    """
+    kind: Any = Any
+    if pa.types.is_struct(type_):
+        fields = _attributes(type_)
+        attributes = [(name, _kind(field.type, text), None) for name, field in fields.items()]
+        names = {name: field.name for name, field in fields.items()}
+        kind = msgspec.defstruct("Struct", attributes, rename=names, gc=False, eq=False)
+    elif pa.types.is_map(type_):
+        kind = dict[str, _kind(type_.item_type, text)]  # type: ignore[misc]
+    elif pa.types.is_list(type_):
+        kind = list[_kind(type_.value_type, text)]  # type: ignore[misc]
+    elif pa.types.is_boolean(type_):
+        kind = bool
+    elif pa.types.is_floating(type_):
+        kind = float
+    elif pa.types.is_large_string(type_):
+        return text
+    elif not _is_number(type_):
+        kind = str
+    return kind | None
+
+
+def _attributes(type_: pa.StructType) -> dict[str, pa.Field]:
+    """The fields, by the names that they have in msgspec's struct: those of Python's variables."""
+    return {f"f{index}": field for index, field in enumerate(type_)}
+
+
+def _number(text: str) -> int | Decimal:
+    """Of a number that is not written as an integer. A float would round it."""
+    return int(text[:-2]) if text.endswith(".0") else Decimal(text)
+
+
+def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    """Of what msgspec read as `_kind` of the type."""
+    if pa.types.is_struct(type_):
+        return _struct(type_, values)
+    if pa.types.is_nested(type_):
+        return _items(type_, values)
+    if pa.types.is_temporal(type_):
+        return _times(type_, pa.array(values, pa.string()))
+    if pa.types.is_integer(type_):
+        return _integers(type_, values)
+    if pa.types.is_large_string(type_):
+        return _texts(values), ()
+    if pa.types.is_decimal(type_) or pa.types.is_binary(type_):
+        return _one_by_one(type_, values, range(len(values)))
+    array = pa.array(values, type_)
+    if pa.types.is_float32(type_) and pc.all(pc.is_finite(array)).as_py() is False:
+        return _one_by_one(type_, values, range(len(values)))
+    return array, ()
+
+
+def _struct(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    attributes = _attributes(type_)
+    null, is_null = SimpleNamespace(**dict.fromkeys(attributes)), [value is None for value in values]
+    structs = [null if value is None else value for value in values] if any(is_null) else values
+    columns = [_column(field.type, list(map(attrgetter(name), structs))) for name, field in attributes.items()]
+    arrays, not_held = zip(*columns, strict=True)
+    array = pa.StructArray.from_arrays(arrays, fields=list(column_type(type_)), mask=pa.array(is_null, pa.bool_()))
+    return array, list(chain(*not_held))
+
+
+def _integers(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    kinds = {int, type(None)}
+    others: list[int] = []
+    if not kinds.issuperset(map(type, values)):
+        others = [index for index, value in enumerate(values) if type(value) not in kinds]
+    try:
+        return _one_by_one(type_, values, others) if others else (pa.array(values, type_), ())
+    except (pa.ArrowInvalid, OverflowError):  # one is too large
+        return _one_by_one(type_, values, range(len(values)))
+
+
+def _items(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    """Of lists and maps."""
+    none: Any = [] if pa.types.is_list(type_) else {}
+    filled = [value or none for value in values]
+    lengths = np.fromiter(map(len, filled), np.int32, len(filled))
+    if pa.types.is_list(type_):
+        child, not_held = _column(type_.value_type, list(chain(*filled)))
+    else:
+        items, not_held = _column(type_.item_type, list(chain.from_iterable(map(dict.values, filled))))
+        keys = pa.array(chain(*filled), pa.string())
+        child = pa.StructArray.from_arrays([keys, items], fields=[type_.key_field, column_type(type_).item_field])
+    offsets = pa.py_buffer(np.append(np.int32(0), lengths.cumsum(dtype=np.int32)))
+    valid = flag_array(np.array([value is not None for value in values], np.bool_)).buffers()[1]
+    array = pa.Array.from_buffers(column_type(type_), len(values), [valid, offsets], children=[child])
+    return array, np.repeat(np.arange(len(values)), lengths)[list(not_held)].tolist()
+
+
+def _texts(values: Sequence[Any]) -> pa.StringArray:
+    """Strings, and the JSON texts of other values."""
+    if {str, type(None)}.issuperset(map(type, values)):
+        return pa.array(values, pa.string())
+    texts = pa.array([None if value is None else bytes(value) for value in values], pa.binary())
+    is_other = pc.or_(pc.invert(pc.starts_with(texts, '"')), pc.match_substring(texts, "\\"))
+    strings, others = pc.binary_slice(texts, 1, -1).cast(pa.string()), texts.filter(is_other).to_pylist()
+    return pc.replace_with_mask(strings, is_other, pa.array(map(_text_of, others), pa.string())) if others else strings
+
+
+def _text_of(text: bytes) -> str | None:
+    if text.startswith(b'"'):
+        return msgspec.json.decode(text, type=str)
+    return None if text == b"null" else msgspec.json.format(text, indent=-1).decode()
+
+
+def _times(type_: pa.DataType, texts: pa.StringArray) -> Column:
+    """Also with small letters, and over 6 digits of a second, which are cut as Spark does."""
+    plain = pc.ascii_upper(texts)
+    if pc.any(pc.ascii_is_decimal(pc.utf8_slice_codeunits(plain, 26, 27))).as_py():
+        plain = pc.replace_substring_regex(plain, r"^([^.]+\.[0-9]{6})[0-9]+", r"\1")
+    return _cast(type_, plain)
+
+
+def _cast(type_: pa.DataType, texts: pa.StringArray) -> Column:
+    """Where Arrow refuses all because of one, each quarter is tried again."""
+    try:
+        return texts.cast(type_), ()
+    except pa.ArrowInvalid:
+        if len(texts) == 1:
+            return pa.nulls(1, type_), (0,)
+    size = -(-len(texts) // PIECES)
+    starts = range(0, len(texts), size)
+    arrays, not_held = zip(*(_cast(type_, texts[start : start + size]) for start in starts), strict=True)
+    return pa.concat_arrays(arrays), [
+        start + index for start, piece in zip(starts, not_held, strict=True) for index in piece
+    ]
+
+
+def _one_by_one(type_: pa.DataType, values: Sequence[Any], indexes: Iterable[int]) -> Column:
+    """Of the values at these indexes; others are as they must be."""
+    convert, converted, not_held = _scalar(type_), list(values), []
+    for index in indexes:
+        try:
+            converted[index] = None if values[index] is None else convert(values[index])
+        except (ValueError, ArithmeticError):
+            converted[index] = None
+            not_held.append(index)
+    return pa.array(converted, type_), not_held
+
+
+def _converter(type_: pa.DataType, path: str) -> Converter:
+    """Makes of a value of `json.loads`, which is not null, what pyarrow makes arrays of.
+
+    The converter raises ValueError if the value does not have the type.
+    """
+    if pa.types.is_struct(type_):
+        return _struct_converter([(each.name, _converter(each.type, f"{path}.{each.name}")) for each in type_], path)
+    if pa.types.is_map(type_):
+        convert_item = _converter(type_.item_type, f"{path}[*]")
+        return lambda value: [
+            (_text(key, path), None if each is None else convert_item(each))
+            for key, each in _checked(value, dict, path).items()
+        ]
+    if pa.types.is_list(type_):
+        convert = _converter(type_.value_type, f"{path}[*]")
+        return lambda value: [None if each is None else convert(each) for each in _checked(value, list, path)]
+    if pa.types.is_boolean(type_):
+        return lambda value: _checked(value, bool, path)
+    if pa.types.is_string(type_):
+        return lambda value: _text(_checked(value, str, path), path)
+    if pa.types.is_large_string(type_):
+        return lambda value: _text(value if type(value) is str else _json_text(value), path)
+    convert_scalar = _scalar(type_)
+
+    def converted(value: Any) -> Any:
+        try:
+            return convert_scalar(value)
+        except (ValueError, ArithmeticError):  # pa.ArrowInvalid is a ValueError
+            raise ValueError(f"the value at {path} cannot be read as {type_}") from None
+
+    return converted
+
+
+def _struct_converter(fields: Sequence[tuple[str, Converter]], path: str) -> Converter:
+    def converted(value: Any) -> dict[str, Any]:
+        get = _checked(value, dict, path).get
+        return {name: None if (each := get(name)) is None else convert(each) for name, convert in fields}
+
+    return converted
+
+
+def _checked(value: Any, kind: type, path: str) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"the value at {path} is not of type {_JSON_TYPES[kind]}")
+    return value
+
+
+_JSON_TYPES = {dict: "object", list: "array", str: "string", bool: "boolean"}
+
+
+def _text(value: str, path: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"the text at {path} has half of a surrogate pair") from None
+    return value
+
+
+def _json_text(value: Any) -> str:
+    """Of what `json` read, with Decimals."""
+    if type(value) is dict:
+        return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{_json_text(value[key])}" for key in value) + "}"
+    if type(value) is list:
+        return "[" + ",".join(map(_json_text, value)) + "]"
+    return str(value) if type(value) is Decimal else json.dumps(value, ensure_ascii=False)
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
+
+
+def _scalar(type_: pa.DataType) -> Converter:
+    """It raises ValueError or ArithmeticError for what the type cannot hold. No exponent is written out: 1e999999999
+    would fill the memory."""
+    if pa.types.is_integer(type_):
+        return partial(_integer, 1 << (type_.bit_width - 1))
+    if pa.types.is_floating(type_):
+        return partial(_float, type_)
+    if pa.types.is_decimal(type_):
+        return partial(_decimal, Decimal(1).scaleb(-type_.scale), Decimal(10) ** (type_.precision - type_.scale))
+    return _bytes if pa.types.is_binary(type_) else partial(_time, type_)
+
+
+def _integer(limit: int, value: Any) -> int:
+    if type(value) not in (int, Decimal) or not -limit <= value < limit:
+        raise ValueError
+    number = int(value or 0)
+    if number != value:
+        raise ValueError
+    return number
+
+
+def _float(type_: pa.DataType, value: Any) -> float:
+    if type(value) is str and value in NOT_FINITE:
+        return NOT_FINITE[value]
+    if type(value) not in (int, float, Decimal):
+        raise ValueError
+    number = float(value)
+    if type(value) is not float and not math.isfinite(number):  # such as 1e999; a float is a word
+        raise ValueError
+    if pa.types.is_float32(type_):
+        struct.pack("<f", number)  # OverflowError, where Arrow makes infinity of it
+    return number
+
+
+def _decimal(unit: Decimal, limit: Decimal, value: Any) -> Decimal:
+    if type(value) not in (int, float, Decimal):
+        raise ValueError
+    # Arrow rescales by up to 38 digits; with more, as of 1e-77, it returns other numbers.
+    number = Decimal(value).quantize(unit, context=EXACT)
+    if abs(number) >= limit:
+        raise ValueError
+    return number
+
+
+def _bytes(value: Any) -> bytes:
+    return base64.b64decode(_checked(value, str, ""), validate=True)
+
+
+def _time(type_: pa.DataType, value: Any) -> pa.Scalar:
+    array, not_held = _times(type_, pa.array([_checked(value, str, "")]))
+    if not_held:
+        raise ValueError
+    return array[0]

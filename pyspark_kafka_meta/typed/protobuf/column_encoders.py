@@ -1,0 +1,347 @@
+"""Encodes Arrow columns, with a class for each kind of Protobuf field.
+
+Follows Protobuf's `CodedOutputStream`, which `wire` describes. A field is its tag and its content: a number of
+each row, or bytes of each row, which are strings, nested messages, or packed numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafka_meta.arrow_arrays import Flags, list_lengths, number_array
+from pyspark_kafka_meta.typed.columnar.column_encoders import (
+    ColumnEncoder,
+    concatenated,
+    lengths,
+    map_entries,
+    not_null,
+    refuse,
+    refuse_other_than_utf8,
+    rows_of_items,
+    valid_rows,
+)
+from pyspark_kafka_meta.typed.columnar.encoded_rows import EncodedRows, Unsigned, zigzag
+from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
+from pyspark_kafka_meta.typed.protobuf.known_values import date_fields, json_message
+from pyspark_kafka_meta.typed.protobuf.schema import Enum
+from pyspark_kafka_meta.typed.protobuf.values import NUMBERS
+from pyspark_kafka_meta.typed.protobuf.wire import END_GROUP, GROUP, LENGTH, VARINT
+from pyspark_kafka_meta.typed.values import UnwritableValueError
+
+Encoded: TypeAlias = Unsigned | pa.BinaryArray
+
+_MICROS_PER_SECOND, _NANOS_PER_MICRO = 1_000_000, 1_000
+_EXACT = Context(prec=40)
+
+
+class Content(Protocol):
+    """What follows the tag of a field, without the length of bytes."""
+
+    @property
+    def wire_type(self) -> int: ...
+
+    def encoded(self, values: pa.Array) -> Encoded:
+        """Numbers as varints or little-endian words have them, 0 for null; or bytes, null or empty for null.
+
+        Raises:
+            UnwritableValueError: a value does not fit.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class NumberContent:
+    """
+    Attributes:
+        kind: of Protobuf, without enum.
+    """
+
+    place: str
+    kind: str
+
+    @property
+    def wire_type(self) -> int:
+        return NUMBERS[self.kind].wire_type
+
+    def encoded(self, values: pa.Array) -> Unsigned:
+        if self.kind not in _UNSIGNED_BITS:
+            return _RAW[self.kind](values)
+        bits = _UNSIGNED_BITS[self.kind]
+        low, is_small = _decimal_words(values) if pa.types.is_decimal(values.type) else _words(values)
+        refuse(self.place, ~is_small | (low >> np.uint64(bits - 1) > 1), f"is not in the range of Protobuf {self.kind}")
+        return low if bits == 64 else low.astype(np.uint32)
+
+
+_UNSIGNED_BITS = {"uint32": 32, "fixed32": 32, "uint64": 64, "fixed64": 64}
+_RAW: dict[str, Callable[[pa.Array], Unsigned]] = {
+    "bool": lambda values: _numbers(values, pa.uint8()).astype(np.uint32),
+    "int32": lambda values: _numbers(values, pa.int64()).view(np.uint64),
+    "int64": lambda values: _numbers(values, pa.int64()).view(np.uint64),
+    "sint32": lambda values: zigzag(_numbers(values, pa.int32())),
+    "sint64": lambda values: zigzag(_numbers(values, pa.int64())),
+    "sfixed32": lambda values: _numbers(values, pa.int32()).view(np.uint32),
+    "sfixed64": lambda values: _numbers(values, pa.int64()).view(np.uint64),
+    "float": lambda values: _numbers(values, pa.float32()).view(np.uint32),
+    "double": lambda values: _numbers(values, pa.float64()).view(np.uint64),
+}
+"""By kind: from columns of which each value fits."""
+
+
+def _numbers(values: pa.Array, kind: pa.DataType) -> Any:
+    return values.cast(kind).fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def _words(values: pa.Array) -> tuple[npt.NDArray[np.uint64], Flags]:
+    """Integers, and which are not negative."""
+    numbers = _numbers(values, pa.int64())
+    return numbers.view(np.uint64), numbers >= 0
+
+
+def _decimal_words(values: pa.Array) -> tuple[npt.NDArray[np.uint64], Flags]:
+    """The lower half of decimals without a scale, and whether the higher half is 0. Both are 0 for null."""
+    filled = values.fill_null(Decimal(0))
+    words = np.frombuffer(filled.buffers()[1], np.uint64).reshape(-1, 2)[filled.offset :][: len(values)]
+    return words[:, 0].copy(), words[:, 1] == 0
+
+
+@dataclass(frozen=True, slots=True)
+class EnumContent:
+    """Names, or numbers."""
+
+    wire_type: ClassVar[int] = VARINT
+    place: str
+    enum: Enum
+
+    def encoded(self, values: pa.Array) -> Unsigned:
+        distinct = values.dictionary_encode()
+        given = distinct.dictionary.to_pylist()
+        found = [self._number(each) for each in given]
+        index = distinct.indices.fill_null(len(given)).to_numpy()
+        unknown = np.array([*(number is None for number in found), False])
+        refuse(self.place, unknown[index], f"is not in the enum {self.enum.full_name}")
+        raw: Unsigned = np.array([*(number or 0 for number in found), 0], np.int64).view(np.uint64)[index]
+        return raw
+
+    def _number(self, given: str | int) -> int | None:
+        if isinstance(given, str):
+            return self.enum.number_of(given)
+        return given if given in self.enum.names or not self.enum.closed else None
+
+
+@dataclass(frozen=True, slots=True)
+class StringContent:
+    wire_type: ClassVar[int] = LENGTH
+    place: str
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        refuse_other_than_utf8(self.place, values)
+        return values.cast(pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class BytesContent:
+    wire_type: ClassVar[int] = LENGTH
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        return values.cast(pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContent:
+    """
+    Attributes:
+        fields: in the order of their numbers: the index in the struct and the encoder.
+        oneofs: the indexes of the fields of each.
+    """
+
+    wire_type: ClassVar[int] = LENGTH
+    place: str
+    fields: Sequence[tuple[int, ColumnEncoder]]
+    oneofs: Sequence[Sequence[int]] = ()
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        valid = valid_rows(values) if values.null_count else None
+        columns, rows = values.flatten(), EncodedRows(len(values))
+        for members in self.oneofs:
+            count = np.sum([valid_rows(columns[index]) for index in members], axis=0)
+            names = ", ".join(values.type[index].name for index in members)
+            refuse(self.place, count > 1, f"has more than one field of a oneof that is not null, of {names}")
+        for index, encoder in self.fields:
+            encoder.append(rows, columns[index], valid)
+        return rows.to_array(valid)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeContent:
+    """google.protobuf.Timestamp and Duration, of microseconds.
+
+    Attributes:
+        message: of seconds and nanoseconds.
+        is_signed: nanoseconds have the sign of the seconds, as in Duration; in Timestamp they count forward.
+    """
+
+    wire_type: ClassVar[int] = LENGTH
+    message: MessageContent
+    is_signed: bool
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        micros = _numbers(values, pa.int64())
+        rest = np.fmod(micros, _MICROS_PER_SECOND) if self.is_signed else np.remainder(micros, _MICROS_PER_SECOND)
+        seconds, nanos = micros // _MICROS_PER_SECOND + (rest < 0), (rest * _NANOS_PER_MICRO).astype(np.int32)
+        valid = valid_rows(values) if values.null_count else None
+        fields = [number_array(seconds, valid), number_array(nanos, valid)]
+        return self.message.encoded(_structs(["seconds", "nanos"], fields, values))
+
+
+@dataclass(frozen=True, slots=True)
+class DateContent:
+    """google.type.Date, of days."""
+
+    wire_type: ClassVar[int] = LENGTH
+    message: MessageContent
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        days = _numbers(values.view(pa.int32()), pa.int32())
+        fields = [pa.array(field.astype(np.int32)) for field in date_fields(days)]
+        return self.message.encoded(_structs(["year", "month", "day"], fields, values))
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalContent:
+    """google.type.Decimal, which is text, or confluent.type.Decimal: an unscaled number in bytes, big-endian, with
+    sign."""
+
+    wire_type: ClassVar[int] = LENGTH
+    message: MessageContent
+    type: pa.Decimal128Type
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        numbers, digits = values.to_pylist(), self.type.scale
+        if len(self.message.fields) == 1:
+            texts = pa.array([None if number is None else f"{number:f}" for number in numbers], pa.string())
+            return self.message.encoded(_structs(["value"], [texts], values))
+        unscaled = [0 if number is None else int(number.scaleb(digits, _EXACT)) for number in numbers]
+        data = pa.array([number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True) for number in unscaled])
+        constants = [pa.repeat(pa.scalar(number, pa.int64()), len(values)) for number in (self.type.precision, digits)]
+        fields = [data, constants[0], constants[1].cast(pa.int32())]
+        return self.message.encoded(_structs(["value", "precision", "scale"], fields, values))
+
+
+def _structs(names: list[str], fields: list[pa.Array], values: pa.Array) -> pa.StructArray:
+    """Null where the values are."""
+    return pa.StructArray.from_arrays(fields, names, mask=values.is_null())
+
+
+@dataclass(frozen=True, slots=True)
+class JsonContent:
+    """google.protobuf.Struct, Value or ListValue, of JSON text."""
+
+    wire_type: ClassVar[int] = LENGTH
+    place: str
+    name: str
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        messages: list[bytes | None] = []
+        for row, text in enumerate(values.to_pylist()):
+            try:
+                messages.append(None if text is None else json_message(self.name, text))
+            except ValueError as error:
+                raise UnwritableValueError(row, f"{self.place} {error}") from None
+        return pa.array(messages, pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupContent:
+    """A message that ends with a tag, as groups and DELIMITED fields."""
+
+    wire_type: ClassVar[int] = GROUP
+    message: Content
+    number: int
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        end = pa.scalar(varint_bytes(self.number << 3 | END_GROUP), pa.binary())
+        return pc.binary_join_element_wise(self.message.encoded(values), end, pa.scalar(b"", pa.binary()))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedContent:
+    """Lists of numbers."""
+
+    wire_type: ClassVar[int] = LENGTH
+    place: str
+    items: Content
+
+    def encoded(self, values: pa.Array) -> pa.BinaryArray:
+        counts, items = list_lengths(values), values.flatten()
+        rows = EncodedRows(len(items))
+        with rows_of_items(counts):
+            not_null(self.place, items, None)
+            _append(rows, self.items.wire_type, self.items.encoded(items), None)
+        return concatenated(rows.to_array(), counts)
+
+
+@dataclass(frozen=True, slots=True)
+class SingularEncoder:
+    """A field that a message has once at most.
+
+    Attributes:
+        tag: its bytes.
+        required: null is refused; else it is not written.
+        implicit: nor are zero, false and empty values, which readers cannot tell from absent ones.
+    """
+
+    place: str
+    tag: bytes
+    content: Content
+    required: bool = False
+    implicit: bool = False
+
+    def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
+        if self.required:
+            used = not_null(self.place, values, used)
+        else:
+            used = valid_rows(values) if values.null_count else None
+        encoded = self.content.encoded(values)
+        if self.implicit:
+            written = (lengths(encoded) if isinstance(encoded, pa.BinaryArray) else encoded) != 0
+            used = None if written.all() else written
+        rows.append_constant(self.tag, used)
+        _append(rows, self.content.wire_type, encoded, used)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedEncoder:
+    """A field of lists, or of maps, whose entries are messages.
+
+    Attributes:
+        item: is required.
+    """
+
+    item: SingularEncoder
+
+    def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
+        lists = map_entries(values) if pa.types.is_map(values.type) else values
+        counts, items = list_lengths(lists), lists.flatten()
+        encoded = EncodedRows(len(items))
+        with rows_of_items(counts):
+            self.item.append(encoded, items, None)
+        rows.append_values(concatenated(encoded.to_array(), counts))
+
+
+def _append(rows: EncodedRows, wire_type: int, encoded: Encoded, used: Flags | None) -> None:
+    """Append the contents without tags."""
+    if isinstance(encoded, pa.BinaryArray):
+        if wire_type != GROUP:
+            rows.append_unsigned_varints(lengths(encoded).view(np.uint32), used)
+        rows.append_values(encoded)
+    elif wire_type == VARINT:
+        rows.append_unsigned_varints(encoded, used)
+    else:
+        rows.append_bytes(encoded.view(np.uint8).reshape(len(encoded), encoded.itemsize), used)

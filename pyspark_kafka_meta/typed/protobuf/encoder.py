@@ -1,0 +1,178 @@
+"""Arrow columns to Protobuf: which encoder writes a type as a message type.
+
+Follows Spark's `ProtobufSerializer`, for the types of columns that `schema` has. Fields are matched by name,
+and written in the order of their numbers, as by Protobuf's libraries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pyspark_kafka_meta.typed.columnar.column_encoders import (
+    ColumnEncoder,
+    check_names,
+    place_of,
+    refuse_column,
+)
+from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
+from pyspark_kafka_meta.typed.protobuf.column_encoders import (
+    BytesContent,
+    Content,
+    DateContent,
+    DecimalContent,
+    EnumContent,
+    GroupContent,
+    JsonContent,
+    MessageContent,
+    NumberContent,
+    PackedContent,
+    RepeatedEncoder,
+    SingularEncoder,
+    StringContent,
+    TimeContent,
+)
+from pyspark_kafka_meta.typed.protobuf.known_types import (
+    CONFLUENT_DECIMAL,
+    DATE,
+    DECIMAL,
+    DURATION,
+    JSON_TYPES,
+    TIMESTAMP,
+)
+from pyspark_kafka_meta.typed.protobuf.schema import Field, Message, ProtobufSchema, is_map
+from pyspark_kafka_meta.typed.protobuf.wire import GROUP, LENGTH
+from pyspark_kafka_meta.typed.values import inner_path
+
+_32_BITS = ("int32", "sint32", "sfixed32")
+_64_BITS = ("int64", "sint64", "sfixed64", "uint32", "fixed32")
+_UNSIGNED_64_BITS = ("uint64", "fixed64")
+_TIME_FIELDS = pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])
+_DATE_FIELDS = pa.struct([(name, pa.int32()) for name in ("year", "month", "day")])
+_DECIMAL_FIELDS = pa.struct([("value", pa.binary()), ("precision", pa.int64()), ("scale", pa.int32())])
+_TEXT_FIELDS = pa.struct([("value", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufEncoder:
+    """A `ValueEncoder`."""
+
+    type: pa.DataType
+    message: MessageContent
+
+    def encode(self, values: pa.Array) -> pa.BinaryArray:
+        return self.message.encoded(values)
+
+
+def protobuf_encoder(schema: ProtobufSchema, given: pa.DataType) -> ProtobufEncoder:
+    """The encoder of columns of the type `given`.
+
+    A field of the schema that the type lacks is not written, nor is null, which is refused only in a required field, a
+    list or a map.
+
+    Raises:
+        ValueSchemaError: columns of the type cannot be written with the schema.
+    """
+    return ProtobufEncoder(given, _Compiler(schema).message(schema.messages[schema.message], given, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    schema: ProtobufSchema
+
+    def message(self, message: Message, given: pa.DataType, path: str) -> MessageContent:
+        if not pa.types.is_struct(given):
+            refuse_column(path, f"has type {given}, which cannot be written as Protobuf message {message.full_name}")
+        check_names(given, {field.name for field in message.fields}, path, f"the Protobuf message {message.full_name}")
+        encoders: list[tuple[int, ColumnEncoder]] = []
+        oneofs: dict[int, list[int]] = {}
+        for field in sorted(message.fields, key=lambda field: field.number):
+            index, inner = given.get_field_index(field.name), inner_path(path, field.name)
+            if index < 0:
+                if field.required:
+                    refuse_column(inner, "is missing, and the Protobuf schema requires it: add it")
+                continue
+            if pa.types.is_null(given[index].type) and not field.required:
+                continue
+            encoders.append((index, self._field(field, given[index].type, inner)))
+            if field.oneof is not None:
+                oneofs.setdefault(field.oneof, []).append(index)
+        members = [indexes for indexes in oneofs.values() if len(indexes) > 1]
+        return MessageContent(place_of(path), encoders, members)
+
+    def _field(self, field: Field, given: pa.DataType, path: str) -> ColumnEncoder:
+        if is_map(self.schema, field) and pa.types.is_map(given):
+            return RepeatedEncoder(_encoder(field, path, self._entry(field, given, path), required=True))
+        if field.repeated and pa.types.is_list(given) and not is_map(self.schema, field):
+            path = inner_path(path, "element")
+            items = self._content(field, given.value_type, path)
+            if field.packed and items.wire_type not in (LENGTH, GROUP):
+                return _encoder(field, path, PackedContent(place_of(path), items), implicit=True)
+            return RepeatedEncoder(_encoder(field, path, items, required=True))
+        if field.repeated:
+            kind = "map" if is_map(self.schema, field) else f"repeated {field.kind}"
+            refuse_column(path, f"has type {given}, which cannot be written as Protobuf {kind}")
+        content = self._content(field, given, path)
+        return _encoder(field, path, content, required=field.required, implicit=not field.presence)
+
+    def _entry(self, field: Field, given: pa.MapType, path: str) -> MessageContent:
+        """Keys and values are written even if they are zero or empty."""
+        types = given.key_type, given.item_type
+        encoders: list[tuple[int, ColumnEncoder]] = []
+        for index, part in enumerate(self.schema.messages[field.type_name].fields):
+            inner = inner_path(path, part.name)
+            encoders.append((index, _encoder(part, inner, self._content(part, types[index], inner), required=True)))
+        return MessageContent(place_of(path), encoders)
+
+    def _content(self, field: Field, given: pa.DataType, path: str) -> Content:
+        if field.is_message:
+            content = self._message_content(field.type_name, given, path)
+            return GroupContent(content, field.number) if field.kind == "group" else content
+        scalar = self._scalar_content(field, given, place_of(path))
+        return scalar or refuse_column(path, f"has type {given}, which cannot be written as Protobuf {field.kind}")
+
+    def _message_content(self, name: str, given: pa.DataType, path: str) -> Content:
+        message = self.schema.messages.get(name)
+        if message is None:
+            refuse_column(path, f"has type {name}, which the Protobuf schema lacks: add the file that defines it")
+        if given == pa.duration("us") and name == DURATION:
+            return TimeContent(self.message(message, _TIME_FIELDS, path), is_signed=True)
+        if pa.types.is_timestamp(given) and given.unit == "us" and given.tz and name == TIMESTAMP:
+            return TimeContent(self.message(message, _TIME_FIELDS, path), is_signed=False)
+        if pa.types.is_date32(given) and name == DATE:
+            return DateContent(self.message(message, _DATE_FIELDS, path))
+        if pa.types.is_decimal128(given) and name in (DECIMAL, CONFLUENT_DECIMAL):
+            fields = _DECIMAL_FIELDS if name == CONFLUENT_DECIMAL else _TEXT_FIELDS
+            return DecimalContent(self.message(message, fields, path), given)
+        if pa.types.is_string(given) and name in JSON_TYPES:
+            return JsonContent(place_of(path), name)
+        return self.message(message, given, path)
+
+    def _scalar_content(self, field: Field, given: pa.DataType, place: str) -> Content | None:
+        """None if the type cannot be written as the field."""
+        kind, is_integer = field.kind, pa.types.is_signed_integer(given)
+        is_int = is_integer and given.bit_width <= 32
+        if kind == "enum":
+            enum = self.schema.enums.get(field.type_name)
+            return EnumContent(place, enum) if enum and (is_int or pa.types.is_string(given)) else None
+        if kind == "string":
+            return StringContent(place) if pa.types.is_string(given) else None
+        if kind == "bytes":
+            return BytesContent() if pa.types.is_binary(given) else None
+        fits = {
+            **dict.fromkeys(_32_BITS, is_int),
+            **dict.fromkeys(_64_BITS, is_integer),
+            **dict.fromkeys(_UNSIGNED_64_BITS, is_integer or (pa.types.is_decimal128(given) and given.scale == 0)),
+            "bool": pa.types.is_boolean(given),
+            "float": pa.types.is_float32(given),
+            "double": pa.types.is_floating(given) and given.bit_width >= 32,
+        }
+        return NumberContent(place, kind) if fits.get(kind) else None
+
+
+def _encoder(
+    field: Field, path: str, content: Content, *, required: bool = False, implicit: bool = False
+) -> SingularEncoder:
+    tag = varint_bytes(field.number << 3 | content.wire_type)
+    return SingularEncoder(place_of(path), tag, content, required, implicit)

@@ -1,0 +1,299 @@
+"""The schemas of a query: what its columns are read as, looked up once at its start, and what its writers may use.
+
+The readers' schemas are pinned with the query, in its checkpoint too. The writers' schemas travel with the tasks, so
+that a thousand workers need not ask the registry for a schema that was just registered.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark_kafka_meta.errors import (
+    OptionError,
+    SchemaChangedError,
+    SchemaRegistryError,
+    UnknownSchemaError,
+    ValueSchemaError,
+)
+from pyspark_kafka_meta.model import SchemaPin
+from pyspark_kafka_meta.options import (
+    ColumnFormat,
+    Framing,
+    SubjectNameStrategy,
+    TypedValuesOptions,
+    ValueFormat,
+)
+from pyspark_kafka_meta.typed.formats import FORMATS, Format, SchemaText
+from pyspark_kafka_meta.typed.registry.client import RegisteredSchema, RegistryClient, RegistryLookup, SubjectVersion
+from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR
+
+logger = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S, WATCH_BACKOFF_S = 5.0, 30.0
+"""How often the planner of a stream looks for new versions, at most, and after a failure; see also `PAUSE_FACTOR`."""
+WATCH_TIMEOUT_MS = 2_000
+"""Of a request, and of all before one micro-batch."""
+MAX_WRITERS = 20
+"""The newest versions of a subject that tasks carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSchema:
+    """What a column is read as.
+
+    Attributes:
+        subjects: of its writers' schemas; empty if unknown.
+    """
+
+    column: ColumnFormat
+    schema: SchemaText
+    pin: SchemaPin
+    subjects: tuple[str, ...]
+
+    @property
+    def format(self) -> Format:
+        return FORMATS[self.column.format]
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySchemas:
+    """The readers' schemas of a query, in its plan.
+
+    Attributes:
+        readers: of each typed column.
+        lookups: the requests that found them, for the events of the planner.
+    """
+
+    typed: TypedValuesOptions
+    readers: tuple[ReaderSchema, ...]
+    lookups: tuple[RegistryLookup, ...] = ()
+
+    @property
+    def pins(self) -> dict[str, SchemaPin]:
+        """By column."""
+        return {reader.column.column: reader.pin for reader in self.readers}
+
+
+def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySchemas:
+    """The schemas of a query that begins now.
+
+    Args:
+        topics: of the query; empty if they are unknown.
+
+    Raises:
+        OptionError: a schema's file cannot be read, or topics have different schemas.
+        ValueSchemaError: a schema cannot be read as columns.
+        SchemaRegistryError: the registry does not have a schema, or does not respond.
+    """
+    lookups: list[RegistryLookup] = []
+    client = None if typed.registry is None else RegistryClient(typed.registry, lookups.append)
+    readers = tuple(reader_schema(column, topics, client) for column in typed.columns)
+    return QuerySchemas(typed, readers, tuple(lookups))
+
+
+def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
+    """What a column is read as. Args and errors as of `query_schemas`; `client` is None without a registry."""
+    schema, source = column_schema(column, topics, client)
+    schema = schema._replace(max_depth=column.max_depth, stable_members=column.stable_members)
+    try:
+        columns = str(FORMATS[column.format].arrow_type(schema))
+    except ValueSchemaError as error:
+        raise ValueSchemaError(f"{source} cannot be read as columns: {error}") from None
+    for field, why in FORMATS[column.format].left_out(schema).items():
+        logger.warning("%s is read without the field %s: %s", source, field, why)
+    pin = SchemaPin(_digest(columns), fingerprint(schema), source)
+    return ReaderSchema(column, schema, pin, column.subjects(topics))
+
+
+def column_schema(
+    column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None
+) -> tuple[SchemaText, str]:
+    """The schema that options or registry name, and where it is from. Args and errors as of `reader_schema`."""
+    if column.schema is not None:
+        return given_schema(column, column.schema), f"option {column.column}Schema"
+    assert client is not None, "options without a schema need a registry"
+    versions = client.each(column.subjects(topics), partial(client.version, version=column.version))
+    return schema_of(column, versions), ", ".join(map(_described, versions))
+
+
+def given_schema(column: ColumnFormat, given: str) -> SchemaText:
+    """Of `valueSchema` or `keySchema`."""
+    return _with_message(column, SchemaText(_schema_text(column, given)))
+
+
+def _with_message(column: ColumnFormat, schema: SchemaText) -> SchemaText:
+    """The schema, of Protobuf with the message type that the options name."""
+    named = column.format is ValueFormat.PROTOBUF and column.record_names
+    return schema._replace(message=column.record_names[0]) if named else schema
+
+
+def _schema_text(column: ColumnFormat, given: str) -> str:
+    """The text, or that of a file with this path; of Protobuf always a file. A type of Spark may look like a path."""
+    if column.format is not ValueFormat.PROTOBUF and given.lstrip()[:1] in ("{", "[", '"'):
+        return given
+    try:
+        content = Path(given).read_bytes()
+        return (
+            base64.b64encode(content).decode() if column.format is ValueFormat.PROTOBUF else content.decode("utf-8-sig")
+        )
+    except (OSError, ValueError) as error:
+        if column.format is ValueFormat.JSON and set(given) & set(" <:"):  # a type of Spark
+            return given
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise OptionError(
+            f"Option '{column.column}Schema' must be the text of a schema, or the path of a file on the driver with it "
+            f"({reason})"
+        ) from None
+
+
+def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> SchemaText:
+    """The schema of each record name, which all topics share, or of any of them."""
+    wanted = FORMATS[column.format]
+    for version in versions:
+        if version.registered.kind != wanted.registry_type:
+            raise OptionError(
+                f"{_described(version)} is {version.registered.kind}, not {wanted.title}: correct "
+                f"'{column.column}Format', or the subject"
+            )
+    names = len(column.record_names) if column.strategy is not SubjectNameStrategy.TOPIC else 1
+    schemas = []
+    for index in range(names):
+        of_name = versions[index::names]
+        texts = {version.registered.schema: version for version in of_name}
+        distinct = {_read_as(column, version): version for version in texts.values()} if len(texts) > 1 else {}
+        if len(distinct) > 1:
+            raise OptionError(
+                f"the topics of the query have different schemas ({', '.join(map(_described, distinct.values()))}): "
+                f"read them in a query each, or set '{column.column}Schema'"
+            )
+        schemas.append(of_name[0].registered.schema)
+    if len(schemas) == 1:
+        return _with_message(column, schemas[0])
+    assert wanted.any_of is not None, "the options refuse several record names of this format"
+    return wanted.any_of(schemas)
+
+
+def _read_as(column: ColumnFormat, version: SubjectVersion) -> Hashable:
+    """Equal for schemas by which values are read as the same columns."""
+    try:
+        return FORMATS[column.format].read_as(_with_message(column, version.registered.schema))
+    except ValueSchemaError as error:
+        raise ValueSchemaError(f"{_described(version)} cannot be read as columns: {error}") from None
+
+
+def _described(version: SubjectVersion) -> str:
+    return f"version {version.version} of {version.subject} (id {version.registered.schema_id})"
+
+
+def fingerprint(schema: SchemaText) -> str:
+    """Equal for equal schemas, whatever their ids and the blanks in their JSON. The order of names counts: JSON Schema
+    has that of its columns."""
+    message = [str(schema.message)] if schema.message else []
+    columns = schema._replace(text="", references=(), message="")
+    how = [] if columns == SchemaText("") else [str(columns)]
+    return _digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message, *how]))
+
+
+def _compact(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text))
+    except ValueError:
+        return text
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
+    """Compare the schemas of a restarted query with those of its checkpoint.
+
+    Values are read as the query's own schemas say. If those are others than before and the user did not choose them,
+    because the latest version is another now, columns must be the same: tables that the query writes to expect them.
+
+    Raises:
+        SchemaChangedError: the latest version has other columns.
+    """
+    for reader in schemas.readers:
+        column, now = reader.column, reader.pin
+        before = pinned.get(column.column, now)
+        if before.fingerprint == now.fingerprint:
+            continue
+        change = f"the schema of {column.column} was {before.source} in the last micro-batch, and is {now.source} now"
+        if before.columns == now.columns or not column.is_latest:
+            logger.warning("%s; records are read with the new one from here on", change)
+            continue
+        raise SchemaChangedError(
+            f"{change}, with other columns. Set '{column.column}SchemaVersion' to a number: the new version to go on "
+            f"with the new columns, or the old one to keep the columns; or set '{column.column}Schema', if no number "
+            "is right for all subjects"
+        )
+
+
+class WriterSchemas:
+    """The schemas of the versions of the subjects that a query reads, for its tasks.
+
+    A slow or failing registry delays few plans, each for about `WATCH_TIMEOUT_MS`: workers ask for what they lack.
+    """
+
+    def __init__(
+        self,
+        schemas: QuerySchemas,
+        report: Callable[[RegistryLookup], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            clock: seconds that never go back.
+        """
+        framed = [reader for reader in schemas.readers if reader.column.framing is not Framing.NONE]
+        self._asked_s = dict.fromkeys((subject for reader in framed for subject in reader.subjects), -math.inf)
+        registry = schemas.typed.registry
+        self._client = None if registry is None else RegistryClient(registry, report).within(WATCH_TIMEOUT_MS)
+        self._clock = clock
+        self._due_s = -math.inf
+        self._by_subject: dict[str, dict[int, RegisteredSchema]] = {}
+
+    def current(self) -> tuple[RegisteredSchema, ...]:
+        """The schemas by now, asked for again if that is due."""
+        began_s = self._clock()
+        if self._client is not None and began_s >= self._due_s:
+            interval_s = WATCH_INTERVAL_S
+            try:
+                self._update(self._client, began_s + WATCH_TIMEOUT_MS / 1000)
+            except SchemaRegistryError as error:
+                logger.warning("%s; workers ask for schemas themselves", error)
+                interval_s = WATCH_BACKOFF_S
+            now_s = self._clock()
+            self._due_s = now_s + max(interval_s, PAUSE_FACTOR * (now_s - began_s))
+        known = (schema for versions in self._by_subject.values() for schema in versions.values())
+        return tuple({(schema.context, schema.schema_id): schema for schema in known}.values())
+
+    def _update(self, client: RegistryClient, until: float) -> None:
+        """Ask for each subject, or for as many as there is time for: those first that were not asked for longest."""
+        client.each(sorted(self._asked_s, key=self._asked_s.__getitem__), partial(self._update_in_time, client, until))
+
+    def _update_in_time(self, client: RegistryClient, until: float, subject: str) -> None:
+        now_s = self._clock()
+        if now_s < until:
+            self._asked_s[subject] = now_s
+            with suppress(UnknownSchemaError):  # no schema yet, or not under this subject
+                self._update_subject(client, subject, until)
+
+    def _update_subject(self, client: RegistryClient, subject: str, until: float) -> None:
+        newest, before = client.versions(subject)[-MAX_WRITERS:], self._by_subject.get(subject, {})
+        kept = self._by_subject[subject] = {version: before[version] for version in newest if version in before}
+        for version in reversed(newest):
+            if version not in kept and self._clock() < until:
+                with suppress(ValueSchemaError):  # values with a schema that cannot be used are malformed
+                    kept[version] = client.version(subject, version).registered

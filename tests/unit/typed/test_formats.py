@@ -1,0 +1,57 @@
+"""What formats have in common."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.typed.formats import FORMATS, SchemaText
+from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
+
+ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"
+"""A FileDescriptorProto: message Id { int32 id = 1; }"""
+
+
+@pytest.mark.parametrize("made", ["parse", "arrow_type"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("avro", '["null", "string"]'),
+        ("protobuf", base64.b64encode(descriptor_set([ID_FILE])).decode()),
+        ("json", '{"type": "object", "properties": {"a": {"type": "string"}}}'),
+    ],
+)
+def test_a_schema_is_parsed_and_its_type_made_once_for_all_uses(name: str, text: str, made: str) -> None:
+    make = getattr(FORMATS[name], made)
+    assert make(SchemaText(text)) is make(SchemaText(text))
+
+
+def record(name: str, kind: Any = "int", **others: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": "a", "type": kind, **others}]}
+
+
+STATES = {"type": "enum", "name": "x.State", "symbols": ["A", "B"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "are_equal"),
+    [
+        ("avro", record("x.R", doc="a"), {**record("y.S"), "doc": "b"}, True),
+        ("avro", record("R", ["null", record("x.R")]), record("R", ["null", record("y.S")]), True),
+        ("avro", record("x.R", ["null", "x.R"]), record("y.S", ["null", "y.S"]), True),
+        ("avro", record("R", ["int", record("x.R")]), record("R", ["int", record("y.S")]), False),
+        ("avro", record("R", STATES), record("R", {**STATES, "namespace": "", "name": "y.State"}), True),
+        ("avro", record("R", STATES), record("R", {**STATES, "name": "x.Status"}), False),
+        ("avro", record("R", aliases=["b"]), record("S", aliases=["b"]), False),
+        ("avro", record("R", default=1), record("R", default=2), False),
+        ("avro", record("R"), record("R", "long"), False),
+        ("json", {"title": "A", "type": "integer", "minimum": 1}, {"title": "B", "type": "integer"}, True),
+        ("json", {"type": "string"}, {}, False),
+    ],
+)
+def test_schemas_that_are_read_in_the_same_way_are_equal(name: str, first: Any, second: Any, are_equal: bool) -> None:
+    texts = [SchemaText(json.dumps(each)) for each in (first, second)]
+    assert (FORMATS[name].read_as(texts[0]) == FORMATS[name].read_as(texts[1])) is are_equal
