@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-    from pyspark_kafka_meta.typed.query_schemas import QuerySchemas
+    from pyspark_kafka_meta.typed.reading import QuerySchemas
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class KafkaMetaDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """`overwrite` is true in output mode complete, whose rows are appended as by Spark's sink."""
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
-        from pyspark_kafka_meta.spark.typed_sink import answers_of_stream
+        from pyspark_kafka_meta.spark.typed_columns import answers_of_stream
 
         options = SinkOptions.parse(self._user_options).for_stream()
         answers = answers_of_stream(frozenset(self._user_options.items()))
@@ -142,8 +142,8 @@ class KafkaMetaDataSource(DataSource):
         and makes the reader from it."""
         if not options.typed.columns:
             return {}
-        from pyspark_kafka_meta.spark.typed_records import column_types
-        from pyspark_kafka_meta.typed.query_schemas import query_schemas
+        from pyspark_kafka_meta.spark.typed_columns import column_types
+        from pyspark_kafka_meta.typed.reading import query_schemas
 
         self._schemas = self._schemas or query_schemas(options.typed, options.topics)
         return column_types(self._schemas)

@@ -21,7 +21,6 @@ from pyspark_kafka_meta.options.typed_values import (
     OnMalformedRecord,
     SubjectNameStrategy,
     TypedValuesOptions,
-    ValueFormat,
 )
 
 PARTS = (
@@ -71,7 +70,6 @@ __all__ = [
     "Table",
     "TransactionOptions",
     "TypedValuesOptions",
-    "ValueFormat",
     "choose_table",
     "default_options",
     "option_names",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
-from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, options_of
+from pyspark_kafka_meta.options.option_table import GivenOptions, Option, Query, Rows, Section, option_field, options_of
 from pyspark_kafka_meta.options.parsers import Secret, parse_choice
 from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions, package_problems, parse_provider
 from pyspark_kafka_meta.validators import non_empty
@@ -76,6 +77,26 @@ def _parse_header(text: str) -> str:
     if not re.fullmatch(r"[!-~]+", word):
         raise ValueError
     return word
+
+
+def renamed_row(option: Option, rename: Callable[[str], str], doc: str, **columns: Any) -> Any:
+    """The row of an option that is another one under a new name, as the others that it names."""
+    others = {name: tuple(map(rename, getattr(option, name))) for name in ("needs", "excludes")}
+    pair = option.pair and rename(option.pair)
+    error = option.error.replace(option.name, rename(option.name))
+    return option_field(
+        replace(option, name=rename(option.name), error=error, doc=doc, pair=pair, **{**others, **columns})
+    )
+
+
+def _as_for_kafka(field: str) -> Any:
+    """The row of a TLS option of brokers, for the registry."""
+    option, columns = options_of(SecurityOptions)[field], {"section": _rows.section, "queries": _rows.queries}
+    return renamed_row(option, _of_registry, _AS_KAFKAS, needs=_rows.needs, **columns)
+
+
+def _of_registry(name: str) -> str:
+    return name.replace("kafka.", "schema.registry.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,41 +187,14 @@ class RegistryOptions:
         pair="schema.registry.proxy.port",
     )
     proxy_port: int | None = _rows.number("schema.registry.proxy.port", None, "Port of the proxy.", low=1, high=65_535)
-    truststore_location: str | None = _rows.text(
-        "schema.registry.ssl.truststore.location",
-        _AS_KAFKAS,
-        excludes=("schema.registry.ssl.truststore.certificates",),
-    )
-    truststore_password: Secret | None = _rows.secret(
-        "schema.registry.ssl.truststore.password",
-        _AS_KAFKAS,
-    )
-    truststore_certificates: str | None = _rows.text(
-        "schema.registry.ssl.truststore.certificates",
-        _AS_KAFKAS,
-    )
-    keystore_location: str | None = _rows.text(
-        "schema.registry.ssl.keystore.location",
-        _AS_KAFKAS,
-        excludes=("schema.registry.ssl.keystore.key",),
-    )
-    keystore_password: Secret | None = _rows.secret(
-        "schema.registry.ssl.keystore.password",
-        _AS_KAFKAS,
-    )
-    keystore_key: Secret | None = _rows.secret(
-        "schema.registry.ssl.keystore.key",
-        _AS_KAFKAS,
-        pair="schema.registry.ssl.keystore.certificate.chain",
-    )
-    keystore_certificate_chain: str | None = _rows.text(
-        "schema.registry.ssl.keystore.certificate.chain",
-        _AS_KAFKAS,
-    )
-    key_password: Secret | None = _rows.secret(
-        "schema.registry.ssl.key.password",
-        _AS_KAFKAS,
-    )
+    truststore_location: str | None = _as_for_kafka("truststore_location")
+    truststore_password: Secret | None = _as_for_kafka("truststore_password")
+    truststore_certificates: str | None = _as_for_kafka("truststore_certificates")
+    keystore_location: str | None = _as_for_kafka("keystore_location")
+    keystore_password: Secret | None = _as_for_kafka("keystore_password")
+    keystore_key: Secret | None = _as_for_kafka("keystore_key")
+    keystore_certificate_chain: str | None = _as_for_kafka("keystore_certificate_chain")
+    key_password: Secret | None = _as_for_kafka("key_password")
 
     @classmethod
     def of(cls, given: GivenOptions) -> RegistryOptions | None:

@@ -11,23 +11,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, options_of
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
-from pyspark_kafka_meta.options.registry import RegistryOptions
+from pyspark_kafka_meta.options.registry import RegistryOptions, renamed_row
+from pyspark_kafka_meta.typed.schemas import formats
 from pyspark_kafka_meta.validators import INT32_MAX, non_empty
 
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.typed.schemas import Schema
+
 LATEST_VERSION = "latest"
-
-
-class ValueFormat(StrEnum):
-    """How keys or values are encoded."""
-
-    BYTES = "bytes"
-    AVRO = "avro"
-    PROTOBUF = "protobuf"
-    JSON = "json"
 
 
 class Framing(StrEnum):
@@ -52,6 +47,10 @@ class Framing(StrEnum):
     def is_confluents(self) -> bool:
         return self in (Framing.CONFLUENT, Framing.CONFLUENT_HEADER)
 
+    @property
+    def is_apicurios(self) -> bool:
+        return self in (Framing.APICURIO, Framing.APICURIO_HEADER)
+
 
 class SubjectNameStrategy(StrEnum):
     """How the subjects of a topic's schemas are named, as Confluent's `SubjectNameStrategy`."""
@@ -70,7 +69,7 @@ class OnMalformedRecord(StrEnum):
 
 
 _rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)
-_side_rows = {side: replace(_rows, needs=(f"{side}Format",)) for side in ("value", "key")}
+_values = replace(_rows, needs=("valueFormat",))
 
 
 def _parse_version(text: str) -> int | str:
@@ -86,43 +85,10 @@ def _parse_record_names(text: str) -> tuple[str, ...]:
     return non_empty(tuple(dict.fromkeys(filter(None, names))))
 
 
-def _format(side: str, doc: str) -> Any:
-    return _rows.choice(f"{side}Format", {each.value: each for each in ValueFormat}, doc)
-
-
-def _schema(side: str, doc: str) -> Any:
-    return _side_rows[side].text(f"{side}Schema", doc)
-
-
-def _version(side: str, doc: str) -> Any:
-    name = f"{side}SchemaVersion"
-    error = f"Option '{name}' must be latest or a version of the subject from 1, got '{{value}}'"
-    return _side_rows[side].option(name, LATEST_VERSION, _parse_version, error, doc)
-
-
-def _framing(side: str, doc: str) -> Any:
-    name = f"{side}Framing"
-    choices = {each.value: each for each in Framing}
-    error = f"Option '{name}' must be {' or '.join(choices)}, got '{{value}}'"
-    return _side_rows[side].option(name, None, partial(parse_choice, values=choices), error, doc)
-
-
-def _strategy(side: str, doc: str) -> Any:
-    choices = {each.value: each for each in SubjectNameStrategy}
-    return _side_rows[side].choice(f"{side}SubjectNameStrategy", choices, doc)
-
-
-def _subject(side: str, doc: str) -> Any:
-    return _side_rows[side].text(f"{side}Subject", doc, excludes=(f"{side}SubjectNameStrategy",))
-
-
-def _record_names(side: str, doc: str) -> Any:
-    name = f"{side}RecordName"
-    error = (
-        f"Option '{name}' must be the full name of a record, as shop.Order; several separated by commas, a name with a "
-        "comma in double quotes"
-    )
-    return _side_rows[side].option(name, None, _parse_record_names, error, doc)
+def _for_keys(of_values: Any) -> Any:
+    """The row of keys beside a row of values."""
+    option = of_values.metadata["option"]
+    return renamed_row(option, lambda name: name.replace("value", "key", 1), f"As {option.name}, for keys.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +106,7 @@ class ColumnFormat:
     """
 
     column: str
-    format: ValueFormat
+    format: type[Schema]
     schema: str | None
     version: int | str
     framing: Framing
@@ -168,55 +134,73 @@ class ColumnFormat:
                 return tuple(f"{topic}-{name}" for topic in topics for name in self.record_names)
 
 
-_RECURSIVE_FORMATS = (ValueFormat.AVRO, ValueFormat.PROTOBUF)
 _OPTIONS_OF_SIDE = ("schema", "version", "framing", "strategy", "subject", "record_names")
+_FRAMINGS = {each.value: each for each in Framing}
 
 
 @dataclass(frozen=True, slots=True)
 class TypedValuesOptions:
-    """How keys and values are typed.
+    """How keys and values are typed. Each option of values has one for keys beside it.
 
     Attributes:
         registry: None without a registry.
+        value_format: None for bytes.
     """
 
     registry: RegistryOptions | None
-    value_format: ValueFormat = _format("value", "With a format, the column holds the columns of its schema.")
-    key_format: ValueFormat = _format("key", "As valueFormat, for keys.")
-    value_schema: str | None = _schema(
-        "value",
+    value_format: type[Schema] | None = _rows.choice(
+        "valueFormat",
+        {"bytes": None, **formats()},
+        "With a format, the column holds the columns of its schema.",
+    )
+    key_format: type[Schema] | None = _for_keys(value_format)
+    value_schema: str | None = _values.text(
+        "valueSchema",
         "Schema to read as or to write with, instead of the registry's: text, or the path of a file on the driver. "
         "Protobuf: a file of `protoc --descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or "
         "`json()`), in a write only with valueFraming none.",
     )
-    key_schema: str | None = _schema("key", "As valueSchema, for keys.")
-    value_version: int | str = _version(
-        "value",
+    key_schema: str | None = _for_keys(value_schema)
+    value_version: int | str = _values.option(
+        "valueSchemaVersion",
+        LATEST_VERSION,
+        _parse_version,
+        "Option 'valueSchemaVersion' must be latest or a version of the subject from 1, got '{value}'",
         "Version of the subject: a number, or the latest when a read is loaded, or before each micro-batch of a write.",
     )
-    key_version: int | str = _version("key", "As valueSchemaVersion, for keys.")
-    value_framing: Framing | None = _framing(
-        "value",
+    key_version: int | str = _for_keys(value_version)
+    value_framing: Framing | None = _values.option(
+        "valueFraming",
+        None,
+        partial(parse_choice, values=_FRAMINGS),
+        f"Option 'valueFraming' must be {' or '.join(_FRAMINGS)}, got '{{value}}'",
         "Where a record has the id of its schema. Default: confluent with a registry, else none.",
     )
-    key_framing: Framing | None = _framing("key", "As valueFraming, for keys.")
-    value_strategy: SubjectNameStrategy = _strategy(
-        "value", "Subjects of schemas: orders-value, shop.Order or orders-shop.Order."
+    key_framing: Framing | None = _for_keys(value_framing)
+    value_strategy: SubjectNameStrategy = _values.choice(
+        "valueSubjectNameStrategy",
+        {each.value: each for each in SubjectNameStrategy},
+        "Subjects of schemas: orders-value, shop.Order or orders-shop.Order.",
     )
-    key_strategy: SubjectNameStrategy = _strategy("key", "As valueSubjectNameStrategy, for keys.")
-    value_subject: str | None = _subject(
-        "value",
+    key_strategy: SubjectNameStrategy = _for_keys(value_strategy)
+    value_subject: str | None = _values.text(
+        "valueSubject",
         "Subject of the schema, whatever the topic is; in a context `:.staging:orders-value`; of Apicurio an "
         "artifact id.",
+        excludes=("valueSubjectNameStrategy",),
     )
-    key_subject: str | None = _subject("key", "As valueSubject, for keys.")
-    value_record_names: tuple[str, ...] | None = _record_names(
-        "value",
+    key_subject: str | None = _for_keys(value_subject)
+    value_record_names: tuple[str, ...] | None = _values.option(
+        "valueRecordName",
+        None,
+        _parse_record_names,
+        "Option 'valueRecordName' must be the full name of a record, as shop.Order; several separated by commas, a "
+        "name with a comma in double quotes",
         "Full name of the record (JSON: the title), for the strategies record and topic-record and for a derived "
         "schema; of Protobuf's message type (default: the first). Several Avro records, separated by commas, become"
         " a struct with a member for each. Quote a name with a comma.",
     )
-    key_record_names: tuple[str, ...] | None = _record_names("key", "As valueRecordName, for keys.")
+    key_record_names: tuple[str, ...] | None = _for_keys(value_record_names)
     max_depth: int = _rows.number(
         "recursiveFieldMaxDepth",
         "1",
@@ -260,64 +244,53 @@ class TypedValuesOptions:
     def of(cls, given: GivenOptions) -> TypedValuesOptions:
         options = cls(RegistryOptions.of(given), **given.values(cls))
         if not given.has_invalid(cls) and not given.has_invalid(RegistryOptions):
-            for column in ("value", "key"):
+            for column in options.columns:
                 given.refuse(_column_problems(given, options, column))
-            may_be_recursive = any(column.format in _RECURSIVE_FORMATS for column in options.columns)
-            if not may_be_recursive and given.given(cls, "max_depth"):
-                given.refuse(["Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf"])
-            has_avro = any(column.format is ValueFormat.AVRO for column in options.columns)
-            if not has_avro and given.given(cls, "stable_members"):
-                given.refuse(["Option 'enableStableIdentifiersForUnionType' has no effect without a format avro"])
-            if given.given(cls, "auto_register") and not (options.columns and options.registry):
-                given.refuse(
-                    ["Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"]
-                )
+            given.refuse(_format_problems(given, options))
         return options
 
     @property
     def columns(self) -> tuple[ColumnFormat, ...]:
         """Of `key` and `value`, those that are not bytes."""
-        formats = (self.column(column) for column in ("key", "value"))
-        return tuple(each for each in formats if each.format is not ValueFormat.BYTES)
+        formats_of_sides = (("key", self.key_format), ("value", self.value_format))
+        return tuple(self._column(side, format_) for side, format_ in formats_of_sides if format_ is not None)
 
-    def column(self, column: str) -> ColumnFormat:
-        """How the column `key` or `value` is typed."""
-        default = Framing.NONE if self.registry is None else Framing.CONFLUENT
-        return ColumnFormat(
-            column,
-            getattr(self, f"{column}_format"),
-            getattr(self, f"{column}_schema"),
-            getattr(self, f"{column}_version"),
-            getattr(self, f"{column}_framing") or default,
-            getattr(self, f"{column}_strategy"),
-            getattr(self, f"{column}_subject"),
-            getattr(self, f"{column}_record_names") or (),
-            self.max_depth,
-            self.stable_members,
-        )
+    def _column(self, side: str, format_: type[Schema]) -> ColumnFormat:
+        given = {field: getattr(self, f"{side}_{field}") for field in _OPTIONS_OF_SIDE}
+        given["framing"] = given["framing"] or (Framing.NONE if self.registry is None else Framing.CONFLUENT)
+        given["record_names"] = given["record_names"] or ()
+        return ColumnFormat(side, format_, max_depth=self.max_depth, stable_members=self.stable_members, **given)
 
 
 BYTES = default_options(TypedValuesOptions, registry=None)
 """Keys and values as bytes."""
 
 
-def _column_problems(given: GivenOptions, options: TypedValuesOptions, column: str) -> Iterator[str]:
+def _format_problems(given: GivenOptions, options: TypedValuesOptions) -> Iterator[str]:
+    """A sentence for each option without effect on the chosen formats."""
+    for field, trait in (("max_depth", "is_recursive"), ("stable_members", "has_unions")):
+        if not any(getattr(column.format, trait) for column in options.columns):
+            able = " or ".join(name for name, each in formats().items() if getattr(each, trait))
+            for name in given.given(TypedValuesOptions, field):
+                yield f"Option '{name}' has no effect without a format {able}"
+    if given.given(TypedValuesOptions, "auto_register") and not (options.columns and options.registry):
+        yield "Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"
+
+
+def _column_problems(given: GivenOptions, options: TypedValuesOptions, chosen: ColumnFormat) -> Iterator[str]:
     """A sentence for each contradiction among valid values."""
-    names = {field: option.name for field, option in options_of(TypedValuesOptions).items() if field.startswith(column)}
-    name = {field.removeprefix(f"{column}_"): option for field, option in names.items()}
-    is_given = {field: bool(given.given(TypedValuesOptions, f"{column}_{field}")) for field in _OPTIONS_OF_SIDE}
-    chosen = options.column(column)
-    if chosen.format is ValueFormat.BYTES:
-        return
-    if chosen.format is ValueFormat.PROTOBUF and chosen.framing in (Framing.APICURIO, Framing.APICURIO_HEADER):
-        yield f"'{name['framing']}' {chosen.framing} is not supported for protobuf: use confluent or none"
+    start, rows = f"{chosen.column}_", options_of(TypedValuesOptions)
+    name = {field.removeprefix(start): option.name for field, option in rows.items() if field.startswith(start)}
+    is_given = {field: bool(given.given(TypedValuesOptions, start + field)) for field in _OPTIONS_OF_SIDE}
+    format_name = chosen.format.registry_type.lower()
+    if chosen.framing.is_apicurios and not chosen.format.is_in_apicurios_frames:
+        yield f"'{name['framing']}' {chosen.framing} is not supported for {format_name}: use confluent or none"
     if options.registry is None:
         if chosen.framing is not Framing.NONE:
             yield f"'{name['framing']}' {chosen.framing} needs 'schema.registry.url', as a frame has only a schema id"
         elif chosen.schema is None:
-            yield f"'{name['format']}' {chosen.format} needs 'schema.registry.url' or '{name['schema']}'"
-    is_write = given.query in Query.WRITES
-    names_message = chosen.format is ValueFormat.PROTOBUF
+            yield f"'{name['format']}' {format_name} needs 'schema.registry.url' or '{name['schema']}'"
+    is_write, names_message = given.query in Query.WRITES, chosen.format.names_message
     if chosen.schema is not None:
         others = (
             ("version",)
@@ -339,8 +312,9 @@ def _subject_problems(
     chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool], names_schema: bool
 ) -> Iterator[str]:
     needs_names = chosen.strategy is not SubjectNameStrategy.TOPIC
-    if len(chosen.record_names) > 1 and chosen.format is not ValueFormat.AVRO:
-        yield f"'{name['record_names']}' must be one name: only Avro has values of several types"
+    if len(chosen.record_names) > 1 and not chosen.format.has_several_names:
+        able = " or ".join(each.title for each in formats().values() if each.has_several_names)
+        yield f"'{name['record_names']}' must be one name: only {able} has values of several types"
     if needs_names and not chosen.record_names:
         yield f"'{name['strategy']}' {chosen.strategy} needs '{name['record_names']}'"
     if is_given["record_names"] and not needs_names and not names_schema:
@@ -352,8 +326,11 @@ def _write_problems(
 ) -> Iterator[str]:
     if registers and is_given["version"] and chosen.schema is None:
         yield f"Set either 'auto.register.schemas' or '{name['version']}', not both"
-    if registers and chosen.format is ValueFormat.PROTOBUF:
-        yield "'auto.register.schemas' is not supported for protobuf: register the .proto file in the registry"
+    if registers and not chosen.format.may_be_registered:
+        yield (
+            f"'auto.register.schemas' is not supported for {chosen.format.registry_type.lower()}: register the schema "
+            "in the registry"
+        )
     if chosen.framing is Framing.APICURIO_HEADER:
         yield f"'{name['framing']}' apicurio-header is not supported in a write: use apicurio"
     if len(chosen.record_names) > 1:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-    from pyspark_kafka_meta.typed.query_schemas import QuerySchemas, WriterSchemas
-    from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
+    from pyspark_kafka_meta.typed.reading import QuerySchemas, RegisteredSchema, WriterSchemas
 
 
 TOPIC_NAMES_BYTES = 4 * 1024 * 1024
@@ -167,7 +166,7 @@ def _read(
             for batch in TaskReader(client, options, list(columns)).read(task.ranges, task.topics):
                 yield batch.rename_columns(names)
             return
-        from pyspark_kafka_meta.spark.typed_records import typed_rows
+        from pyspark_kafka_meta.typed.reading import typed_rows
 
         with typed_rows(schemas, task.schemas, list(columns), client.events) as rows:
             for batch in TaskReader(client, options, rows.raw_columns).read(task.ranges, task.topics):
@@ -176,8 +175,7 @@ def _read(
 
 def new_writer_schemas(schemas: QuerySchemas, events: EventRecorder) -> WriterSchemas:
     """For the tasks of a planner, whose events show the requests, and those that found the query's own schemas."""
-    from pyspark_kafka_meta.spark.typed_records import record_lookup
-    from pyspark_kafka_meta.typed.query_schemas import WriterSchemas
+    from pyspark_kafka_meta.typed.reading import WriterSchemas, record_lookup
 
     for lookup in schemas.lookups:
         record_lookup(events, RefreshReason.QUERY_SCHEMA, lookup)

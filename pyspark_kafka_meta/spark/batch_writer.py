@@ -22,7 +22,7 @@ from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.model import NO_ROWS, RowDigest
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask
-from pyspark_kafka_meta.spark.typed_sink import columns_without_encoders, with_encoders
+from pyspark_kafka_meta.spark.typed_columns import columns_without_encoders, with_encoders
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.spark.worker_memory import worker_memory
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.model import Positions, SchemaPin, TopicPartition
     from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-    from pyspark_kafka_meta.typed.query_schemas import QuerySchemas, WriterSchemas
-    from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
+    from pyspark_kafka_meta.typed.reading import QuerySchemas, RegisteredSchema, WriterSchemas
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +152,7 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         """
         parsed = self._planner().recent.parse(offset)
         if self._schemas is not None and parsed.schemas != self._compared_pins:
-            from pyspark_kafka_meta.typed.query_schemas import check_pins
+            from pyspark_kafka_meta.typed.reading import check_pins
 
             check_pins(parsed.schemas, self._schemas)
             self._compared_pins = parsed.schemas

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.spark.batch_writer import (
 )
 from pyspark_kafka_meta.spark.stream_api import DataSourceStreamArrowWriter
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_task_delays
-from pyspark_kafka_meta.spark.typed_sink import columns_without_encoders, with_encoders
+from pyspark_kafka_meta.spark.typed_columns import columns_without_encoders, with_encoders
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_kafka_meta.typed.registry.client import FinalAnswers
+    from pyspark_kafka_meta.typed.writing import FinalAnswers
 
 
 @entry_points

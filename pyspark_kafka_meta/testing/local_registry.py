@@ -20,7 +20,7 @@ from pyspark_kafka_meta.testing import process_guard
 from pyspark_kafka_meta.testing.kafka_config import HOST
 from pyspark_kafka_meta.testing.kafka_node import free_ports
 from pyspark_kafka_meta.testing.maven_jars import resolve_archive
-from pyspark_kafka_meta.typed.registry.client import RegistryClient
+from pyspark_kafka_meta.typed.reading import RegistryClient
 
 VERSION = "3.3.3"
 MIN_JAVA_VERSION = 21

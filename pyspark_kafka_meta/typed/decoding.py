@@ -18,7 +18,6 @@ from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, 
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
-from pyspark_kafka_meta.typed.formats import Format, SchemaText
 from pyspark_kafka_meta.typed.framing import (
     FOREIGN_FRAME_BYTES,
     HeaderFrames,
@@ -32,7 +31,7 @@ from pyspark_kafka_meta.typed.framing import (
     unframe_with_headers,
     without_message_indexes,
 )
-from pyspark_kafka_meta.typed.values import ValueDecoder
+from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, ValueDecoder, compiled_decoder, schema_of
 
 ERROR_SUFFIX = "_error"
 """`value_error` describes what is wrong with `value`."""
@@ -79,9 +78,8 @@ class ColumnDecoding(NamedTuple):
         column: `key` or `value`.
     """
 
-    format: Format
+    reader: Schema
     framing: Framing
-    reader: SchemaText
     writer: Callable[[int | str], SchemaText]
     record_names: tuple[str, ...] = ()
     column: str = "value"
@@ -101,7 +99,7 @@ class ColumnDecoding(NamedTuple):
             in_headers: the frames that values do not begin with.
         """
         if self.framing is Framing.NONE:
-            decoded = self.format.decoder(self.reader, self.reader).decode(values)
+            decoded = compiled_decoder(self.reader, self.reader, False).decode(values)
             return decoded.values, [Malformed(fault.row, fault.cause, None) for fault in decoded.faults]
         parts = _Parts([], [], [])
         for unframed in self._unframed(values, in_headers):
@@ -125,7 +123,7 @@ class ColumnDecoding(NamedTuple):
         """Add a part for each schema of a writer."""
         rows, ids, payloads, malformed = unframed.rows, unframed.schema_ids, unframed.payloads, parts.malformed
         kinds, kind = [NO_INDEXES], np.zeros(len(ids), np.intp)
-        if self.format.message_indexes is not None:
+        if self.reader.has_message_indexes:
             in_headers = unframed.message_indexes
             kinds, kind, rest, faults = without_message_indexes(payloads if in_headers is None else in_headers)
             payloads = rest if in_headers is None else payloads
@@ -134,7 +132,7 @@ class ColumnDecoding(NamedTuple):
             key, indexes = unframed.key(int(chosen[0])), kinds[kind[chosen[0]]]
             writer = None
             try:
-                writer = self.writer(key)._replace(message=indexes)
+                writer = schema_of(type(self.reader), self.writer(key)._replace(message=indexes))
                 decoder = self._decoder(writer)
             except (UnknownSchemaError, ValueSchemaError) as error:
                 malformed += [
@@ -147,13 +145,12 @@ class ColumnDecoding(NamedTuple):
             parts.rows.append(rows[chosen])
             malformed += [_malformed(int(rows[chosen[fault.row]]), fault.cause, key) for fault in decoded.faults]
 
-    def _decoder(self, writer: SchemaText) -> ValueDecoder:
+    def _decoder(self, writer: Schema) -> ValueDecoder:
         """Raises ValueSchemaError also for another record in the topic: its fields may fit by chance."""
-        name = self.format.record_name(writer) if self.record_names else None
-        if name not in (None, *self.record_names, self.format.record_name(self.reader)):
+        name = writer.name if self.record_names else None
+        if name not in (None, *self.record_names, self.reader.name):
             raise ValueSchemaError(f"it is a {name}, not a {' or '.join(self.record_names)}")
-        confluents = self.format.confluent_decoder if self.framing.is_confluents else None
-        return (confluents or self.format.decoder)(writer, self.reader)
+        return compiled_decoder(self.reader, writer, self.framing.is_confluents)
 
     def _in_order(self, parts: list[pa.Array], places: list[npt.NDArray[np.intp]], count: int) -> pa.Array:
         """The values of all parts, each at its place; null in other rows."""
@@ -164,7 +161,7 @@ class ColumnDecoding(NamedTuple):
             is_null[place] = False
         order = np.empty(count, np.int64)
         order[np.concatenate([*places, np.flatnonzero(is_null)])] = np.arange(count)
-        nulls = pa.nulls(int(is_null.sum()), self.format.arrow_type(self.reader))
+        nulls = pa.nulls(int(is_null.sum()), self.reader.type)
         return pa.concat_arrays([*parts, nulls]).take(pa.array(order))
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import binary_array, list_lengths, memory_of, numbers_at, offsets_of
 from pyspark_kafka_meta.typed.columnar.varints import varint_at, zigzag_bytes
-from pyspark_kafka_meta.typed.values import Fault
+from pyspark_kafka_meta.typed.schemas import Fault
 
 MAGIC, MAGIC_GUID = 0, 1
 HEADER_ID_BYTES, GUID_BYTES, CONTENT_ID_BYTES = 4, 16, 8

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.model import name_first, shortened
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_kafka_meta.typed.encoding import ColumnEncoding
+    from pyspark_kafka_meta.typed.writing import ColumnEncoding
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.typed.avro.cursor import BAD_COUNT, BAD_SIZE, BAD_VARINT
 from pyspark_kafka_meta.typed.avro.decimals import BAD_DECIMAL
 from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 from pyspark_kafka_meta.typed.avro.schema import AvroSchema, arrow_type, is_nullable, parse_avro
-from pyspark_kafka_meta.typed.values import Decoded
+from pyspark_kafka_meta.typed.schemas import Decoded
 from tests.spark.avro_oracle import Answer, Question, Read, has_compiler, ours, read_with_java, spark_types, theirs
 from tests.spark.avro_wild_pairs import WildPair
 from tests.unit.typed.avro.pairs import SchemaPair

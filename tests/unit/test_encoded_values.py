@@ -11,9 +11,9 @@ import pytest
 from benchmarks.encoded_values import ENCODED, Row, labelled_orders, nested_orders, orders
 from pyspark_kafka_meta.options import Framing
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding
-from pyspark_kafka_meta.typed.formats import FORMATS, SchemaText
 from pyspark_kafka_meta.typed.framing import frame
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
+from pyspark_kafka_meta.typed.schemas import SchemaText, formats
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_framed_values_are_the_orders(case: str, rows: Callable[[int], list[Row]
     text = encoded.schema
     if encoded.format == "protobuf":  # as the registry's client makes of a file
         text = base64.b64encode(descriptor_set([base64.b64decode(text)])).decode()
-    column = ColumnDecoding(FORMATS[encoded.format], Framing.CONFLUENT, SchemaText(text), lambda _: SchemaText(text))
+    column = ColumnDecoding(formats()[encoded.format](SchemaText(text)), Framing.CONFLUENT, lambda _: SchemaText(text))
 
     before = frame(7, 4) + encoded.message_indexes
     values = [value for value in encoded.values if value is not None]

@@ -23,10 +23,8 @@ from pyspark_kafka_meta.options import (
 )
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
-from pyspark_kafka_meta.typed.formats import FORMATS
-from pyspark_kafka_meta.typed.query_schemas import column_schema, given_schema, reader_schema
-from pyspark_kafka_meta.typed.registry.client import RegistryClient
-from pyspark_kafka_meta.typed.write_schemas import check_schema
+from pyspark_kafka_meta.typed.reading import RegistryClient, column_schema, reader_schema
+from pyspark_kafka_meta.typed.writing import check_schema
 
 SLOW_MS = 1_000.0
 """A registry that takes longer causes a warning: a worker waits as long for each schema id that is new to it."""
@@ -85,14 +83,14 @@ def registry_findings(
 def _write_findings(
     column: ColumnFormat, topics: Sequence[str], client: RegistryClient | None, registers: bool
 ) -> Iterator[Finding]:
-    if registers and column.schema is None and FORMATS[column.format].derived is not None:
+    if registers and column.schema is None:
         yield ok(column.column, "its schema is registered by the write")
         return
     yield (found := _schema_finding(column, topics, client, _written))
     is_asked = registers or column.framing is not Framing.NONE
     if found.verdict is Verdict.OK and column.schema is not None and client is not None and is_asked:
         for subject in column.subjects(tuple(topics)):
-            yield _subject_finding(column, column.schema, subject, client, registers)
+            yield _subject_finding(column, subject, client, registers)
 
 
 def _schema_finding(
@@ -111,7 +109,7 @@ def _schema_finding(
 
 def _read_as(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> str:
     reader = reader_schema(column, topics, client)
-    return f"{reader.pin.source} is read as {reader.format.arrow_type(reader.schema)}"
+    return f"{reader.pin.source} is read as {reader.schema.type}"
 
 
 def _written(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> str:
@@ -124,14 +122,11 @@ def _written(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClie
     return f"{source} can be written"
 
 
-def _subject_finding(
-    column: ColumnFormat, given: str, subject: str, client: RegistryClient, registers: bool
-) -> Finding:
+def _subject_finding(column: ColumnFormat, subject: str, client: RegistryClient, registers: bool) -> Finding:
     """Whether the subject has the given schema of a write, or would accept it."""
-    check, wanted = column.column, FORMATS[column.format]
-    kind = wanted.registry_type
+    check, kind = column.column, column.format.registry_type
     try:
-        text = wanted.registered_text(given_schema(column, given))
+        text = column_schema(column, (), client)[0].registered_text
         if not registers:
             schema_id = client.registered(subject, kind, text).schema_id
             return ok(check, f"subject {subject} has this schema, with id {schema_id}")

@@ -24,12 +24,10 @@ from pyspark_kafka_meta.options import (
     default_options,
 )
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.spark.typed_records import typed_rows
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, fail, ok, warn
-from pyspark_kafka_meta.typed.decoding import ERROR_SUFFIX
-from pyspark_kafka_meta.typed.query_schemas import query_schemas
+from pyspark_kafka_meta.typed.reading import ERROR_SUFFIX, query_schemas, typed_rows
 
 MAX_SAMPLED = 20
 """Partitions of a topic whose newest record is read."""

@@ -100,16 +100,19 @@ class StringEncoder:
 
     Attributes:
         is_text: string, which must be UTF-8.
+        has_length: before it.
     """
 
     place: str
     is_text: bool = True
+    has_length: bool = True
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
         used = not_null(self.place, values, used)
         if self.is_text:
             refuse_other_than_utf8(self.place, values)
-        rows.append_varints(lengths(values), used)
+        if self.has_length:
+            rows.append_varints(lengths(values), used)
         rows.append_values(values.cast(pa.binary()))
 
 
@@ -145,12 +148,14 @@ class DecimalEncoder:
     Attributes:
         precision, scale: of the schema. The column's scale is not larger.
         size: of fixed; None for bytes, which have as few bytes as possible.
+        has_length: before these.
     """
 
     place: str
     precision: int
     scale: int
     size: int | None = None
+    has_length: bool = True
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
         used = not_null(self.place, values, used)
@@ -161,7 +166,8 @@ class DecimalEncoder:
         significant = _significant(number)
         if used is not None:
             significant &= used[:, None]
-        rows.append_varints(np.count_nonzero(significant, axis=1).astype(np.int32), used)
+        if self.has_length:
+            rows.append_varints(np.count_nonzero(significant, axis=1).astype(np.int32), used)
         rows.append_bytes(number, significant)
 
     def _rescaled(self, values: pa.Array) -> pa.Array:

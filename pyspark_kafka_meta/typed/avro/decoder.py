@@ -11,8 +11,8 @@ from pyspark_kafka_meta.arrow_arrays import Longs, joined, memory_of, number_arr
 from pyspark_kafka_meta.typed.avro.columns import Column
 from pyspark_kafka_meta.typed.avro.cursor import WORD_BYTES, Cursor, Memory, TooManyEmptyItemsError
 from pyspark_kafka_meta.typed.avro.resolution import resolve
-from pyspark_kafka_meta.typed.avro.schema import AvroSchema
-from pyspark_kafka_meta.typed.values import Decoded, Fault, ValueDecoder
+from pyspark_kafka_meta.typed.avro.schema import AvroSchema, Primitive
+from pyspark_kafka_meta.typed.schemas import Decoded, Fault, ValueDecoder
 
 CHUNK_ROWS = 32_768
 """The arrays of numbers for so many rows stay in a processor's cache."""
@@ -21,18 +21,30 @@ CHUNK_BYTES = 4 * 1024 * 1024
 decoded. A larger value is decoded alone."""
 
 
-def avro_decoder(writer: AvroSchema, reader: AvroSchema) -> ValueDecoder:
+def avro_decoder(writer: AvroSchema, reader: AvroSchema, *, is_raw: bool = False) -> ValueDecoder:
     """Decodes values of the writer's schema to the Arrow type of the reader's.
+
+    Args:
+        is_raw: whether values of a schema that is `bytes` are these bytes, without their length.
 
     Raises:
         ValueSchemaError: no value of the writer can be read, with the path of the field.
     """
-    return _AvroDecoder(resolve(writer, reader))
+    is_bytes = isinstance(writer, Primitive) and writer.type == "bytes"
+    return _AvroDecoder(resolve(writer, reader), _WholeValues if is_raw and is_bytes else Cursor)
+
+
+class _WholeValues(Cursor):
+    """Values that are byte strings, each to its end."""
+
+    def slices(self, size_bytes: int | None, field: str) -> tuple[Longs, Longs]:
+        length = self.end - self.at
+        return self.move(length), length
 
 
 class _AvroDecoder:
-    def __init__(self, column: Column) -> None:
-        self._column = column
+    def __init__(self, column: Column, cursor: type[Cursor]) -> None:
+        self._column, self._cursor = column, cursor
 
     @property
     def type(self) -> pa.DataType:
@@ -64,7 +76,7 @@ class _AvroDecoder:
             rows = rows[values.is_valid().to_numpy(zero_copy_only=False)]
         data, offsets = memory_of(values)[offsets[0] : offsets[-1] + WORD_BYTES], offsets - offsets[0]
         memory = Memory(data, len(values))
-        cursor = Cursor(memory, offsets[:-1][rows], offsets[1:][rows], rows)
+        cursor = self._cursor(memory, offsets[:-1][rows], offsets[1:][rows], rows)
         array = self._column.read(cursor)
         cursor.finish()
         return _in_rows(array, rows, len(values), list(memory.causes)), memory.causes

@@ -55,7 +55,7 @@ from pyspark_kafka_meta.typed.columnar.column_encoders import (
     valid_rows,
 )
 from pyspark_kafka_meta.typed.columnar.encoded_rows import EncodedRows
-from pyspark_kafka_meta.typed.values import inner_path
+from pyspark_kafka_meta.typed.schemas import inner_path
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "millis": 10**3, "us": 10**6, "micros": 10**6, "ns": 10**9, "nanos": 10**9}
 TOP_LEVEL_NAME = "topLevelRecord"
@@ -76,16 +76,23 @@ class AvroEncoder:
         return rows.to_array(valid)
 
 
-def avro_encoder(schema: AvroSchema, given: pa.DataType) -> AvroEncoder:
+def avro_encoder(schema: AvroSchema, given: pa.DataType, *, is_raw: bool = False) -> AvroEncoder:
     """The encoder of columns of the type `given`.
 
     A field of the schema that the type lacks is written as its default, else as null. The type may be nullable where
     the schema is not: then nulls are refused when they occur.
 
+    Args:
+        is_raw: whether values of a schema that is `bytes` are written without their length.
+
     Raises:
         ValueSchemaError: columns of the type cannot be written with the schema.
     """
-    return AvroEncoder(given, _encoder(schema, given, ""))
+    root = _encoder(schema, given, "")
+    is_bytes = isinstance(schema, Primitive) and schema.type == "bytes"
+    if is_raw and is_bytes and isinstance(root, StringEncoder | DecimalEncoder):
+        root = replace(root, has_length=False)
+    return AvroEncoder(given, root)
 
 
 def _encoder(schema: AvroSchema, given: pa.DataType, path: str) -> ColumnEncoder:

@@ -60,7 +60,7 @@ from pyspark_kafka_meta.typed.avro.schema import (
     column_schema,
     is_nullable,
 )
-from pyspark_kafka_meta.typed.values import inner_path
+from pyspark_kafka_meta.typed.schemas import inner_path
 
 _PROMOTIONS = {
     "int": ("long", "float", "double"),

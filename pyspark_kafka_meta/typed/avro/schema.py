@@ -241,22 +241,17 @@ def _simple_name(branch: AvroSchema) -> str:
     return _branch_kind(branch).removeprefix("type ").rpartition(".")[2]
 
 
-def bounded(schema: AvroSchema, max_depth: int, stable_members: bool = False) -> AvroSchema:
+def bounded(schema: AvroSchema, max_depth: int, stable_members: bool = False) -> tuple[AvroSchema, Mapping[str, str]]:
     """The reader's schema in which a record is at most so often in itself, as with Spark's `recursiveFieldMaxDepth`.
-    Fields that would need more are left out, and fields that Spark has no type for. `stable_members` is as of `Union`.
+    Fields that would need more are left out, and fields that Spark has no type for: why, by their names after those of
+    their records. `stable_members` is as of `Union`.
 
     Raises:
         ValueSchemaError: it has too many parts for columns.
     """
-    part = _Bounded(max_depth, stable_members).schema(schema)
-    return schema if isinstance(part, LeftOut) else part
-
-
-def left_out(schema: AvroSchema, max_depth: int) -> Mapping[str, str]:
-    """Why `bounded` has no field for them, by their names after those of their records."""
-    depth = _Bounded(max_depth, False)
-    depth.schema(schema)
-    return depth.left_out
+    walk = _Bounded(max_depth, stable_members)
+    part = walk.part(schema, ())
+    return schema if isinstance(part, LeftOut) else part, walk.left_out
 
 
 def column_schema(schema: AvroSchema) -> AvroSchema:
@@ -472,7 +467,7 @@ def _branch_kind(branch: AvroSchema) -> str:
 class _Bounded:
     """
     Attributes:
-        left_out: as of the function.
+        left_out: why, by field.
     """
 
     def __init__(self, max_depth: int, stable_members: bool) -> None:
@@ -480,10 +475,7 @@ class _Bounded:
         self._place = "the value"  # the field around the type
         self.left_out: dict[str, str] = {}
 
-    def schema(self, schema: AvroSchema) -> AvroSchema:
-        return self._part(schema, ())
-
-    def _part(self, schema: AvroSchema, parents: tuple[str, ...]) -> AvroSchema:
+    def part(self, schema: AvroSchema, parents: tuple[str, ...]) -> AvroSchema:
         """The bounded type; `LeftOut` if it would be too deep."""
         self._types += 1
         if self._types > MAX_TYPES:
@@ -493,16 +485,16 @@ class _Bounded:
                 return (
                     LeftOut(schema, _RECURSIVE)
                     if parents.count(name) >= self._max_depth
-                    else self._part(schema.record, parents)
+                    else self.part(schema.record, parents)
                 )
             case Array(inner) | Map(inner):
-                part = self._part(inner, parents)
+                part = self.part(inner, parents)
                 return LeftOut(schema, part.why) if isinstance(part, LeftOut) else type(schema)(part)
             case Record(name, fields):
                 bounded = (self._field(field, (*parents, name)) for field in fields)
                 return replace(schema, fields=tuple(field for field in bounded if field is not None))
             case Union(branches):
-                union = Union(tuple(self._part(branch, parents) for branch in branches), self._stable)
+                union = Union(tuple(self.part(branch, parents) for branch in branches), self._stable)
                 left_out = [branch for branch in union.branches if isinstance(branch, LeftOut)]
                 if left_out and all(map(_is_null, union.branches)):
                     return LeftOut(schema, left_out[0].why)
@@ -517,7 +509,7 @@ class _Bounded:
 
     def _field(self, field: Field, parents: tuple[str, ...]) -> Field | None:
         around, self._place = self._place, f"{parents[-1]}.{field.name}"
-        part = self._part(field.type, parents)
+        part = self.part(field.type, parents)
         if isinstance(part, LeftOut):
             self.left_out[self._place] = f"its type {part.why}"
         self._place = around

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark_kafka_meta.arrow_arrays import Flags, not_utf8
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.columnar.encoded_rows import EncodedRows, Integers
-from pyspark_kafka_meta.typed.values import UnwritableValueError, inner_path
+from pyspark_kafka_meta.typed.schemas import UnwritableValueError, inner_path
 
 
 class ColumnEncoder(Protocol):

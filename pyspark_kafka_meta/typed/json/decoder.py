@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import flag_array, joined, not_utf8, number_array, slices
 from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
-from pyspark_kafka_meta.typed.values import Decoded, Fault
+from pyspark_kafka_meta.typed.schemas import Decoded, Fault
 
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 16_384

@@ -31,7 +31,7 @@ from pyspark_kafka_meta.typed.columnar.column_encoders import (
     valid_rows,
 )
 from pyspark_kafka_meta.typed.json.schema import JsonSchema
-from pyspark_kafka_meta.typed.values import inner_path
+from pyspark_kafka_meta.typed.schemas import inner_path
 
 _ESCAPED = r'["\\\x00-\x1f]'
 _FOUR_DIGIT_YEARS = {

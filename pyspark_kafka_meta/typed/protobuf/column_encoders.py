@@ -34,7 +34,7 @@ from pyspark_kafka_meta.typed.protobuf.known_values import date_fields, json_mes
 from pyspark_kafka_meta.typed.protobuf.schema import Enum
 from pyspark_kafka_meta.typed.protobuf.values import NUMBERS
 from pyspark_kafka_meta.typed.protobuf.wire import END_GROUP, GROUP, LENGTH, VARINT
-from pyspark_kafka_meta.typed.values import UnwritableValueError
+from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 
 Encoded: TypeAlias = Unsigned | pa.BinaryArray
 

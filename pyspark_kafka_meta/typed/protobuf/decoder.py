@@ -43,7 +43,7 @@ from pyspark_kafka_meta.typed.protobuf.values import (
     unpacked,
 )
 from pyspark_kafka_meta.typed.protobuf.wire import Payload
-from pyspark_kafka_meta.typed.values import Decoded, Fault
+from pyspark_kafka_meta.typed.schemas import Decoded, Fault
 
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 2 * 1024 * 1024

@@ -43,7 +43,7 @@ from pyspark_kafka_meta.typed.protobuf.known_types import (
 )
 from pyspark_kafka_meta.typed.protobuf.schema import Field, Message, ProtobufSchema, is_map
 from pyspark_kafka_meta.typed.protobuf.wire import GROUP, LENGTH
-from pyspark_kafka_meta.typed.values import inner_path
+from pyspark_kafka_meta.typed.schemas import inner_path
 
 _32_BITS = ("int32", "sint32", "sfixed32")
 _64_BITS = ("int64", "sint64", "sfixed64", "uint32", "fixed32")

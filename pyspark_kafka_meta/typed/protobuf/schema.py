@@ -243,19 +243,19 @@ def message_indexes(descriptor: bytes, message: str) -> tuple[int, ...]:
 
 
 def arrow_type(schema: ProtobufSchema) -> pa.StructType:
-    """The type of a column of these messages, without the fields of `left_out`.
+    """The type of a column of these messages. Raises as `columns`."""
+    return columns(schema)[0]
+
+
+def columns(schema: ProtobufSchema) -> tuple[pa.StructType, Mapping[str, str]]:
+    """The type of a column of these messages, and why fields have no column, by their names after those of their
+    messages.
 
     Raises:
         ValueSchemaError: the type is too large.
     """
-    return _ArrowTypes(schema).struct(schema.message, ())
-
-
-def left_out(schema: ProtobufSchema) -> Mapping[str, str]:
-    """Why fields have no column, by their names after those of their messages. Raises as `arrow_type`."""
     types = _ArrowTypes(schema)
-    types.struct(schema.message, ())
-    return types.left_out
+    return types.struct(schema.message, ()), types.left_out
 
 
 def columns_of(schema: ProtobufSchema, message: str) -> list[Field]:
@@ -308,7 +308,7 @@ class _ArrowTypes:
     """Arrow types of messages, while they are not too large.
 
     Attributes:
-        left_out: as of the function.
+        left_out: why, by field.
     """
 
     def __init__(self, schema: ProtobufSchema) -> None:

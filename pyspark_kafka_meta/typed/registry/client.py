@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import threading
@@ -14,21 +13,20 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pyspark_kafka_meta.errors import KafkaMetaError, SchemaRegistryError, ValueSchemaError
-from pyspark_kafka_meta.model import shortened
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails
+from pyspark_kafka_meta.model import RefreshReason, shortened
 from pyspark_kafka_meta.options import RegistryOptions
-from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.registry.http import Asked, RegistryHttp
+from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, formats
 
 T = TypeVar("T")
 
 MAX_REFERENCES = 100
 """More schemas than any schema refers to: their references go round in circles."""
 LOOKUPS_AT_ONCE = 20
-AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
-DESCRIPTOR_START = "\n"
-"""Of a serialized FileDescriptorProto, whose first field is the name; never of Base64."""
-DAMAGED = "\N{REPLACEMENT CHARACTER}"
-"""In the place of bytes that are not UTF-8."""
+DEFAULT_KIND = "AVRO"
+"""Of a schema for which the API says no `schemaType`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,7 @@ class RegisteredSchema:
 
     Attributes:
         schema_id: None if the registry was asked for the GUID.
-        kind: AVRO, PROTOBUF or JSON.
-        schema: of Protobuf a FileDescriptorSet.
+        kind: its `schemaType`: AVRO, PROTOBUF or JSON.
         guid: the same in all registries; None before Confluent's version 8.0, and in others.
         context: of the id; see `context_of`.
     """
@@ -86,6 +83,18 @@ class RegistryLookup:
     is_registration: bool = False
 
 
+def record_lookup(events: EventRecorder, reason: RefreshReason, lookup: RegistryLookup) -> None:
+    """Publish an event of a request to the registry. The reason of a registration is its own."""
+    details = LookupDetails(
+        latency_ms=lookup.latency_ms,
+        error=lookup.error,
+        schema_id=lookup.schema_id,
+        schema_guid=lookup.schema_guid,
+        schema_subject=lookup.subject,
+    )
+    events.record_lookup(RefreshReason.REGISTRATION if lookup.is_registration else reason, details)
+
+
 FinalAnswers = dict[tuple[str, str | None], Any]
 """Responses that stay the same, by path and body of their requests."""
 
@@ -130,7 +139,7 @@ class RegistryClient:
         """The schema of an id or a GUID, with the schemas that it refers to.
 
         Args:
-            kind: AVRO, PROTOBUF or JSON; None for any.
+            kind: of `RegisteredSchema`; None for any.
             subject: whose context has the id; None for the default one.
 
         Raises:
@@ -197,22 +206,20 @@ class RegistryClient:
     ) -> tuple[Mapping[str, Any], RegisteredSchema]:
         """The response, and its schema without an id."""
         body = _object(self._get(path, asked))
-        kind = str(body.get("schemaType") or AVRO)
+        kind = str(body.get("schemaType") or DEFAULT_KIND)
         if wanted is not None:
             require_kind(kind, wanted)
-        if kind == PROTOBUF:
-            body = self._serialized(path, asked)
+        format_ = formats().get(kind.lower(), Schema)
+        if format_.registry_form:
+            body = self._in_form(path, asked, format_.registry_form)
         references: dict[tuple[str, int], str] = {}
-        self._add_references(body, kind, references, context)
-        schema = SchemaText(_field(body, "schema", str), tuple(references.values()))
-        if kind == PROTOBUF:
-            schema = SchemaText(_descriptor_set([*schema.references, schema.text]))
+        self._add_references(body, format_, references, context)
+        schema = format_.registered(_field(body, "schema", str), [*references.values()])
         return body, RegisteredSchema(None, kind, schema, _guid(body), context)
 
-    def _serialized(self, path: str, asked: Asked) -> Mapping[str, Any]:
-        """A Protobuf schema as a descriptor. Karapace fails for an id whose schema imports others (its issue 1263), but
+    def _in_form(self, path: str, asked: Asked, form: str) -> Mapping[str, Any]:
+        """A schema in a form of its format. Karapace fails for an id whose schema imports others (its issue 1263), but
         not for the version of a subject that has the id."""
-        form = "format=serialized"
         asked_id = asked._replace(is_500_final=asked.schema_id is not None)
         try:
             return _object(self._get(f"{path}{'&' if '?' in path else '?'}{form}", asked_id))
@@ -227,7 +234,7 @@ class RegistryClient:
         return _object(self._get(f"/subjects/{_quoted(subject)}/versions/{version}?{form}", asked))
 
     def _add_references(
-        self, body: Mapping[str, Any], kind: str, found: dict[tuple[str, int], str], context: str
+        self, body: Mapping[str, Any], format_: type[Schema], found: dict[tuple[str, int], str], context: str
     ) -> None:
         """Add the schemas that a schema of this context refers to, each after those that it refers to itself."""
         for reference in _list(body.get("references") or [], dict):
@@ -241,13 +248,12 @@ class RegistryClient:
             found[subject, version] = ""  # a schema that refers to itself ends here
             what = f"for version {version} of subject {shortened(subject)}"
             asked = Asked(what, subject=subject, is_final=True)
-            form = "&format=serialized" if kind == PROTOBUF else ""
+            form = f"&{format_.registry_form}" if format_.registry_form else ""
             path = f"/subjects/{_quoted(subject)}/versions/{version}?deleted=true{form}"
             referred = _object(self._get(path, asked))
-            self._add_references(referred, kind, found, context)
+            self._add_references(referred, format_, found, context)
             del found[subject, version]
-            text = _field(referred, "schema", str)
-            found[subject, version] = _with_id(text, reference.get("name")) if kind == JSON else text
+            found[subject, version] = format_.referred(_field(referred, "schema", str), reference.get("name"))
 
     def _get(self, path: str, asked: Asked) -> Any:
         return self._request("GET", path, asked)
@@ -288,42 +294,8 @@ def require_kind(kind: str, wanted: str) -> None:
         raise ValueSchemaError(f"its schema is {kind}, not {wanted}")
 
 
-def _descriptor_set(files: Sequence[str]) -> str:
-    """A FileDescriptorSet in Base64, of FileDescriptorProtos in Base64, or as Apicurio sends them: as text.
-
-    Apicurio's text is right only if all bytes are ASCII, so for small schemas: a length of 128 or more is not.
-    """
-    from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
-
-    if any(DAMAGED in file for file in files):
-        raise ValueSchemaError(
-            "the schema registry damaged the descriptor of its Protobuf schema, as Apicurio does with all but small "
-            "ones: use Confluent's registry or Karapace, or give the schema as an option, without frames"
-        )
-    try:
-        return base64.b64encode(
-            descriptor_set(
-                [
-                    file.encode() if file.startswith(DESCRIPTOR_START) else base64.b64decode(file, validate=True)
-                    for file in files
-                ]
-            )
-        ).decode()
-    except ValueError:
-        raise ValueSchemaError("the schema registry responded with a Protobuf schema that is no descriptor") from None
-
-
-def _with_id(text: str, name: object) -> str:
-    """A JSON schema with the name by which another one refers to it."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return json.dumps({**document, "$id": name}) if isinstance(document, dict) else text
-
-
 def _schema_body(kind: str, schema: str) -> dict[str, str]:
-    return {"schema": schema} if kind == AVRO else {"schema": schema, "schemaType": kind}
+    return {"schema": schema} if kind == DEFAULT_KIND else {"schema": schema, "schemaType": kind}
 
 
 def _quoted(subject: str) -> str:

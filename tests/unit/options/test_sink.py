@@ -223,7 +223,7 @@ def test_typed_values_of_a_write() -> None:
     named = {"valueSubjectNameStrategy": "record", "valueRecordName": "a.B", "valueSchema": '"int"'}
     typed = SinkOptions.parse({**SERVERS, **TYPED, **REGISTERS, **named}).typed
     assert typed.auto_register
-    assert typed.column("value").subjects(("t",)) == ("a.B",)
+    assert typed.columns[0].subjects(("t",)) == ("a.B",)
     assert not SinkOptions.parse({**SERVERS, **TYPED}).typed.auto_register
     without_topic = {**TYPED, **named}
     del without_topic["topic"]

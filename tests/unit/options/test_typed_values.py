@@ -13,8 +13,8 @@ from pyspark_kafka_meta.options import (
     OnMalformedRecord,
     SourceOptions,
     SubjectNameStrategy,
-    ValueFormat,
 )
+from pyspark_kafka_meta.typed.avro import Avro
 
 MINIMAL = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 URL = {"schema.registry.url": "http://localhost:8081"}
@@ -35,7 +35,7 @@ def test_keys_and_values_are_bytes_by_default() -> None:
 def test_the_options_of_a_typed_value() -> None:
     (value,) = SourceOptions.parse({**MINIMAL, **AVRO}).typed.columns
 
-    assert (value.column, value.format, value.framing) == ("value", ValueFormat.AVRO, Framing.CONFLUENT)
+    assert (value.column, value.format, value.framing) == ("value", Avro, Framing.CONFLUENT)
     assert (value.schema, value.is_latest, value.subjects(("t", "u"))) == (None, True, ("t-value", "u-value"))
 
 
@@ -53,8 +53,8 @@ def test_subjects_are_named_as_the_strategy_says(strategy: str, subjects: tuple[
     names = {} if strategy == "topic" else {"valueRecordName": " a.B, C,"}
     typed = SourceOptions.parse({**MINIMAL, **AVRO, "valueSubjectNameStrategy": strategy, **names}).typed
 
-    assert typed.column("value").strategy == SubjectNameStrategy(strategy)
-    assert typed.column("value").subjects(("t",)) == subjects
+    assert typed.columns[0].strategy == SubjectNameStrategy(strategy)
+    assert typed.columns[0].subjects(("t",)) == subjects
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_subjects_are_named_as_the_strategy_says(strategy: str, subjects: tuple[
 )
 def test_record_names_are_any_texts(text: str, names: tuple[str, ...]) -> None:
     given = {"valueSubjectNameStrategy": "record", "valueRecordName": text}
-    assert SourceOptions.parse({**MINIMAL, **AVRO, **given}).typed.column("value").subjects(("t",)) == names
+    assert SourceOptions.parse({**MINIMAL, **AVRO, **given}).typed.columns[0].subjects(("t",)) == names
 
 
 def test_a_subject_may_be_given_for_all_topics() -> None:
     named = {"subscribePattern": "t.*", "valueSubject": ":.staging:orders-value"}
     typed = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", **AVRO, **named}).typed
-    assert typed.column("value").subjects(("t", "u")) == (":.staging:orders-value",)
+    assert typed.columns[0].subjects(("t", "u")) == (":.staging:orders-value",)
 
 
 ISSUER = {
@@ -87,13 +87,13 @@ ISSUER = {
 GOOD = [
     ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
     ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
-    ({"valueFraming": "apicurio"}, lambda typed: typed.column("value").framing is Framing.APICURIO),
+    ({"valueFraming": "apicurio"}, lambda typed: typed.columns[0].framing is Framing.APICURIO),
     (
         {"valueFraming": "confluent-header"},
-        lambda typed: typed.column("value").framing is Framing.CONFLUENT_HEADER,
+        lambda typed: typed.columns[0].framing is Framing.CONFLUENT_HEADER,
     ),
-    ({"enableStableIdentifiersForUnionType": "true"}, lambda typed: typed.column("key").stable_members),
-    ({"recursiveFieldMaxDepth": "3"}, lambda typed: typed.column("value").max_depth == 3),
+    ({"enableStableIdentifiersForUnionType": "true"}, lambda typed: typed.columns[0].stable_members),
+    ({"recursiveFieldMaxDepth": "3"}, lambda typed: typed.columns[0].max_depth == 3),
     ({"includeRaw": "true"}, lambda typed: typed.includes_raw),
     ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
     (
@@ -144,7 +144,7 @@ def test_tls_of_the_registry_is_that_of_a_broker_with_its_own_options() -> None:
 BAD = [
     (
         {"valueFormat": "arvo"},
-        "Option 'valueFormat' must be bytes or avro or protobuf or json, got 'arvo' (did you mean 'avro'?)",
+        "Option 'valueFormat' must be bytes or avro or json or protobuf, got 'arvo' (did you mean 'avro'?)",
     ),
     ({"valueFormat": "avro"}, "'valueFormat' avro needs 'schema.registry.url' or 'valueSchema'"),
     (

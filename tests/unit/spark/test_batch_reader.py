@@ -18,8 +18,8 @@ from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SourceOptio
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.spark.batch_reader import SCHEMAS_BYTES, TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
 from pyspark_kafka_meta.spark.client_pool import worker_clients
-from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
+from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.unit.scene import COLUMNS, Scene
 
 

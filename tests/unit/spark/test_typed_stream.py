@@ -16,7 +16,7 @@ from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark.stream_api import ReadAllAvailable
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
-from pyspark_kafka_meta.typed.query_schemas import QuerySchemas, query_schemas
+from pyspark_kafka_meta.typed.reading import QuerySchemas, query_schemas
 from tests.partitions import T0
 
 

@@ -8,42 +8,50 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.formats import Format, SchemaText
-from pyspark_kafka_meta.typed.values import Decoded, Fault, ValueEncoder
+from pyspark_kafka_meta.typed.schemas import Decoded, Fault, Schema, SchemaText, ValueEncoder
 
 
 @dataclass(frozen=True)
 class DigitsDecoder:
     added: int
-
-    @property
-    def type(self) -> pa.DataType:
-        return pa.int64()
+    type: pa.DataType
 
     def decode(self, values: pa.Array) -> Decoded:
         texts = values.to_pylist()
         faults = [Fault(row, "not digits") for row, text in enumerate(texts) if text is not None and not text.isdigit()]
         bad = {fault.row for fault in faults}
         numbers = [None if text is None or row in bad else int(text) + self.added for row, text in enumerate(texts)]
-        return Decoded(pa.array(numbers, pa.int64()), faults)
+        return Decoded(pa.array(numbers, self.type), faults)
 
 
-def _decoder(writer: SchemaText, reader: SchemaText) -> DigitsDecoder:
-    if not writer.text.isdigit():
-        raise ValueSchemaError("the writer's schema cannot be read as the reader's")
-    return DigitsDecoder(int(writer.text))
+class Digits(Schema):
+    title, registry_type = "Digits", "DIGITS"
+    has_several_names = True
 
+    @property
+    def parsed(self) -> str:
+        return self.text.text
 
-def _any_of(schemas: Sequence[SchemaText]) -> SchemaText:
-    return SchemaText("|".join(schema.text for schema in schemas))
+    @property
+    def type(self) -> pa.DataType:
+        return pa.struct([("wide", pa.string())]) if "wide" in self.parsed else pa.int64()
 
+    @property
+    def name(self) -> None:
+        return None
 
-def _type(schema: SchemaText) -> pa.DataType:
-    return pa.struct([("wide", pa.string())]) if "wide" in schema.text else pa.int64()
+    @property
+    def read_as(self) -> str:
+        return self.parsed.strip()
 
+    def decoder(self, writer: Digits, is_confluents: bool) -> DigitsDecoder:
+        if not writer.parsed.isdigit():
+            raise ValueSchemaError("the writer's schema cannot be read as the reader's")
+        return DigitsDecoder(int(writer.parsed), self.type)
 
-def _encoder(schema: SchemaText, given: pa.DataType) -> ValueEncoder:
-    raise NotImplementedError
+    def encoder(self, given: pa.DataType, is_confluents: bool) -> ValueEncoder:
+        raise NotImplementedError
 
-
-DIGITS = Format("Digits", "DIGITS", str, _type, _decoder, _encoder, _any_of)
+    @classmethod
+    def any_of(cls, schemas: Sequence[SchemaText]) -> SchemaText:
+        return SchemaText("|".join(schema.text for schema in schemas))

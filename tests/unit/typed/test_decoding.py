@@ -13,10 +13,12 @@ from pyspark_kafka_meta.errors import MalformedRecordError, SchemaRegistryError,
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
+from pyspark_kafka_meta.typed.avro import Avro
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding, Malformed, MalformedCount, TypedRows
-from pyspark_kafka_meta.typed.formats import FORMATS, SchemaText
 from pyspark_kafka_meta.typed.framing import frame, guid_frame, id_header
-from tests.unit.typed.digits import DIGITS
+from pyspark_kafka_meta.typed.json import Json
+from pyspark_kafka_meta.typed.schemas import SchemaText
+from tests.unit.typed.digits import Digits
 
 READER = SchemaText("0")
 HEADER = id_header("value")
@@ -44,7 +46,7 @@ def framed(schema_id: int, payload: bytes) -> bytes:
 def typed_rows(
     columns: list[str], on_malformed: OnMalformedRecord = OnMalformedRecord.RECORD, framing: Framing = Framing.CONFLUENT
 ) -> TypedRows:
-    typed = {"value": ColumnDecoding(DIGITS, framing, READER, writer)}
+    typed = {"value": ColumnDecoding(Digits(READER), framing, writer)}
     return TypedRows(columns, typed, on_malformed)
 
 
@@ -155,7 +157,7 @@ def test_a_record_of_another_name_is_malformed_even_if_its_fields_fit() -> None:
     number, note = '{"name": "id", "type": "long"}', '{"name": "note", "type": "string", "default": ""}'
     order, older, customer = record("Order", number, note), record("Order", number), record("Customer", number)
     writers: dict[int | str, SchemaText] = {1: order, 2: older, 3: customer}
-    column = ColumnDecoding(FORMATS["avro"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
+    column = ColumnDecoding(Avro(order), Framing.CONFLUENT, writers.__getitem__, ("shop.Order",))
 
     decoded, malformed = column.decode(pa.array([framed(1, b"\x0a\2a"), framed(3, b"\x0a"), framed(2, b"\x0a")]))
 
@@ -171,7 +173,7 @@ def test_json_of_another_title_is_malformed_if_one_is_named() -> None:
     writers: dict[int | str, SchemaText] = {1: order, 2: refund, 3: untitled}
     values = pa.array([framed(number, b'{"id": 5}') for number in (1, 2, 3)])
 
-    column = ColumnDecoding(FORMATS["json"], Framing.CONFLUENT, order, writers.__getitem__, ("shop.Order",))
+    column = ColumnDecoding(Json(order), Framing.CONFLUENT, writers.__getitem__, ("shop.Order",))
     decoded, malformed = column.decode(values)
     assert decoded.to_pylist() == [{"id": 5}, None, {"id": 5}]
     assert malformed == [Malformed(1, "it is a shop.Refund, not a shop.Order", 2, True)]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.typed.framing import unframe
-from pyspark_kafka_meta.typed.values import Fault
+from pyspark_kafka_meta.typed.schemas import Fault
 
 
 @pytest.mark.parametrize("id_bytes", [4, 8])

@@ -17,8 +17,8 @@ pytest.importorskip("google.protobuf")
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from pyspark_kafka_meta.typed.columnar.repeated_keys import last_of_keys
-from pyspark_kafka_meta.typed.formats import FORMATS, SchemaText
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
+from pyspark_kafka_meta.typed.schemas import SchemaText, formats
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 AVRO = {"type": "record", "name": "A", "fields": [{"name": "m", "type": {"type": "map", "values": "long"}}]}
@@ -74,10 +74,10 @@ def read_json(payload: bytes) -> Any:
 def test_last_entry_of_a_key_counts_as_for_the_formats_own_library(
     name: str, schema: str, read: Callable[[bytes], Any]
 ) -> None:
-    text = SchemaText(schema)
+    parsed = formats()[name](SchemaText(schema))
     rows = pa.array([{"m": entries} for entries in MAPS * 20], COLUMN)
-    payloads = FORMATS[name].encoder(text, COLUMN).encode(rows)
-    decoded = FORMATS[name].decoder(text, text).decode(payloads)
+    payloads = parsed.encoder(COLUMN, False).encode(rows)
+    decoded = parsed.decoder(parsed, False).decode(payloads)
 
     decoded.values.validate(full=True)
     found = [value["m"] for value in decoded.values.to_pylist()]

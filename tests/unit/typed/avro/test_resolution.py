@@ -17,7 +17,7 @@ import pytest
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 from pyspark_kafka_meta.typed.avro.schema import arrow_type, bounded, parse_avro
-from pyspark_kafka_meta.typed.values import Decoded, ValueDecoder
+from pyspark_kafka_meta.typed.schemas import Decoded, ValueDecoder
 from tests.unit.typed.avro.written import long, sized
 
 LATIN = {"type": "fixed", "name": "n.F", "size": 2}
@@ -271,7 +271,7 @@ def test_a_value_that_the_reader_cannot_have_is_a_fault(
 
 
 def test_members_have_the_names_of_their_types_in_any_order() -> None:
-    reader = bounded(
+    reader, _ = bounded(
         parse_avro(json.dumps(["null", "int", record(name="n.Order"), {"type": "map", "values": "int"}])), 1, True
     )
     writer = parse_avro(json.dumps([record(name="n.Order"), "int"]))
@@ -281,7 +281,7 @@ def test_members_have_the_names_of_their_types_in_any_order() -> None:
         {"member_int": 5, "member_Order": None, "member_map": None},
         {"member_int": None, "member_Order": {}, "member_map": None},
     ]
-    same = bounded(parse_avro(json.dumps(["int", record(name="n.Int")])), 1, True)
+    same, _ = bounded(parse_avro(json.dumps(["int", record(name="n.Int")])), 1, True)
     with pytest.raises(ValueSchemaError, match="two types of an Avro union have the same name"):
         arrow_type(same)
 
@@ -350,7 +350,7 @@ def test_a_recursive_type_is_read_as_deep_as_the_option_says(depth: int) -> None
         payloads.append(data.getvalue())
     writer = parse_avro(json.dumps(TREE))
     for text in (json.dumps(TREE), json.dumps({**TREE, "aliases": ["n.Tree"]}).replace('"n.Tree"', '"n.New"')):
-        reader = bounded(parse_avro(text.replace('"aliases": ["n.New"]', '"aliases": ["n.Tree"]')), depth)
+        reader, _ = bounded(parse_avro(text.replace('"aliases": ["n.New"]', '"aliases": ["n.Tree"]')), depth)
         result = avro_decoder(writer, reader).decode(pa.array(payloads))
         assert result.faults == []
         assert result.values.to_pylist() == [cut_tree(tree, depth) for tree in trees]

@@ -24,7 +24,6 @@ from pyspark_kafka_meta.typed.avro.schema import (
     bounded,
     column_schema,
     is_nullable,
-    left_out,
     parse_avro,
 )
 
@@ -227,8 +226,8 @@ def test_a_recursive_field_is_left_out_by_name() -> None:
         [pa.field("f0", pa.int32(), nullable=False), ("f2", pa.string()), pa.field("f3", names, nullable=False)]
     )
     map_type = pa.map_(pa.string(), pa.field("value", node_type, nullable=False))
-    assert arrow_type(bounded(parsed(alone), 1)) == pa.struct([pa.field("f0", map_type, nullable=False)])
-    assert left_out(parsed(alone), 1) == {
+    assert arrow_type(bounded(parsed(alone), 1)[0]) == pa.struct([pa.field("f0", map_type, nullable=False)])
+    assert bounded(parsed(alone), 1)[1] == {
         "n.Node.f1": "its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
         "n.Node.f2": "a branch of its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
         "n.Node.f3": "a branch of its type is recursive; 'recursiveFieldMaxDepth' says how deep it is read",
@@ -240,15 +239,15 @@ def test_a_field_of_an_impossible_decimal_is_left_out_by_name() -> None:
     number = {"type": "bytes", "logicalType": "decimal", "precision": 130, "scale": 127}
     table = parsed(record("T", "int", number, ["null", number], ["null", "string", number]))
 
-    assert [field.name for field in arrow_type(bounded(table, 1))] == ["f0", "f3"]
+    assert [field.name for field in arrow_type(bounded(table, 1)[0])] == ["f0", "f3"]
     why = "is a decimal of 127 digits after the point, and Spark's have at most 38"
-    assert left_out(table, 1) == {
+    assert bounded(table, 1)[1] == {
         "T.f1": f"its type {why}",
         "T.f2": f"its type {why}",
         "T.f3": f"a branch of its type {why}",
     }
     value = b"\x02" + b"\x02\x05" + b"\x02\x02\x05" + b"\x04\x02\x05"
-    result = avro_decoder(table, bounded(table, 1)).decode(pa.array([value]))
+    result = avro_decoder(table, bounded(table, 1)[0]).decode(pa.array([value]))
     assert (result.values.to_pylist(), result.faults) == ([{"f0": 1, "f3": None}], [])
 
 

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.json.decoder import json_decoder
 from pyspark_kafka_meta.typed.json.encoder import derived_json_schema, json_encoder
 from pyspark_kafka_meta.typed.json.schema import parse_json_schema
-from pyspark_kafka_meta.typed.values import UnwritableValueError
+from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 
 UTC_US = pa.timestamp("us", "UTC")
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}

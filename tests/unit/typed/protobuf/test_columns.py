@@ -14,11 +14,11 @@ from pyspark_kafka_meta.errors import OptionError, ValueSchemaError
 from pyspark_kafka_meta.options import Framing, SourceOptions
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding, Malformed
-from pyspark_kafka_meta.typed.formats import FORMATS, SchemaText
 from pyspark_kafka_meta.typed.framing import HeaderFrames, guid_frame, id_header, without_message_indexes
+from pyspark_kafka_meta.typed.protobuf import Protobuf
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
-from pyspark_kafka_meta.typed.query_schemas import QuerySchemas, query_schemas
-from pyspark_kafka_meta.typed.values import Fault
+from pyspark_kafka_meta.typed.reading import QuerySchemas, query_schemas
+from pyspark_kafka_meta.typed.schemas import Fault, SchemaText
 
 
 def sized(tag: int, content: bytes) -> bytes:
@@ -68,7 +68,7 @@ def test_a_field_that_is_left_out_is_a_warning_that_names_it(
     given = {"valueFormat": "avro", "valueSchema": node, "recursiveFieldMaxDepth": depth}
     (reader,) = options(None, **given).readers
 
-    assert [field.name for field in reader.format.arrow_type(reader.schema)] == columns.split()
+    assert [field.name for field in reader.schema.type] == columns.split()
     assert "option valueSchema is read without the field n.Node.next: its type is recursive" in caplog.text
     assert "n.Node.any" in caplog.text
     (deeper,) = options(None, **{**given, "recursiveFieldMaxDepth": "3"}).readers
@@ -96,7 +96,7 @@ def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
     reader: str | tuple[int, ...], field: str, read: int
 ) -> None:
     """Fields of other types would fit by their numbers."""
-    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, SET._replace(message=reader), lambda _: SET)
+    column = ColumnDecoding(Protobuf(SET._replace(message=reader)), Framing.CONFLUENT, lambda _: SET)
     values = [b"\0\x08\x05", b"\2\2\x08\x07", b"\4\2\0\x08\x09", b"\2\x10\x08\x01"]
 
     decoded, malformed = column.decode(pa.array([FRAME + value for value in values], pa.binary()))
@@ -116,7 +116,7 @@ def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
 )
 def test_the_first_message_of_a_file_may_be_renamed(name: bytes, raw: bytes, expected: object) -> None:
     renamed = SchemaText(base64.b64encode(descriptor_set([FILE.replace(b"Order", name)])).decode())
-    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, SET, lambda _: renamed)
+    column = ColumnDecoding(Protobuf(SET), Framing.CONFLUENT, lambda _: renamed)
 
     assert column.decode(pa.array([FRAME + raw], pa.binary()))[0].to_pylist() == [expected]
 
@@ -129,7 +129,7 @@ def test_a_type_that_the_reader_knows_was_not_renamed() -> None:
         SchemaText(base64.b64encode(descriptor_set([head + types + sized(0x62, b"proto3")])).decode())
         for types in (order + refund, refund)
     )
-    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, reader, lambda _: writer)
+    column = ColumnDecoding(Protobuf(reader), Framing.CONFLUENT, lambda _: writer)
     assert column.decode(pa.array([FRAME + b"\0\x08\x05"], pa.binary()))[0].to_pylist() == [None]
 
 
@@ -138,7 +138,7 @@ def test_message_indexes_are_in_the_header_if_the_schema_is() -> None:
     headers = [b"\2\2", b"\2\2", b"", b"\2\2"]
     frames = pa.array([guid_frame(GUID) + indexes for indexes in headers])
     refund = SET._replace(message="shop.Refund")
-    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, refund, lambda _: SET)
+    column = ColumnDecoding(Protobuf(refund), Framing.CONFLUENT, lambda _: SET)
     values = pa.array([b"\x08\x05", b"\x08\x07", b"\0\x08\x09", b"", FRAME + b"\2\2\x08\x0b"], pa.binary())
 
     decoded, malformed = column.decode(values, HeaderFrames(id_header("value"), np.arange(4), frames))
@@ -149,7 +149,7 @@ def test_message_indexes_are_in_the_header_if_the_schema_is() -> None:
 
 def test_a_message_of_another_type_than_the_named_one_is_malformed() -> None:
     refund = SET._replace(message="shop.Refund")
-    column = ColumnDecoding(FORMATS["protobuf"], Framing.CONFLUENT, refund, lambda _: SET, ("shop.Refund",))
+    column = ColumnDecoding(Protobuf(refund), Framing.CONFLUENT, lambda _: SET, ("shop.Refund",))
 
     decoded, malformed = column.decode(pa.array([FRAME + b"\0\x08\x05", FRAME + b"\2\2\x08\x07"], pa.binary()))
 
@@ -162,10 +162,10 @@ def test_a_registry_sends_descriptors(registry: MockRegistry) -> None:
     registry.register("t-key", FILE.decode(), kind="PROTOBUF")  # as Apicurio
     key, value = options(registry, valueFormat="protobuf", keyFormat="protobuf").readers
 
-    assert value.schema == key.schema == SET
-    assert value.format.arrow_type(value.schema) == pa.struct([pa.field("id", pa.int32())])
+    assert value.text == key.text == SET
+    assert value.schema.type == pa.struct([pa.field("id", pa.int32())])
     (refund,) = options(registry, valueFormat="protobuf", valueRecordName="shop.Refund").readers
-    assert refund.format.arrow_type(refund.schema).names == ["amount"]
+    assert refund.schema.type.names == ["amount"]
     assert refund.pin.fingerprint != value.pin.fingerprint
 
 
@@ -174,7 +174,7 @@ def test_topics_whose_packages_differ_are_read_together(registry: MockRegistry) 
         registry.register(subject, base64.b64encode(file).decode(), kind="PROTOBUF")
     (reader,) = options(registry, subscribe="t,u", valueFormat="protobuf").readers
     other = SchemaText(base64.b64encode(descriptor_set([FILE.replace(b"shop", b"mall")])).decode())
-    column = ColumnDecoding(reader.format, Framing.CONFLUENT, reader.schema, lambda _: other)
+    column = ColumnDecoding(reader.schema, Framing.CONFLUENT, lambda _: other)
 
     assert column.decode(pa.array([FRAME + b"\0\x08\x05"], pa.binary()))[0].to_pylist() == [{"id": 5}]
     with pytest.raises(ValueSchemaError, match=r"version 1 of u-value \(id 2\) .* no message type shop\.Refund"):
@@ -185,7 +185,7 @@ def test_a_descriptor_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "shop.desc").write_bytes(descriptor_set([FILE]))
 
     (reader,) = options(None, valueFormat="protobuf", valueSchema=str(tmp_path / "shop.desc")).readers
-    assert reader.schema == SET
+    assert reader.text == SET
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_json_is_read_as_its_schema_says(registry: MockRegistry) -> None:
     schema = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
     registry.register("t-value", schema, kind="JSON")
     (reader,) = options(registry, valueFormat="json").readers
-    column = ColumnDecoding(reader.format, Framing.CONFLUENT, reader.schema, lambda _: SchemaText("another"))
+    column = ColumnDecoding(reader.schema, Framing.CONFLUENT, lambda _: SchemaText("another"))
 
     decoded, malformed = column.decode(pa.array([FRAME + b'{"id": 5}', None, FRAME + b"{", b"{"], pa.binary()))
 

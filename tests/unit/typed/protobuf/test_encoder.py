@@ -19,7 +19,7 @@ from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.protobuf.decoder import protobuf_decoder
 from pyspark_kafka_meta.typed.protobuf.encoder import protobuf_encoder
 from pyspark_kafka_meta.typed.protobuf.schema import ProtobufSchema, arrow_type, descriptor_set, parse_protobuf
-from pyspark_kafka_meta.typed.values import UnwritableValueError
+from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 from tests.budget import cases
 from tests.unit.typed.protobuf.cases import SCALARS, RandomSchema
 

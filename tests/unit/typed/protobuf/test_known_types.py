@@ -26,7 +26,7 @@ from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
 from pyspark_kafka_meta.typed.protobuf.decoder import protobuf_decoder
 from pyspark_kafka_meta.typed.protobuf.encoder import protobuf_encoder
 from pyspark_kafka_meta.typed.protobuf.schema import ProtobufSchema, arrow_type, descriptor_set, parse_protobuf
-from pyspark_kafka_meta.typed.values import UnwritableValueError
+from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 from tests.unit.typed.protobuf.cases import FieldProto
 
 FileProto = descriptor_pb2.FileDescriptorProto

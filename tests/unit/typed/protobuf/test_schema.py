@@ -18,8 +18,8 @@ from pyspark_kafka_meta.typed.protobuf.decoder import protobuf_decoder
 from pyspark_kafka_meta.typed.protobuf.schema import (
     ProtobufSchema,
     arrow_type,
+    columns,
     descriptor_set,
-    left_out,
     message_name,
     parse_protobuf,
     without_names,
@@ -85,7 +85,7 @@ def recursive_schema(max_depth: int = 1) -> ProtobufSchema:
 def test_recursive_field_is_left_out_by_name() -> None:
     schema = recursive_schema()
     assert arrow_type(schema) == pa.struct([("s", pa.struct([("id", pa.int32())]))])
-    (field, why) = next(iter(left_out(schema).items()))
+    (field, why) = next(iter(columns(schema)[1].items()))
     assert field == "shop.Second.f"
     assert why.startswith("its type is recursive (shop.First > shop.Second > shop.First)")
 
@@ -135,7 +135,7 @@ def test_field_of_a_missing_type_is_left_out_by_name() -> None:
     first.field.add(name="s", number=1, type=FieldProto.TYPE_MESSAGE, type_name=".other.Type", label=1)
     first.field.add(name="id", number=2, type=FieldProto.TYPE_INT32, label=1)
     schema = parse_protobuf(descriptor_set([file.SerializeToString()]))
-    assert left_out(schema) == {"shop.First.s": "the Protobuf schema lacks its type other.Type"}
+    assert columns(schema)[1] == {"shop.First.s": "the Protobuf schema lacks its type other.Type"}
     values, faults = protobuf_decoder(schema, schema).decode(pa.array([sized(0x0A, b"xyz") + b"\x10\x07"]))
     assert (values.to_pylist(), faults) == ([{"id": 7}], [])
 

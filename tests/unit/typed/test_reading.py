@@ -14,10 +14,8 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, UnknownSchemaError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
-from pyspark_kafka_meta.typed import query_schemas as query_schemas_module
-from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.json.schema import parse_json_schema
-from pyspark_kafka_meta.typed.query_schemas import (
+from pyspark_kafka_meta.typed.reading import (
     MAX_WRITERS,
     WATCH_BACKOFF_S,
     WATCH_INTERVAL_S,
@@ -31,14 +29,10 @@ from pyspark_kafka_meta.typed.query_schemas import (
 from pyspark_kafka_meta.typed.registry import client as client_module
 from pyspark_kafka_meta.typed.registry.client import RegistryLookup
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR
-from tests.unit.typed.digits import DIGITS
+from pyspark_kafka_meta.typed.schemas import SchemaText
+from tests.unit.typed.digits import Digits
 
 NARROW, WIDE = '"1"', '"wide"'
-
-
-@pytest.fixture(autouse=True)
-def _digits_for_avro(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_schemas_module, "FORMATS", {"avro": DIGITS})
 
 
 @pytest.fixture
@@ -51,7 +45,8 @@ def of_query(registry: MockRegistry | None, topics: str = "t", **options: str) -
     url = {} if registry is None else {"schema.registry.url": registry.url}
     given = {"kafka.bootstrap.servers": "a:1", "subscribe": topics, "valueFormat": "avro", **url, **options}
     parsed = SourceOptions.parse(given)
-    return query_schemas(parsed.typed, parsed.topics)
+    formats = {field: getattr(parsed.typed, field) and Digits for field in ("key_format", "value_format")}
+    return query_schemas(replace(parsed.typed, **formats), parsed.topics)
 
 
 def register(registry: MockRegistry, subject: str, *schemas: str) -> None:
@@ -63,21 +58,21 @@ def test_the_latest_version_of_the_topics_subject_is_read(registry: MockRegistry
     register(registry, "t-value", NARROW, WIDE)
     (reader,) = of_query(registry).readers
 
-    assert reader.schema == SchemaText(WIDE)
+    assert reader.text == SchemaText(WIDE)
     assert reader.pin.source == "version 2 of t-value (id 2)"
 
 
 def test_a_version_is_read_if_it_is_named(registry: MockRegistry) -> None:
     register(registry, "t-value", NARROW, WIDE)
 
-    assert of_query(registry, valueSchemaVersion="1").readers[0].schema == SchemaText(NARROW)
+    assert of_query(registry, valueSchemaVersion="1").readers[0].text == SchemaText(NARROW)
 
 
 def test_keys_have_a_subject_of_their_own(registry: MockRegistry) -> None:
     register(registry, "t-value", WIDE)
     register(registry, "t-key", NARROW)
 
-    assert [reader.schema.text for reader in of_query(registry, keyFormat="avro").readers] == [NARROW, WIDE]
+    assert [reader.text.text for reader in of_query(registry, keyFormat="avro").readers] == [NARROW, WIDE]
 
 
 def test_topics_with_the_same_schema_are_read_together(registry: MockRegistry) -> None:
@@ -88,15 +83,10 @@ def test_topics_with_the_same_schema_are_read_together(registry: MockRegistry) -
     assert reader.subjects == ("t-value", "u-value")
 
 
-def test_topics_whose_schemas_are_read_in_the_same_way_are_read_together(
-    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_whose_schemas_are_read_in_the_same_way_are_read_together(registry: MockRegistry) -> None:
     register(registry, "t-value", WIDE)
     register(registry, "u-value", WIDE + " ")
-    digits = replace(DIGITS, read_as=lambda schema: schema.text.strip())
-    monkeypatch.setattr(query_schemas_module, "FORMATS", {"avro": digits})
-
-    assert of_query(registry, "t,u").readers[0].schema == SchemaText(WIDE)
+    assert of_query(registry, "t,u").readers[0].text == SchemaText(WIDE)
 
 
 def test_topics_may_share_a_subject_in_a_context(registry: MockRegistry) -> None:
@@ -123,7 +113,7 @@ def test_records_of_several_types_are_a_union(registry: MockRegistry, strategy: 
 
     (reader,) = of_query(registry, valueSubjectNameStrategy=strategy, valueRecordName="a.A, b.B").readers
 
-    assert reader.schema.text == f"{NARROW}|{WIDE}"
+    assert reader.text.text == f"{NARROW}|{WIDE}"
     assert reader.subjects == subjects
 
 
@@ -145,7 +135,7 @@ def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
     with_bom.write_text(WIDE, "utf-8-sig")
 
     for given in (WIDE, str(file), str(with_bom)):
-        assert of_query(None, valueSchema=given).readers[0].schema == SchemaText(WIDE)
+        assert of_query(None, valueSchema=given).readers[0].text == SchemaText(WIDE)
     with pytest.raises(OptionError, match=r"'valueSchema' must be the text of a schema, or the path .* \(No such file"):
         of_query(None, valueSchema=str(tmp_path / "other"))
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.typed.formats import FORMATS, SchemaText
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
+from pyspark_kafka_meta.typed.schemas import SchemaText, formats, schema_of
 
 ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"
 """A FileDescriptorProto: message Id { int32 id = 1; }"""
 
 
-@pytest.mark.parametrize("made", ["parse", "arrow_type"])
+@pytest.mark.parametrize("made", ["parsed", "type"])
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -25,8 +25,8 @@ ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01
     ],
 )
 def test_a_schema_is_parsed_and_its_type_made_once_for_all_uses(name: str, text: str, made: str) -> None:
-    make = getattr(FORMATS[name], made)
-    assert make(SchemaText(text)) is make(SchemaText(text))
+    first, second = (getattr(schema_of(formats()[name], SchemaText(text)), made) for _ in range(2))
+    assert first is second
 
 
 def record(name: str, kind: Any = "int", **others: Any) -> dict[str, Any]:
@@ -53,5 +53,5 @@ STATES = {"type": "enum", "name": "x.State", "symbols": ["A", "B"]}
     ],
 )
 def test_schemas_that_are_read_in_the_same_way_are_equal(name: str, first: Any, second: Any, are_equal: bool) -> None:
-    texts = [SchemaText(json.dumps(each)) for each in (first, second)]
-    assert (FORMATS[name].read_as(texts[0]) == FORMATS[name].read_as(texts[1])) is are_equal
+    schemas = [formats()[name](SchemaText(json.dumps(each))) for each in (first, second)]
+    assert (schemas[0].read_as == schemas[1].read_as) is are_equal

@@ -1,19 +1,19 @@
-"""The schemas of a query: what its columns are read as, looked up once at its start, and what its writers may use.
+"""What reading needs of typed values: the schemas of a query, and the typed columns of the records of a task.
 
-The readers' schemas are pinned with the query, in its checkpoint too. The writers' schemas travel with the tasks, so
-that a thousand workers need not ask the registry for a schema that was just registered.
+What columns are read as is looked up once, at the start of the query, and pinned with it, in its checkpoint too. The
+writers' schemas travel with the tasks, so that a thousand workers need not ask the registry for a schema that was just
+registered.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import logging
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,17 +25,44 @@ from pyspark_kafka_meta.errors import (
     UnknownSchemaError,
     ValueSchemaError,
 )
-from pyspark_kafka_meta.model import SchemaPin
+from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
+from pyspark_kafka_meta.kafka.metadata.refresh_events import MalformedDetails
+from pyspark_kafka_meta.model import RefreshReason, SchemaPin
 from pyspark_kafka_meta.options import (
     ColumnFormat,
     Framing,
+    OnMalformedRecord,
+    RegistryOptions,
     SubjectNameStrategy,
     TypedValuesOptions,
-    ValueFormat,
 )
-from pyspark_kafka_meta.typed.formats import FORMATS, Format, SchemaText
-from pyspark_kafka_meta.typed.registry.client import RegisteredSchema, RegistryClient, RegistryLookup, SubjectVersion
-from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR
+from pyspark_kafka_meta.typed.decoding import ERROR_SUFFIX, ERROR_TYPE, RAW_SUFFIX, ColumnDecoding, TypedRows
+from pyspark_kafka_meta.typed.registry.client import (
+    RegisteredSchema,
+    RegistryClient,
+    RegistryLookup,
+    SubjectVersion,
+    record_lookup,
+)
+from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR, worker_schemas
+from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, schema_of
+
+__all__ = [
+    "ERROR_SUFFIX",
+    "ERROR_TYPE",
+    "RAW_SUFFIX",
+    "QuerySchemas",
+    "RegisteredSchema",
+    "RegistryClient",
+    "RegistryLookup",
+    "WriterSchemas",
+    "check_pins",
+    "column_schema",
+    "query_schemas",
+    "reader_schema",
+    "record_lookup",
+    "typed_rows",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +83,13 @@ class ReaderSchema:
     """
 
     column: ColumnFormat
-    schema: SchemaText
+    text: SchemaText
     pin: SchemaPin
     subjects: tuple[str, ...]
 
     @property
-    def format(self) -> Format:
-        return FORMATS[self.column.format]
+    def schema(self) -> Schema:
+        return schema_of(self.column.format, self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +130,33 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
 
 def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
     """What a column is read as. Args and errors as of `query_schemas`; `client` is None without a registry."""
-    schema, source = column_schema(column, topics, client)
-    schema = schema._replace(max_depth=column.max_depth, stable_members=column.stable_members)
+    text, source = _column_text(column, topics, client)
+    text = text._replace(max_depth=column.max_depth, stable_members=column.stable_members)
+    schema = schema_of(column.format, text)
     try:
-        columns = str(FORMATS[column.format].arrow_type(schema))
+        columns, left_out = str(schema.type), schema.left_out
     except ValueSchemaError as error:
         raise ValueSchemaError(f"{source} cannot be read as columns: {error}") from None
-    for field, why in FORMATS[column.format].left_out(schema).items():
+    for field, why in left_out.items():
         logger.warning("%s is read without the field %s: %s", source, field, why)
-    pin = SchemaPin(_digest(columns), fingerprint(schema), source)
-    return ReaderSchema(column, schema, pin, column.subjects(topics))
+    pin = SchemaPin(_digest(columns), fingerprint(text), source)
+    return ReaderSchema(column, text, pin, column.subjects(topics))
 
 
-def column_schema(
+def column_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> tuple[Schema, str]:
+    """The schema that options or registry name, and where it is from. Args and errors as of `reader_schema`."""
+    text, source = _column_text(column, topics, client)
+    return schema_of(column.format, text), source
+
+
+def _column_text(
     column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None
 ) -> tuple[SchemaText, str]:
-    """The schema that options or registry name, and where it is from. Args and errors as of `reader_schema`."""
     if column.schema is not None:
         return given_schema(column, column.schema), f"option {column.column}Schema"
     assert client is not None, "options without a schema need a registry"
     versions = client.each(column.subjects(topics), partial(client.version, version=column.version))
-    return schema_of(column, versions), ", ".join(map(_described, versions))
+    return common_schema(column, versions), ", ".join(map(_described, versions))
 
 
 def given_schema(column: ColumnFormat, given: str) -> SchemaText:
@@ -132,22 +165,19 @@ def given_schema(column: ColumnFormat, given: str) -> SchemaText:
 
 
 def _with_message(column: ColumnFormat, schema: SchemaText) -> SchemaText:
-    """The schema, of Protobuf with the message type that the options name."""
-    named = column.format is ValueFormat.PROTOBUF and column.record_names
+    """The schema, with the message type that the options name."""
+    named = column.format.names_message and column.record_names
     return schema._replace(message=column.record_names[0]) if named else schema
 
 
 def _schema_text(column: ColumnFormat, given: str) -> str:
-    """The text, or that of a file with this path; of Protobuf always a file. A type of Spark may look like a path."""
-    if column.format is not ValueFormat.PROTOBUF and given.lstrip()[:1] in ("{", "[", '"'):
+    """The text, or that of a file with this path."""
+    if column.format.is_text(given):
         return given
     try:
-        content = Path(given).read_bytes()
-        return (
-            base64.b64encode(content).decode() if column.format is ValueFormat.PROTOBUF else content.decode("utf-8-sig")
-        )
+        return column.format.text_of_file(Path(given).read_bytes())
     except (OSError, ValueError) as error:
-        if column.format is ValueFormat.JSON and set(given) & set(" <:"):  # a type of Spark
+        if column.format.may_be_text(given):
             return given
         reason = getattr(error, "strerror", None) or "not a text file"
         raise OptionError(
@@ -156,13 +186,12 @@ def _schema_text(column: ColumnFormat, given: str) -> str:
         ) from None
 
 
-def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> SchemaText:
+def common_schema(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> SchemaText:
     """The schema of each record name, which all topics share, or of any of them."""
-    wanted = FORMATS[column.format]
     for version in versions:
-        if version.registered.kind != wanted.registry_type:
+        if version.registered.kind != column.format.registry_type:
             raise OptionError(
-                f"{_described(version)} is {version.registered.kind}, not {wanted.title}: correct "
+                f"{_described(version)} is {version.registered.kind}, not {column.format.title}: correct "
                 f"'{column.column}Format', or the subject"
             )
     names = len(column.record_names) if column.strategy is not SubjectNameStrategy.TOPIC else 1
@@ -177,16 +206,13 @@ def schema_of(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> Schem
                 f"read them in a query each, or set '{column.column}Schema'"
             )
         schemas.append(of_name[0].registered.schema)
-    if len(schemas) == 1:
-        return _with_message(column, schemas[0])
-    assert wanted.any_of is not None, "the options refuse several record names of this format"
-    return wanted.any_of(schemas)
+    return _with_message(column, schemas[0]) if len(schemas) == 1 else column.format.any_of(schemas)
 
 
 def _read_as(column: ColumnFormat, version: SubjectVersion) -> Hashable:
     """Equal for schemas by which values are read as the same columns."""
     try:
-        return FORMATS[column.format].read_as(_with_message(column, version.registered.schema))
+        return schema_of(column.format, _with_message(column, version.registered.schema)).read_as
     except ValueSchemaError as error:
         raise ValueSchemaError(f"{_described(version)} cannot be read as columns: {error}") from None
 
@@ -297,3 +323,50 @@ class WriterSchemas:
             if version not in kept and self._clock() < until:
                 with suppress(ValueSchemaError):  # values with a schema that cannot be used are malformed
                     kept[version] = client.version(subject, version).registered
+
+
+# --- the records of a task --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def typed_rows(
+    schemas: QuerySchemas, known: Sequence[RegisteredSchema], columns: Sequence[str], events: EventRecorder
+) -> Iterator[TypedRows]:
+    """The conversion of the records of one task, with a client of the registry. Its malformed records are events at the
+    end.
+
+    Args:
+        known: schemas that need not be fetched.
+    """
+    registry, on_malformed = schemas.typed.registry, schemas.typed.on_malformed
+    client = None
+    if registry is not None:
+        client = RegistryClient(registry, partial(record_lookup, events, RefreshReason.UNKNOWN_SCHEMA))
+        worker_schemas.add(registry, known)
+    typed = {}
+    for reader in schemas.readers:
+        column = reader.column
+        writer = partial(_writer, reader, registry, client, on_malformed is OnMalformedRecord.FAIL)
+        typed[column.column] = ColumnDecoding(reader.schema, column.framing, writer, column.record_names, column.column)
+    rows = TypedRows(columns, typed, on_malformed)
+    try:
+        yield rows
+    finally:
+        for (name, partition), count in rows.malformed.items():
+            details = MalformedDetails(
+                error=f"offset {count.offset}: {count.cause}",
+                schema_id=count.schema_id,
+                malformed_column=name,
+                malformed_records=count.records,
+            )
+            events.record_malformed(partition, details)
+
+
+def _writer(
+    reader: ReaderSchema, registry: RegistryOptions | None, client: RegistryClient | None, fails: bool, key: int | str
+) -> SchemaText:
+    """The schema of an id or GUID in a frame. A task that would fail asks the registry first, so its repetition does
+    not fail because of what the registry did not know a moment ago."""
+    assert registry is not None and client is not None, "the options refuse frames without a registry"
+    kind, subject = reader.schema.registry_type, reader.column.subject
+    return worker_schemas.schema(registry, key, kind, client, asks_again=fails, subject=subject).schema

@@ -22,16 +22,17 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.options import Framing, RegistryOptions, SinkOptions, default_options
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
-from pyspark_kafka_meta.typed import write_schemas as value_schemas
+from pyspark_kafka_meta.typed import writing as value_schemas
+from pyspark_kafka_meta.typed.avro import Avro
 from pyspark_kafka_meta.typed.avro.encoder import derived_schema
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding
 from pyspark_kafka_meta.typed.encoding import ColumnEncoding
-from pyspark_kafka_meta.typed.formats import FORMATS, SchemaText
 from pyspark_kafka_meta.typed.json.encoder import derived_json_schema
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 from pyspark_kafka_meta.typed.registry.client import RegistryClient
 from pyspark_kafka_meta.typed.registry.known_schemas import KnownVersions
-from pyspark_kafka_meta.typed.write_schemas import column_encodings
+from pyspark_kafka_meta.typed.schemas import SchemaText
+from pyspark_kafka_meta.typed.writing import column_encodings
 from tests.unit.typed.protobuf.test_columns import FILE, sized
 
 GIVEN = pa.struct([pa.field("id", pa.int64(), nullable=False)])
@@ -53,8 +54,7 @@ def column(registry: MockRegistry | None, given: pa.DataType = GIVEN, **options:
     parsed = SinkOptions.parse(
         {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", **url, **options}
     )
-    client = None if parsed.typed.registry is None else RegistryClient(parsed.typed.registry)
-    encodings = column_encodings(parsed.typed, parsed.topic, {"value": given}, client)
+    encodings = column_encodings(parsed.typed, parsed.topic, {"value": given}, lambda _: None, {})
     return pickle.loads(pickle.dumps(encodings["value"]))  # type: ignore[no-any-return]
 
 
@@ -107,11 +107,9 @@ def test_values_of_schema_bytes_are_written_as_they_are_in_confluents_frames(reg
     apicurio = encoded(column(registry, pa.binary(), valueFraming="apicurio"), values)
     assert apicurio[0] == b"\0\0\0\0\0\0\0\0\1\x04ab"
 
-    decoding = ColumnDecoding(
-        FORMATS["avro"], Framing.CONFLUENT, SchemaText('"string"'), lambda _: SchemaText('"bytes"')
-    )
+    decoding = ColumnDecoding(Avro(SchemaText('"string"')), Framing.CONFLUENT, lambda _: SchemaText('"bytes"'))
     assert decoding.decode(pa.array([b"\0\0\0\0\1ab", None, b"\0\0\0\0\1"]))[0].to_pylist() == ["ab", None, ""]
-    decoding = decoding._replace(reader=SchemaText('"bytes"'))
+    decoding = decoding._replace(reader=Avro(SchemaText('"bytes"')))
     assert decoding.decode(pa.array(written, pa.binary()))[0].to_pylist() == raw
     decoding = decoding._replace(framing=Framing.APICURIO)
     assert decoding.decode(pa.array(apicurio, pa.binary()))[0].to_pylist() == raw
@@ -234,7 +232,7 @@ def test_file_of_protobuf_is_looked_up_as_a_descriptor(registry: MockRegistry, t
 def test_schema_of_protobuf_is_not_registered(registry: MockRegistry) -> None:
     """Apicurio takes a descriptor, and cannot return it."""
     with pytest.raises(
-        OptionError, match=r"'auto.register.schemas' is not supported for protobuf: register the .proto"
+        OptionError, match=r"'auto.register.schemas' is not supported for protobuf: register the schema"
     ):
         column(registry, valueFormat="protobuf", **REGISTERS)
 

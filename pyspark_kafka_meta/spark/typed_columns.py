@@ -1,6 +1,4 @@
-"""Typed columns of a DataFrame that is written: the driver finds the encoders of its keys and values. Its requests to
-the registry are events.
-"""
+"""Typed columns in Spark: their types in a read; in a write the driver's look-up of their encoders, with its events."""
 
 from __future__ import annotations
 
@@ -12,20 +10,40 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.options import OnMalformedRecord, SinkOptions
 from pyspark_kafka_meta.spark.records_table import arrow_type
 from pyspark_kafka_meta.write.input_columns import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
-    from pyspark_kafka_meta.typed.registry.client import FinalAnswers, RegistryLookup
+    from pyspark_kafka_meta.typed.reading import QuerySchemas
+    from pyspark_kafka_meta.typed.writing import FinalAnswers, RegistryLookup
 
 logger = logging.getLogger(__name__)
 
 MAX_STREAMS = 100
 """Of one process, whose final answers are kept."""
+
+
+def column_types(schemas: QuerySchemas) -> dict[str, DataType]:
+    """The Spark types of the typed columns, and of the columns with their bytes and what is wrong with them."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import BinaryType
+
+    from pyspark_kafka_meta.typed.reading import ERROR_SUFFIX, ERROR_TYPE, RAW_SUFFIX
+
+    types = {
+        reader.column.column: from_arrow_type(reader.schema.type, prefer_timestamp_ntz=True)
+        for reader in schemas.readers
+    }
+    names = sorted(types, reverse=True)
+    if schemas.typed.includes_raw:
+        types |= {f"{column}{RAW_SUFFIX}": BinaryType() for column in names}
+    if schemas.typed.on_malformed is OnMalformedRecord.RECORD:
+        types |= {f"{column}{ERROR_SUFFIX}": from_arrow_type(ERROR_TYPE) for column in names}
+    return types
 
 
 @lru_cache(MAX_STREAMS)
@@ -51,19 +69,17 @@ def with_encoders(columns: SinkColumns, schema: StructType, options: SinkOptions
         answers: see `RegistryClient`.
 
     Raises:
-        ValueSchemaError, OptionError, SchemaRegistryError: as `write_schemas.column_encodings`.
+        ValueSchemaError, OptionError, SchemaRegistryError: as `typed.writing.column_encodings`.
     """
     names = _typed_names(options)
     if not names:
         return columns
-    from pyspark_kafka_meta.typed.registry.client import RegistryClient, RegistryLookup
-    from pyspark_kafka_meta.typed.write_schemas import column_encodings
+    from pyspark_kafka_meta.typed.writing import column_encodings
 
     types = {name: _arrow_type(schema, name) for name in names}
-    registry, lookups = options.typed.registry, list[RegistryLookup]()
-    client = None if registry is None else RegistryClient(registry, lookups.append, answers)
+    lookups: list[RegistryLookup] = []
     try:
-        return replace(columns, typed=column_encodings(options.typed, options.topic, types, client))
+        return replace(columns, typed=column_encodings(options.typed, options.topic, types, lookups.append, answers))
     finally:
         if lookups:
             _publish(options, lookups)
@@ -73,7 +89,7 @@ def _publish(options: SinkOptions, lookups: Sequence[RegistryLookup]) -> None:
     """Events of the look-ups. Their failure must not hide an error of the look-ups; tasks meet its cause themselves."""
     from pyspark_kafka_meta.events.origin import committer_origin
     from pyspark_kafka_meta.spark.client_pool import worker_clients
-    from pyspark_kafka_meta.spark.typed_records import record_lookup
+    from pyspark_kafka_meta.typed.writing import record_lookup
 
     try:
         with worker_clients.client(options.client, options.events, committer_origin(None, None)) as client:

@@ -15,11 +15,10 @@ from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, RefreshEvent
 from pyspark_kafka_meta.kafka.records.schema import SCHEMA_ID_HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.spark.typed_records import typed_rows
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.typed.decoding import TypedRows
 from pyspark_kafka_meta.typed.framing import guid_frame
-from pyspark_kafka_meta.typed.query_schemas import WriterSchemas, query_schemas
+from pyspark_kafka_meta.typed.reading import WriterSchemas, query_schemas, typed_rows
 from pyspark_kafka_meta.typed.registry.known_schemas import MAX_UNKNOWN_IDS
 
 RECORD = '{"type": "record", "name": "shop.%s", "fields": [{"name": "id", "type": "long"}]}'

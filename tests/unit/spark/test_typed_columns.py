@@ -28,7 +28,7 @@ from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark import batch_writer, stream_writer
 from pyspark_kafka_meta.spark.batch_writer import with_driver
 from pyspark_kafka_meta.spark.client_pool import worker_clients
-from pyspark_kafka_meta.spark.typed_sink import columns_without_encoders, with_encoders
+from pyspark_kafka_meta.spark.typed_columns import columns_without_encoders, with_encoders
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 

@@ -1,0 +1,250 @@
+"""`Schema`: a parsed schema, and what all formats have in common. Arrow columns in, Arrow columns out.
+
+A format is a folder of this package whose `FORMAT` is a subclass of `Schema`, and nothing else: options, registry and
+columns ask the class. It imports numpy and pyarrow on first use, because the options are imported with the package.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from pyspark_kafka_meta import typed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMPILED_SCHEMAS = 1_000
+"""A process keeps as many schemas, and compiled pairs of schemas: each batch of records needs them."""
+
+
+class SchemaText(NamedTuple):
+    """A schema as its author wrote it.
+
+    Attributes:
+        text: of the schema; of Protobuf a FileDescriptorSet in Base64.
+        references: texts of the schemas that it refers to by name, each after those that it refers to itself; of
+            Protobuf the set has them, of JSON the name is their `$id`.
+        message: the message type of Protobuf, by full name or by Confluent's message indexes; empty for the first.
+        max_depth: how often a recursive type of Avro or Protobuf becomes columns in itself.
+        stable_members: members of Avro's unions are named after their types.
+    """
+
+    text: str
+    references: tuple[str, ...] = ()
+    message: str | tuple[int, ...] = ()
+    max_depth: int = 1
+    stable_members: bool = False
+
+
+class Schema(ABC):
+    """A schema of one format, parsed when it is first needed. All members raise ValueSchemaError.
+
+    Attributes:
+        title: in texts for users.
+        registry_type: the format's `schemaType` in a schema registry; in small letters, its name in options.
+        is_recursive: a type in itself becomes columns as often as `SchemaText.max_depth` says.
+        has_unions: of which `SchemaText.stable_members` names the members.
+        has_several_names: values may have one of several schemas: see `any_of`.
+        names_message: the name of a record chooses one of the types in a schema.
+        has_message_indexes: Confluent's frames end with those of a schema's message type.
+        is_in_apicurios_frames: whether values with Apicurio's frames can be read and written.
+        may_be_registered: by a write. There is a schema for each type of a DataFrame: see `derived`.
+        registry_form: how a registry is asked for schemas, as a query; empty for their text.
+    """
+
+    title: ClassVar[str]
+    registry_type: ClassVar[str]
+    is_recursive: ClassVar[bool] = False
+    has_unions: ClassVar[bool] = False
+    has_several_names: ClassVar[bool] = False
+    names_message: ClassVar[bool] = False
+    has_message_indexes: ClassVar[bool] = False
+    is_in_apicurios_frames: ClassVar[bool] = True
+    may_be_registered: ClassVar[bool] = True
+    registry_form: ClassVar[str] = ""
+
+    def __init__(self, text: SchemaText) -> None:
+        self.text = text
+
+    @property
+    @abstractmethod
+    def parsed(self) -> Any:
+        """In a form of the format's own."""
+
+    @property
+    @abstractmethod
+    def type(self) -> pa.DataType:
+        """Of a column with values of this schema."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str | None:
+        """The full name of its record or message type, of JSON its title; None if it has none."""
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why fields have no column, by their names."""
+        return {}
+
+    @property
+    def read_as(self) -> Hashable:
+        """Equal for schemas by which the same values are read as the same columns."""
+        return self.text
+
+    @property
+    def registered_text(self) -> str:
+        """By which a registry finds it."""
+        return self.text.text
+
+    @property
+    def message_indexes(self) -> tuple[int, ...]:
+        """With which Confluent's frames end."""
+        return ()
+
+    @abstractmethod
+    def decoder(self, writer: Any, is_confluents: bool) -> ValueDecoder:
+        """From values of a writer's schema to columns of this one.
+
+        Args:
+            writer: a schema of this class.
+            is_confluents: whether Confluent's serializers wrote the values.
+        """
+
+    @abstractmethod
+    def encoder(self, given: pa.DataType, is_confluents: bool) -> ValueEncoder:
+        """Of columns of a type. Args as of `decoder`."""
+
+    @classmethod
+    def any_of(cls, schemas: Sequence[SchemaText]) -> SchemaText:
+        """The schema of values that have one of several schemas."""
+        raise NotImplementedError
+
+    @classmethod
+    def derived(cls, given: pa.DataType, name: str | None) -> SchemaText:
+        """The schema of a type, whose record has this full name, or any."""
+        raise NotImplementedError
+
+    @classmethod
+    def registered(cls, text: str, references: Sequence[str]) -> SchemaText:
+        """A schema as a registry responds with it."""
+        return SchemaText(text, tuple(references))
+
+    @classmethod
+    def referred(cls, text: str, name: object) -> str:
+        """A schema of a registry that another one refers to by this name."""
+        return text
+
+    @classmethod
+    def is_text(cls, given: str) -> bool:
+        """Whether the value of an option is a schema, and not the path of a file with one."""
+        return given.lstrip()[:1] in ("{", "[", '"')
+
+    @classmethod
+    def may_be_text(cls, given: str) -> bool:
+        """The same, if there is no such file."""
+        return False
+
+    @classmethod
+    def text_of_file(cls, content: bytes) -> str:
+        """Raises ValueError."""
+        return content.decode("utf-8-sig")
+
+
+@cache
+def formats() -> Mapping[str, type[Schema]]:
+    """By their names in options."""
+    folders = [import_module(f"{typed.__name__}.{each.name}") for each in iter_modules(typed.__path__) if each.ispkg]
+    found: list[type[Schema]] = [folder.FORMAT for folder in folders if hasattr(folder, "FORMAT")]
+    return {each.registry_type.lower(): each for each in found}
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def schema_of(format_: type[Schema], text: SchemaText) -> Schema:
+    """The same object for all uses of a text."""
+    return format_(text)
+
+
+@lru_cache(COMPILED_SCHEMAS)
+def compiled_decoder(reader: Schema, writer: Schema, is_confluents: bool) -> ValueDecoder:
+    return reader.decoder(writer, is_confluents)
+
+
+# --- what decoders and encoders have in common ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a value cannot be decoded.
+
+    Attributes:
+        row: index in the decoded column.
+        cause: a short sentence without the value itself.
+    """
+
+    row: int
+    cause: str
+
+
+class Decoded(NamedTuple):
+    """A decoded column.
+
+    Attributes:
+        values: one for each input value; null where the input is null or at fault.
+        faults: in the order of rows.
+    """
+
+    values: pa.Array
+    faults: list[Fault]
+
+
+class UnwritableValueError(ValueError):
+    """A value that the schema does not allow.
+
+    Attributes:
+        row: index in the column.
+        cause: a short sentence that names the field, without the value itself.
+    """
+
+    def __init__(self, row: int, cause: str) -> None:
+        super().__init__(row, cause)
+        self.row, self.cause = row, cause
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.cause}"
+
+
+class ValueDecoder(Protocol):
+    """Decodes values of one writer's schema to the reader's type."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of all decoded columns."""
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """Decodes a column of type binary, without frames."""
+
+
+class ValueEncoder(Protocol):
+    """Encodes columns of one type with one schema."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """That columns must have; strings and bytes may have Arrow's large types too, which Spark can choose."""
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """A column of type binary, without frames; null where the value is null.
+
+        Raises:
+            UnwritableValueError: the schema does not allow a value.
+        """
+
+
+def inner_path(path: str, name: str) -> str:
+    """Of a field in the field at a path."""
+    return f"{path}.{name}" if path else name
