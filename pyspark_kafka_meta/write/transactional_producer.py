@@ -46,7 +46,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, PartitionSequence
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
-from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionResponse
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
     OpenTransaction,
@@ -164,8 +164,8 @@ class TransactionalProducer:
             )
         self._partitions.clear()
         self._began_at = None
-        if ended.producer != NO_PRODUCER:
-            self._start(ended.producer if ended.producer.epoch < LAST_EPOCHS else NO_PRODUCER)
+        if ended.result != NO_PRODUCER:
+            self._start(ended.result if ended.result.epoch < LAST_EPOCHS else NO_PRODUCER)
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one. If the coordinator does not respond within `ABORT_S`, this logs
@@ -204,7 +204,7 @@ class TransactionalProducer:
             self.transactional_id
         ]
 
-    def _end(self, committed: bool, deadline: float) -> EndTransactionResponse:
+    def _end(self, committed: bool, deadline: float) -> ApiResponse[ProducerIdAndEpoch]:
         """EndTxn."""
         producers = {self.transactional_id: self._producer}
         responses = self._client.coordinators.end_transactions(producers, committed, self.version, deadline)

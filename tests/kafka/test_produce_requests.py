@@ -11,13 +11,14 @@ import pytest
 
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
-from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
+from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest
 from pyspark_kafka_meta.model import Broker, PartitionMetadata, TopicMetadata, TopicPartition
 from tests.kafka.cluster_tools import Cluster, first_address, log_ends, poll_until
 from tests.produce_cases import CASES, Sent, idempotent
@@ -52,9 +53,9 @@ class Producing:
         node_id = self.log.leader_id
         self._network.transactions.send(self.brokers[node_id], ProducerIdRequest(), time.monotonic() + PATIENCE_S)
         response = self._network.transactions.receive([node_id], time.monotonic() + PATIENCE_S)
-        assert isinstance(response, ProducerIdResponse), response
-        assert (response.error_code, response.producer.epoch) in ((0, 0), (COORDINATOR_LOAD_IN_PROGRESS, -1))
-        return [response.producer.producer_id] if response.error_code == 0 else []
+        assert isinstance(response, ApiResponse), response
+        assert (response.error_code, response.result.epoch) in ((0, 0), (COORDINATOR_LOAD_IN_PROGRESS, -1))
+        return [response.result.producer_id] if response.error_code == 0 else []
 
     def produce(self, topic_id: UUID | None, *batches: bytes, node_id: int | None = None) -> list[ProducedPartition]:
         """The results of one request for each batch, all in flight at the same time."""

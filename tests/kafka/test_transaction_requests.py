@@ -77,7 +77,7 @@ def test_codes_of_the_end_are_those_of_the_table(
 def test_unknown_id_is_not_open(client: KafkaClient, version: TransactionVersion) -> None:
     ended = client.coordinators.end_transactions({"nobody's": ProducerIdAndEpoch(7, 0)}, True, version, soon(client))
 
-    assert (ended["nobody's"].error_code, ended["nobody's"].producer) == (INVALID_MAPPING, NO_PRODUCER)
+    assert (ended["nobody's"].error_code, ended["nobody's"].result) == (INVALID_MAPPING, NO_PRODUCER)
 
 
 @pytest.mark.parametrize("version", [V1, V2])
@@ -89,7 +89,7 @@ def test_only_the_second_version_raises_the_epoch(
     (producer_id, epoch) = producers[transactional_id]
     ended = client.coordinators.end_transactions(producers, True, version, soon(client))[transactional_id]
 
-    assert ended.producer == (NO_PRODUCER if version is V1 else ProducerIdAndEpoch(producer_id, epoch + 1))
+    assert ended.result == (NO_PRODUCER if version is V1 else ProducerIdAndEpoch(producer_id, epoch + 1))
 
 
 def test_cluster_has_finalized_the_second_version(client: KafkaClient) -> None:

@@ -10,8 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections
-from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork, MetadataRequests
-from pyspark_kafka_meta.kafka.network.optional_requests import ProduceRequests
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork, MetadataRequests, ProduceRequests
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
@@ -118,7 +117,7 @@ class TappedNetwork(KafkaNetwork):
 
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
-        self.tapped = self.produce = self._open(TappedProduces)
+        self.tapped = self.produce = TappedProduces(settings, self._idle, self._metadata)
 
 
 def _is_refused(fault: Fault | None) -> bool:

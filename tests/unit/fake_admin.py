@@ -2,74 +2,64 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.client.cluster_admin import MAX_TIMEOUT_CONFIG
 from pyspark_kafka_meta.kafka.protocol.admin import (
     TOPIC_RESOURCE,
-    AdminRequest,
-    AdminResponse,
     CreateTopicRequest,
-    CreateTopicResponse,
     DescribeConfigsRequest,
-    DescribeConfigsResponse,
     OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetFetchRequest,
-    OffsetFetchResponse,
 )
-from pyspark_kafka_meta.kafka.protocol.transactions import Coordinator, CoordinatorResponse, FindCoordinatorRequest
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
+from pyspark_kafka_meta.kafka.protocol.transactions import Coordinator, FindCoordinatorRequest
 from tests.unit.fake_requests import FakeRequests
 
-NAMES: dict[type[AdminRequest], str] = {
-    FindCoordinatorRequest: "FindCoordinator",
-    OffsetFetchRequest: "OffsetFetch",
-    OffsetCommitRequest: "OffsetCommit",
-    CreateTopicRequest: "CreateTopics",
-    DescribeConfigsRequest: "DescribeConfigs",
-}
 
-
-class FakeAdmin(FakeRequests[AdminRequest, AdminResponse]):
+class FakeAdmin(FakeRequests[BrokerRequest[Any], ApiResponse[Any]]):
     """Behaves as Apache Kafka (`tests/kafka/test_admin_requests.py`)."""
 
-    def _name(self, request: AdminRequest) -> str:
-        return NAMES[type(request)]
+    def _name(self, request: BrokerRequest[Any]) -> str:
+        return request.api.title
 
     def _ends_at(self, node_id: int) -> float:
         return self.network.clock.now
 
-    def _response(self, node_id: int, request: AdminRequest, sent_at: float) -> AdminResponse:
+    def _response(self, node_id: int, request: BrokerRequest[Any], sent_at: float) -> ApiResponse[Any]:
         network, cluster = self.network, self.network.cluster
         scripted = network.admin_errors.get(self._name(request))
         code = scripted.popleft() if scripted else 0
         match request:
             case FindCoordinatorRequest(groups):
                 found = Coordinator(code, None if code else cluster.brokers[self._coordinator()])
-                return CoordinatorResponse(node_id, dict.fromkeys(groups, found))
+                return ApiResponse(node_id, 0, dict.fromkeys(groups, found))
             case OffsetFetchRequest(group, partitions):
                 code = code or self._group_error(node_id, has_members=False)
                 known = network.groups.get(group, {})
                 offsets = {part: known[part] for part in partitions if part in known}
-                return OffsetFetchResponse(node_id, code, {} if code else offsets)
+                return ApiResponse(node_id, code, {} if code else offsets)
             case OffsetCommitRequest(group, committed):
                 code = code or self._group_error(node_id, group in network.groups_with_members)
                 missing = frozenset(part.topic for part in committed if part.topic not in cluster.topics)
                 if code == 0:
                     kept = {part: offset for part, offset in committed.items() if part.topic not in missing}
                     network.groups.setdefault(group, {}).update(kept)
-                return OffsetCommitResponse(node_id, code, missing)
+                return ApiResponse(node_id, code, missing)
             case CreateTopicRequest(topic, partitions):
                 code = code or (ErrorCode.topic_already_exists if topic in cluster.topics else 0)
                 if code == 0:
                     cluster.create_topic(topic, partitions)
-                return CreateTopicResponse(node_id, int(code), "")
+                return ApiResponse(node_id, int(code), "")
             case DescribeConfigsRequest(kind, topic) if kind == TOPIC_RESOURCE:
-                return DescribeConfigsResponse(node_id, code, {} if code else network.configs.get(topic, {}))
+                return ApiResponse(node_id, code, {} if code else network.configs.get(topic, {}))
             case DescribeConfigsRequest():
                 limit = cluster.coordinators.max_timeout_ms
                 config = {} if code else {MAX_TIMEOUT_CONFIG: str(limit)}
-                return DescribeConfigsResponse(node_id, code, config)
+                return ApiResponse(node_id, code, config)
+        raise AssertionError(request)
 
     def _coordinator(self) -> int:
         return self.network.group_coordinator or min(self.network.cluster.brokers)

@@ -22,6 +22,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.frame_codec import BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -31,7 +32,6 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     PartitionOffset,
 )
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
-from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     Address,
@@ -148,7 +148,7 @@ class FakeNetwork:
         self.group_coordinator = 0
         self.fetches: list[tuple[int, FetchRequest]] = []
         self.produces: list[tuple[int, ProduceRequest]] = []
-        self.transactions_sent: list[tuple[int, TransactionRequest]] = []
+        self.transactions_sent: list[tuple[int, BrokerRequest[Any]]] = []
         self.requests: list[tuple[str, Address]] = []
         self.change: Callable[[FetchResponse], FetchResponse] = lambda response: response
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
@@ -17,7 +18,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
     ProduceResponse,
 )
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
+from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import NO_LEADER, NO_PRODUCER, LeaderHint, ProducerIdAndEpoch, TopicPartition
@@ -281,7 +282,7 @@ def test_each_producer_id_is_given_once_by_any_broker_and_after_scripted_errors(
         responses.append(network.transactions.receive([node_id], network.clock() + 1))
 
     assert responses == [
-        ProducerIdResponse(1, 14, NO_PRODUCER),
-        ProducerIdResponse(2, 0, ProducerIdAndEpoch(1000, 0)),
-        ProducerIdResponse(3, 0, ProducerIdAndEpoch(1001, 0)),
+        ApiResponse(1, 14, NO_PRODUCER),
+        ApiResponse(2, 0, ProducerIdAndEpoch(1000, 0)),
+        ApiResponse(3, 0, ProducerIdAndEpoch(1001, 0)),
     ]

@@ -41,7 +41,7 @@ def produced(client: KafkaClient, producer: ProducerIdAndEpoch, base_sequence: i
 def end(scene: Scene, client: KafkaClient, producer: ProducerIdAndEpoch, committed: bool) -> ProducerIdAndEpoch:
     ended = client.coordinators.end_transactions({ID: producer}, committed, V2, scene.clock() + 10)[ID]
     assert ended.error_code == 0
-    return ended.producer
+    return ended.result
 
 
 def fetched(scene: Scene, read_committed: bool = True) -> FetchedPartition:

@@ -17,12 +17,9 @@ from functools import cache, partial
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v16 import response as fetch
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.kafka.protocol import admin, frame_codec, list_offsets, metadata, produce, transactions
-from pyspark_kafka_meta.kafka.protocol import fetch as translate_fetch
-from pyspark_kafka_meta.kafka.protocol.admin import CreateTopicResponse, OffsetFetchRequest, OffsetFetchResponse
+from pyspark_kafka_meta.kafka.protocol.admin import CreateTopicRequest, OffsetFetchRequest
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     FETCH,
@@ -31,34 +28,27 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
     Api,
-    Exchange,
 )
-from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP, OffsetQuery, OffsetsRequest
-from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
+from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsResponse
+from pyspark_kafka_meta.kafka.protocol.produce import ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
-    AddPartitionsResponse,
-    CoordinatorResponse,
-    DescribeTransactionsResponse,
+    DescribeTransactionsRequest,
     FindCoordinatorRequest,
-    ProducerIdResponse,
+    ProducerIdRequest,
 )
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.read.fetching.partition_cursor import Emit, PartitionCursor
 from tests.unit.kafka.protocol.responses import (
-    ADMIN_REQUESTS,
-    CORRELATION_ID,
-    TRANSACTION_REQUESTS,
-    admin_message,
-    epochs_message,
-    fetch_message,
-    metadata_message,
-    offsets_message,
+    SENT,
+    fetched,
+    listed,
+    message,
     payload,
-    produce_message,
-    transaction_message,
+    produced,
+    received,
     versions,
 )
 from tests.unit.kafka.records.handmade import (
@@ -125,29 +115,23 @@ def fetch_frame(records: bytes) -> bytes:
         "error_code": ErrorCode.none,
         "high_watermark": 31,
         "last_stable_offset": 31,
-        "diverging_epoch": fetch.EpochEndOffset(),
-        "current_leader": fetch.LeaderIdAndEpoch(),
-        "aborted_transactions": (fetch.AbortedTransaction(producer_id=9, first_offset=10),),
+        "diverging_epoch": {"epoch": -1, "end_offset": -1},
+        "current_leader": {"leader_id": -1, "leader_epoch": -1},
+        "aborted_transactions": [{"producer_id": 9, "first_offset": 10}],
         "records": records,
     }
-    return payload(fetch_message(*((TOPIC_ID, log.partition) for log in PARTITIONS), **fields))
+    return payload(message(FETCH, **fetched(*((TOPIC_ID, log.partition) for log in PARTITIONS)), **fields))
 
 
-def exchange(api: Api, version: int, data: bytes) -> Exchange:
-    response = frame_codec.decode(api, version, CORRELATION_ID, memoryview(data))
-    return Exchange(*response, version, CORRELATION_ID, 30, len(data), 1.0)
-
-
-def fetched(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:
+def rows_read(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:
     """The rows of a response, as a reader gets them."""
-    response = translate_fetch.fetch_response(exchange(FETCH, 16, data), REQUEST, 3)
-    for fetched in response.partitions:
-        span = OffsetRange(fetched.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
+    for part in REQUEST.decode(received(FETCH, 16, data), 3).partitions:
+        span = OffsetRange(part.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
         cursor = PartitionCursor(span, read_committed=True, max_bytes=1 << 20, check_crcs=True)
-        instruction = cursor.on_fetched(fetched, response_is_empty=False)
+        instruction = cursor.on_fetched(part, response_is_empty=False)
         if isinstance(instruction, Emit):
-            part: FetchedRecords = instruction.records
-            yield from ((fetched.partition, row) for row in rows_of(part))
+            records: FetchedRecords = instruction.records
+            yield from ((part.partition, row) for row in rows_of(records))
 
 
 def read_fetch(rng: random.Random) -> str:
@@ -155,7 +139,7 @@ def read_fetch(rng: random.Random) -> str:
     is_repaired = rng.random() < 0.5
     records = b"".join(repaired(rng) if is_repaired else batches(rng))
     data = fetch_frame(records) if is_repaired else mutate(fetch_frame(records), rng)
-    rows = list(fetched(data))
+    rows = list(rows_read(data))
     places = [(partition, row.offset) for partition, row in rows]
     assert len(set(places)) == len(places) and places == sorted(
         places, key=lambda place: (place[0].partition, place[1])
@@ -168,7 +152,7 @@ def read_fetch(rng: random.Random) -> str:
 
 
 def read_metadata(rng: random.Random) -> str:
-    response = metadata.metadata_response(exchange(METADATA, 12, mutate(payload(metadata_message()), rng)), ["t"])
+    response = SENT[METADATA].decode(received(METADATA, 12, mutate(payload(message(METADATA, 12)), rng)), 3)
     assert {topic.name for topic in response.topics} <= {"t"}
     assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in response.brokers)
     partitions = [partition for topic in response.topics for partition in topic.partitions]
@@ -176,37 +160,20 @@ def read_metadata(rng: random.Random) -> str:
     return "read"
 
 
-def read_offsets(rng: random.Random) -> str:
-    request = OffsetsRequest(tuple(OffsetQuery(log, LATEST_TIMESTAMP, 3) for log in PARTITIONS), False)
-    data = mutate(payload(offsets_message(*PARTITIONS)), rng)
-    responses = list_offsets.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
-    assert responses.keys() <= set(PARTITIONS)
-    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in responses.values())
-    return "read"
-
-
-def read_epochs(rng: random.Random) -> str:
-    request = OffsetsRequest(tuple(OffsetQuery(log, 3, 3) for log in PARTITIONS), by_epoch=True)
-    data = mutate(payload(epochs_message(*PARTITIONS)), rng)
-    responses = list_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
-    assert responses.keys() <= set(PARTITIONS)
-    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in responses.values())
+def read_offsets(api: Api, rng: random.Random) -> str:
+    data = mutate(payload(message(api, **listed(("t", 0), ("t", 1)))), rng)
+    response: OffsetsResponse = SENT[api].decode(received(api, api.max_version, data), 3)
+    assert response.offsets.keys() <= set(PARTITIONS) | {TopicPartition("u", 0)}
+    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in response.offsets.values())
     return "read"
 
 
 def read_produce(rng: random.Random) -> str:
     """Any version: v8 has another encoding, older brokers name topics by name."""
     version = rng.choice(versions(PRODUCE))
-    by_id = version >= produce.TOPIC_IDS_SINCE
-    message = produce_message(
-        *((TOPIC_ID if by_id else log.topic, log.partition) for log in PARTITIONS), version=version
-    )
-    request = ProduceRequest(
-        tuple(ProducePartition(log, TOPIC_ID if by_id else None, b"") for log in PARTITIONS), -1, 1
-    )
-    data = mutate(payload(message), rng)
-    response = produce.produce_response(exchange(PRODUCE, version, data), request, 3)
-    assert {one.partition for one in response.partitions} <= set(PARTITIONS)
+    data = mutate(payload(message(PRODUCE, version, **produced((TOPIC_ID, 0), (TOPIC_ID, 1)))), rng)
+    response: ProduceResponse = SENT[PRODUCE].decode(received(PRODUCE, version, data), 3)
+    assert {one.partition for one in response.partitions} <= {*PARTITIONS, TopicPartition("u", 0)}
     assert len({one.partition for one in response.partitions}) == len(response.partitions)
     assert all(one.base_offset >= -1 for one in response.partitions)
     texts = [one.error_message for one in response.partitions]
@@ -217,53 +184,36 @@ def read_produce(rng: random.Random) -> str:
     return "read"
 
 
-def read_transaction(api: Api, rng: random.Random) -> str:
+def read_other(api: Api, rng: random.Random) -> str:
     """Any version, as for Produce."""
-    version = rng.choice(versions(api))
-    data = mutate(payload(transaction_message(api, version)), rng)
-    request = TRANSACTION_REQUESTS[api]
-    response = transactions.transaction_response(exchange(api, version, data), request, 3)
-    match response:
-        case ProducerIdResponse(error_code=0, producer=producer):
-            assert min(producer) >= 0
-        case CoordinatorResponse(coordinators=coordinators):
-            assert isinstance(request, FindCoordinatorRequest)
-            assert coordinators
-            assert coordinators.keys() <= set(request.keys)
-            assert all((found.broker is None) is (found.error_code != 0) for found in coordinators.values())
-        case AddPartitionsResponse(errors=errors):
-            assert isinstance(request, AddPartitionsRequest)
-            assert errors.keys() <= set(request.partitions)
-        case DescribeTransactionsResponse(error_code=0, transaction=transaction):
-            assert transaction is not None
-            assert min(transaction.producer) >= 0
-            assert all(partition.partition >= 0 for partition in transaction.partitions)
-    return "read"
-
-
-def read_admin(api: Api, rng: random.Random) -> str:
-    """Any version, as for Produce."""
-    version, request = rng.choice(versions(api)), ADMIN_REQUESTS[api]
-    data = mutate(payload(admin_message(api, version)), rng)
-    response = admin.admin_response(exchange(api, version, data), request, 3)
-    match response:
-        case OffsetFetchResponse(offsets=offsets):
-            assert isinstance(request, OffsetFetchRequest)
-            assert offsets.keys() <= set(request.partitions)
-            assert all(offset >= 0 for offset in offsets.values())
-        case CreateTopicResponse(error_text=text):
-            assert text.isprintable()
+    version, request = rng.choice(versions(api)), SENT[api]
+    response = request.decode(received(api, version, mutate(payload(message(api, version)), rng)), 3)
+    match request:
+        case ProducerIdRequest() if response.error_code == 0:
+            assert min(response.result) >= 0
+        case FindCoordinatorRequest(keys):
+            assert response.result
+            assert response.result.keys() <= set(keys)
+            assert all((found.broker is None) is (found.error_code != 0) for found in response.result.values())
+        case AddPartitionsRequest(partitions=partitions):
+            assert response.result.keys() <= set(partitions)
+        case DescribeTransactionsRequest() if response.error_code == 0:
+            assert min(response.result.producer) >= 0
+            assert all(partition.partition >= 0 for partition in response.result.partitions)
+        case OffsetFetchRequest(partitions=partitions):
+            assert response.result.keys() <= set(partitions)
+            assert all(offset >= 0 for offset in response.result.values())
+        case CreateTopicRequest():
+            assert response.result.isprintable()
     return "read"
 
 
 READ: dict[str, Callable[[random.Random], str]] = {
+    **{api.name: partial(read_other, api) for api in SENT},
+    **{api.name: partial(read_offsets, api) for api in (LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH)},
     FETCH.name: read_fetch,
     METADATA.name: read_metadata,
-    LIST_OFFSETS.name: read_offsets,
-    OFFSET_FOR_LEADER_EPOCH.name: read_epochs,
     PRODUCE.name: read_produce,
-    **{api.name: partial(read_transaction, api) for api in TRANSACTION_REQUESTS},
-    **{api.name: partial(read_admin, api) for api in ADMIN_REQUESTS},
 }
 
 

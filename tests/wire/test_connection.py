@@ -25,7 +25,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES, METADATA
-from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
+from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
@@ -201,7 +201,7 @@ def connection_with_request(behave: Behaviour, protocol: str) -> Iterator[Connec
         behave = over_tls(authority.issue("broker", ["127.0.0.1"]), behave)
     settings = replace(SETTINGS, security=ClientOptions.parse(options).security)
     with scripted_broker(behave) as address, closing(Connection(address, settings, soon(PATIENCE_S))) as connection:
-        connection.send(METADATA, metadata_request(12, ()), soon(PATIENCE_S))
+        connection.send(METADATA, MetadataRequest(()).encode(12), soon(PATIENCE_S))
         yield connection
 
 

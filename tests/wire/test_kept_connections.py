@@ -17,10 +17,11 @@ from pyspark_kafka_meta.kafka.network import in_flight_requests, kafka_network, 
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest, ProducerIdResponse
+from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest
 from pyspark_kafka_meta.kafka.records.batches import write_batch
 from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker
 from pyspark_kafka_meta.options import ClientOptions
@@ -124,7 +125,7 @@ def test_requests_that_are_sent_one_after_the_other_share_a_connection(
         network.offsets.send(broker, OffsetsRequest((), False), deadline)
         assert isinstance(network.offsets.receive([broker.node_id], deadline), OffsetsResponse)
         network.transactions.send(broker, ProducerIdRequest(), deadline)
-        assert isinstance(network.transactions.receive([broker.node_id], deadline), ProducerIdResponse)
+        assert isinstance(network.transactions.receive([broker.node_id], deadline), ApiResponse)
         network.metadata(address, (), deadline)
 
     assert len(opened) == 1

@@ -36,7 +36,7 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.partitions import T0, T1
-from tests.unit.kafka.protocol.responses import T_ID, produce_message
+from tests.unit.kafka.protocol.responses import T_ID, message, produced
 from tests.unit.logs import batch
 from tests.wire.mock_brokers import LATER_S, SLOW_MS, SOON_S, Cluster, mock_brokers, within
 from tests.wire.scripted_broker import (
@@ -115,7 +115,7 @@ def read_produce(peer: socket.socket) -> tuple[int, bytes]:
 
 def acknowledgement(correlation_id: int, offset: int) -> bytes:
     acknowledged: dict[str, Any] = {"error_code": ErrorCode.none, "record_errors": (), "error_message": None}
-    return frame(produce_message((T_ID, 0), base_offset=offset, **acknowledged), correlation_id)
+    return frame(message(PRODUCE, **produced((T_ID, 0)), base_offset=offset, **acknowledged), correlation_id)
 
 
 def acknowledge(peer: socket.socket) -> None:
@@ -505,7 +505,7 @@ def cut_off(peer: socket.socket) -> None:
 
 def name_another_partition(peer: socket.socket) -> None:
     first, second, *_ = [read_produce(peer)[0] for _ in range(IN_FLIGHT)]
-    peer.sendall(acknowledgement(first, 0) + frame(produce_message((T_ID, 5)), second))
+    peer.sendall(acknowledgement(first, 0) + frame(message(PRODUCE, **produced((T_ID, 5))), second))
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, SASL_HANDSHAKE, milliseconds
-from pyspark_kafka_meta.kafka.protocol.metadata import metadata_request
+from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
@@ -380,7 +380,7 @@ def test_bytes_that_are_damaged_on_their_way_break_the_connection_and_nothing_el
     settings = ConnectionSettings(
         "test", connect_timeout_ms=30_000, max_frame_bytes=1 << 20, security=security(TRUSTING)
     )
-    request = metadata_request(12, ())
+    request = MetadataRequest(()).encode(12)
     with (
         scripted_broker(over_tls(BROKER, serve_metadata)) as address,
         contextlib.closing(connection.Connection(address, settings, time.monotonic() + PATIENCE_S)) as opened,

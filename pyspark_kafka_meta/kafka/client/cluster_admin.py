@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError, UnsupportedBrokerError
-from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
+from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome, T
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.network.security.sasl_login import redacted
 from pyspark_kafka_meta.kafka.protocol.admin import (
@@ -15,6 +15,7 @@ from pyspark_kafka_meta.kafka.protocol.admin import (
     DescribeConfigsRequest,
 )
 from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_CONTROLLER, TOPIC_ALREADY_EXISTS, describe
+from pyspark_kafka_meta.model import Broker
 
 TIMEOUT_S = 30.0
 CONFIG_TIMEOUT_S = 5.0
@@ -49,26 +50,19 @@ class ClusterAdmin(BrokerRequests):
                 "test exactly-once writes with LocalKafka, in pytest with the fixture local_kafka or kafka_topic"
             ) from None
         if response.error_code not in (0, TOPIC_ALREADY_EXISTS):
-            reason = f"{describe(response.error_code)}: {redacted(response.error_text, self._client.options.security)}"
+            reason = f"{describe(response.error_code)}: {redacted(response.result, self._client.options.security)}"
             raise BrokerError(f"topic {name} could not be created: {reason}", response.error_code)
-        return bool(response.error_code == 0)
+        return response.error_code == 0
 
     def transaction_max_timeout_ms(self) -> int | None:
         """The longest transaction timeout that all brokers allow; None if none of them says. A broker that restarts is
         waited for, for `CONFIG_TIMEOUT_S`."""
-        deadline, outcomes = self._config_deadline(), dict[int, Outcome]()
-        for _ in self._attempts(deadline):
-            requests = {
-                broker: [DescribeConfigsRequest(BROKER_RESOURCE, str(broker.node_id), (MAX_TIMEOUT_CONFIG,))]
-                for broker in self._brokers(deadline)
-                if broker.node_id not in outcomes
-            }
-            for broker, _, outcome in self._exchange(requests, deadline, raises=False):
-                if self._final_or_refusal(outcome) is not None:
-                    outcomes[broker.node_id] = outcome
-            if outcomes.keys() >= self._cache.snapshot.brokers.keys():
-                break
-        configs = [outcome.config for outcome in outcomes.values() if not isinstance(outcome, KafkaMetaError)]
+
+        def request_to(broker: Broker) -> DescribeConfigsRequest:
+            return DescribeConfigsRequest(BROKER_RESOURCE, str(broker.node_id), (MAX_TIMEOUT_CONFIG,))
+
+        outcomes = [outcome for _, outcome in self._ask_all(request_to, self._config_deadline())]
+        configs = [outcome.result for outcome in outcomes if not isinstance(outcome, KafkaMetaError)]
         values = [config.get(MAX_TIMEOUT_CONFIG, "") for config in configs]
         return min((int(value) for value in values if value.isdecimal()), default=None)
 
@@ -76,10 +70,9 @@ class ClusterAdmin(BrokerRequests):
         """By name; empty if this user may not ask, or the cluster does not respond."""
         request = DescribeConfigsRequest(TOPIC_RESOURCE, topic)
         try:
-            config: Mapping[str, str] = self._ask_any(request, self._config_deadline(), "described topic").config
+            return self._ask_any(request, self._config_deadline(), "described topic").result
         except KafkaMetaError:
             return {}
-        return config
 
     def _config_deadline(self) -> float:
         return self._client.clock() + CONFIG_TIMEOUT_S
@@ -89,7 +82,7 @@ class ClusterAdmin(BrokerRequests):
         seeks_controller = self._problem == describe(NOT_CONTROLLER) and failures < len(self._cache.snapshot.brokers)
         return 0.0 if seeks_controller else super()._backoff_s(failures)
 
-    def _final(self, outcome: Outcome) -> Outcome:
+    def _final(self, outcome: Outcome[T]) -> Outcome[T] | None:
         """With ZooKeeper, the controller alone creates topics: another broker is asked next."""
         if not isinstance(outcome, KafkaMetaError) and outcome.error_code == NOT_CONTROLLER:
             self._failures[outcome.node_id] += 1

@@ -4,15 +4,16 @@ tools for consumer lag see a query's progress. Follows Kafka's `AdminClient`, al
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError
-from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
+from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, T
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.protocol.admin import OffsetCommitRequest, OffsetFetchRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import COORDINATOR_UNAVAILABLE, describe
-from pyspark_kafka_meta.kafka.protocol.transactions import GROUP_KEY, FindCoordinatorRequest
-from pyspark_kafka_meta.model import Broker, TopicPartition
+from pyspark_kafka_meta.kafka.protocol.frame_codec import BrokerRequest
+from pyspark_kafka_meta.kafka.protocol.transactions import GROUP_KEY
+from pyspark_kafka_meta.model import TopicPartition
 
 COORDINATOR_TIMEOUT_S = 10.0
 """How long a group may have no coordinator."""
@@ -23,12 +24,12 @@ COMMIT_TIMEOUT_S = 5.0
 class ConsumerGroups(BrokerRequests):
     """The groups of one cluster."""
 
+    key_type = GROUP_KEY
+
     def __init__(self, client: ClientState) -> None:
         super().__init__(client, client.network.admin)
-        self._known: dict[str, Broker] = {}  # coordinators by group
-        self._code = 0  # of the last problem; 0 without a response
 
-    def committed(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The committed offsets of `partitions`, without partitions that have none.
 
         Raises:
@@ -37,7 +38,7 @@ class ConsumerGroups(BrokerRequests):
             TlsError, AuthenticationError: this client cannot connect.
         """
         request = OffsetFetchRequest(group, tuple(sorted(partitions)))
-        return dict(self._ask("listed", request, self._timeout_s).offsets)
+        return self._ask("listed", group, request, self._client.api_deadline())
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> frozenset[str]:
         """Set the committed offsets of the group. Returns the topics that do not exist: they alone get none.
@@ -48,48 +49,27 @@ class ConsumerGroups(BrokerRequests):
             TlsError, AuthenticationError: this client cannot connect.
         """
         request = OffsetCommitRequest(group, dict(sorted(offsets.items())))
-        response = self._ask("committed", request, min(self._timeout_s, COMMIT_TIMEOUT_S))
-        missing: frozenset[str] = response.missing_topics
-        return missing
+        deadline = min(self._client.api_deadline(), self._client.clock() + COMMIT_TIMEOUT_S)
+        return self._ask("committed", group, request, deadline)
 
-    def _ask(self, verb: str, request: OffsetFetchRequest | OffsetCommitRequest, timeout_s: float) -> Outcome:
-        """Send the request again while the group's coordinator is being created or moved."""
-        now = self._client.clock()
-        problem = f"the offsets of consumer group {request.group} could not be {verb}"
-        for _ in self._attempts(now + timeout_s):
-            response = self._ask_coordinator(request, now + timeout_s)
-            if response is not None and response.error_code != 0:
-                raise _error(problem, response.error_code)
-            if response is not None:
-                return response
-            if self._code in COORDINATOR_UNAVAILABLE and self._client.clock() >= now + COORDINATOR_TIMEOUT_S:
-                break
-        if self._code != 0:
-            raise _error(problem, self._code)
+    def _ask(self, verb: str, group: str, request: BrokerRequest[T], deadline: float) -> T:
+        problem = f"the offsets of consumer group {group} could not be {verb}"
+        response = self._ask_coordinators({group: request}, deadline).get(group)
+        if isinstance(response, KafkaMetaError):
+            raise response
+        if response is not None and response.error_code == 0:
+            return response.result
+        if code := self._code if response is None else response.error_code:
+            raise _error(problem, code)
         raise ConnectError(f"{problem} in time: {self._problem}")
 
-    def _ask_coordinator(self, request: OffsetFetchRequest | OffsetCommitRequest, deadline: float) -> Outcome | None:
-        """The response of the coordinator, or an error that is not retriable; None to ask again."""
-        group = request.group
-        if group not in self._known:
-            outcome = self._ask_one(FindCoordinatorRequest((group,), GROUP_KEY), deadline)
-            found = self._final(outcome if isinstance(outcome, KafkaMetaError) else outcome.coordinators[group])
-            if found is None or found.error_code != 0:
-                return found
-            self._known[group] = found.broker
-        ((_, _, outcome),) = self._exchange({self._known[group]: [request]}, deadline)
-        response = self._final(outcome)
-        if response is None and self._has_moved(outcome):
-            del self._known[group]
-        return response
-
-    def _final(self, outcome: Outcome) -> Outcome:
-        self._code = 0 if isinstance(outcome, KafkaMetaError) else outcome.error_code
-        return super()._final(outcome)
-
-    @property
-    def _timeout_s(self) -> float:
-        return self._client.options.default_api_timeout_ms / 1000
+    def _attempts(self, deadline: float) -> Iterator[None]:
+        """For at most `COORDINATOR_TIMEOUT_S` while the group has no coordinator."""
+        until = self._client.clock() + COORDINATOR_TIMEOUT_S
+        for _ in super()._attempts(deadline):
+            yield
+            if self._code in COORDINATOR_UNAVAILABLE and self._client.clock() >= until:
+                return
 
 
 def _error(problem: str, code: int) -> BrokerError:

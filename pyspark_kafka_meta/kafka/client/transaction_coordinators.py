@@ -6,8 +6,7 @@ InitProducerId gives another epoch, AddPartitionsToTxn and EndTxn of the same ep
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from pyspark_kafka_meta.errors import (
     AuthorizationError,
@@ -17,7 +16,7 @@ from pyspark_kafka_meta.errors import (
     TlsError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, Outcome
+from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, T
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
@@ -28,26 +27,21 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     NOT_OPEN,
     TRANSACTIONAL_ID_NOT_FOUND,
     UNKNOWN_TOPIC_OR_PARTITION,
-    coordinator_may_recover,
     describe,
     transaction_error,
     unknown_partition_error,
 )
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
-    CoordinatorResponse,
     DescribedTransaction,
     DescribeTransactionsRequest,
     EndTransactionRequest,
-    EndTransactionResponse,
-    FindCoordinatorRequest,
     ListTransactionsRequest,
     ProducerIdRequest,
-    TransactionRequest,
     TransactionVersionRequest,
 )
 from pyspark_kafka_meta.model import (
-    Broker,
     ProducerIdAndEpoch,
     RefreshReason,
     TopicPartition,
@@ -67,7 +61,6 @@ class TransactionCoordinators(BrokerRequests):
 
     def __init__(self, client: ClientState) -> None:
         super().__init__(client, client.network.transactions)
-        self._known: dict[str, Broker] = {}  # coordinators by transactional id
 
     def producer_id(self, deadline: float) -> ProducerIdAndEpoch:
         """A new producer id, for idempotent writes.
@@ -81,8 +74,7 @@ class TransactionCoordinators(BrokerRequests):
         response = self._ask_any(request, deadline, "gave a producer id")
         if response.error_code != 0:
             raise _idempotence_error(response.error_code)
-        producer: ProducerIdAndEpoch = response.producer
-        return producer
+        return response.result
 
     def fence(
         self, transactional_ids: Collection[str], timeout_ms: int, deadline: float
@@ -99,11 +91,11 @@ class TransactionCoordinators(BrokerRequests):
             ConnectError: a coordinator did not give its epochs by `deadline`; others may have.
         """
         requests = {each: ProducerIdRequest(each, timeout_ms) for each in transactional_ids}
-        responses = self._ask_coordinators(requests, deadline)
+        responses = self._of_all(requests, deadline)
         for transactional_id, response in responses.items():
             if response.error_code != 0:
                 raise _producer_id_error(response.error_code, requests[transactional_id])
-        return {transactional_id: response.producer for transactional_id, response in responses.items()}
+        return {transactional_id: response.result for transactional_id, response in responses.items()}
 
     def add_partitions(
         self,
@@ -123,14 +115,14 @@ class TransactionCoordinators(BrokerRequests):
         request = AddPartitionsRequest(transactional_id, producer, tuple(sorted(partitions)))
         unknown_since: float | None = None
         for _ in self._attempts(deadline):
-            response = self._ask_coordinators({transactional_id: request}, deadline)[transactional_id]
+            response = self._of_all({transactional_id: request}, deadline)[transactional_id]
             if response.error_code == 0:
                 return
-            refused = next(each for each, code in response.errors.items() if code == response.error_code)
+            refused = next(each for each, code in response.result.items() if code == response.error_code)
             if response.error_code != UNKNOWN_TOPIC_OR_PARTITION:
                 problem = f"{refused} cannot be written by transactional id {transactional_id}"
                 raise transaction_error(problem, response.error_code, transactional_id, refused.topic)
-            self._problem = f"{refused}: {describe(response.error_code)}"
+            self._code, self._problem = response.error_code, f"{refused}: {describe(response.error_code)}"
             unknown_since = self._unknown_since(refused, unknown_since)
         raise ConnectError(f"transactional id {transactional_id} could not add partitions in time: {self._problem}")
 
@@ -152,7 +144,7 @@ class TransactionCoordinators(BrokerRequests):
 
     def end_transactions(
         self, producers: Mapping[str, ProducerIdAndEpoch], committed: bool, version: TransactionVersion, deadline: float
-    ) -> dict[str, EndTransactionResponse]:
+    ) -> dict[str, ApiResponse[ProducerIdAndEpoch]]:
         """Commit or abort the open transactions of these producers, by transactional id: all coordinators at a time.
 
         Returns:
@@ -162,7 +154,7 @@ class TransactionCoordinators(BrokerRequests):
             BrokerError: an error that is not retriable, such as a missing right.
             ConnectError: a coordinator did not end its transactions by `deadline`; others may have.
         """
-        responses = self._ask_coordinators(
+        responses = self._of_all(
             {each: EndTransactionRequest(each, producers[each], committed, version) for each in producers}, deadline
         )
         for transactional_id, response in responses.items():
@@ -184,40 +176,24 @@ class TransactionCoordinators(BrokerRequests):
             BrokerError, TlsError, AuthenticationError: an error that is not retriable.
             ConnectError: a broker did not respond by `deadline`.
         """
-        found: dict[int, tuple[str, ...] | KafkaMetaError] = {}
-        for _ in self._attempts(deadline):
-            missing = [broker for broker in self._brokers(deadline) if broker.node_id not in found]
-            requests = {broker: [ListTransactionsRequest()] for broker in missing}
-            for broker, _, outcome in self._exchange(requests, deadline, raises=of_all_brokers):
-                listed = self._listed(broker, outcome)
-                if isinstance(listed, UnsupportedBrokerError) or (
-                    of_all_brokers and isinstance(listed, KafkaMetaError)
-                ):
-                    raise listed
-                if isinstance(listed, KafkaMetaError):
-                    self._cache.pass_over(broker.address, listed)
-                if listed is not None:
-                    found[broker.node_id] = listed
-            if all(broker.node_id in found for broker in self._brokers(deadline)):
-                break
-        else:
-            if of_all_brokers:
-                raise ConnectError(f"not every broker listed its transactions in time: {self._problem}")
-        refusals = [listed for listed in found.values() if isinstance(listed, KafkaMetaError)]
-        if refusals and len(refusals) == len(found):
-            raise refusals[-1]
-        return sorted({each for listed in found.values() if isinstance(listed, tuple) for each in listed})
-
-    def _listed(self, broker: Broker, outcome: Outcome) -> tuple[str, ...] | KafkaMetaError | None:
-        """The transactional ids that a broker listed, or why it never will; None to ask it again."""
-        response = self._final_or_refusal(outcome)
-        if response is None or isinstance(response, KafkaMetaError):
-            return response
-        if response.error_code != 0:
-            problem = f"{broker.address} lists no transactions: {describe(response.error_code)}"
-            return BrokerError(problem, response.error_code)
-        ids: tuple[str, ...] = response.transactional_ids
-        return ids
+        listed: dict[int, tuple[str, ...]] = {}
+        refused: dict[int, KafkaMetaError] = {}
+        for broker, outcome in self._ask_all(lambda _: ListTransactionsRequest(), deadline):
+            if isinstance(outcome, ApiResponse) and outcome.error_code == 0:
+                listed[broker.node_id] = outcome.result
+                continue
+            if isinstance(outcome, ApiResponse):
+                problem = f"{broker.address} lists no transactions: {describe(outcome.error_code)}"
+                outcome = BrokerError(problem, outcome.error_code)
+            if of_all_brokers or isinstance(outcome, UnsupportedBrokerError):
+                raise outcome
+            self._cache.pass_over(broker.address, outcome)
+            refused[broker.node_id] = outcome
+        if of_all_brokers and self._cache.snapshot.brokers.keys() - listed.keys():
+            raise ConnectError(f"not every broker listed its transactions in time: {self._problem}")
+        if refused and not listed:
+            raise next(reversed(refused.values()))
+        return sorted({each for ids in listed.values() for each in ids})
 
     def describe_transactions(self, transactional_ids: Collection[str], deadline: float) -> list[DescribedTransaction]:
         """The last transactions of these ids, in this order, without ids that the cluster does not know.
@@ -228,14 +204,12 @@ class TransactionCoordinators(BrokerRequests):
             BrokerError: another error that is not retriable.
             ConnectError: a coordinator did not respond by `deadline`.
         """
-        responses = self._ask_coordinators(
-            {each: DescribeTransactionsRequest(each) for each in transactional_ids}, deadline
-        )
+        responses = self._of_all({each: DescribeTransactionsRequest(each) for each in transactional_ids}, deadline)
         for transactional_id, response in responses.items():
             if response.error_code not in (0, TRANSACTIONAL_ID_NOT_FOUND):
                 problem = f"transactional id {transactional_id} cannot be described"
                 raise transaction_error(problem, response.error_code, transactional_id)
-        described = [responses[each].transaction for each in transactional_ids]
+        described = [responses[each].result for each in transactional_ids]
         return [transaction for transaction in described if transaction is not None]
 
     def transaction_version(self, deadline: float) -> TransactionVersion:
@@ -251,49 +225,34 @@ class TransactionCoordinators(BrokerRequests):
             return TransactionVersion.V1
         if response.error_code != 0:
             raise BrokerError(f"no features of the cluster: {describe(response.error_code)}", response.error_code)
-        version: TransactionVersion = response.version
-        return version
+        return response.result
 
     # --- retries ------------------------------------------------------------------------------------------------------
 
     def _backoff_s(self, failures: int) -> float:
-        share = CONCURRENT_SHARE if self._problem == describe(CONCURRENT_TRANSACTIONS) else 1
+        share = CONCURRENT_SHARE if self._code == CONCURRENT_TRANSACTIONS else 1
         return super()._backoff_s(failures) * share
 
-    def _ask_coordinators(self, requests: Mapping[str, TransactionRequest], deadline: float) -> dict[str, Any]:
-        """The responses of the coordinators by transactional id, or their errors that are not retriable. A coordinator
-        that fails for good, such as for its certificate, fails this call once the others have responded."""
-        responses: dict[str, Any] = {}
-        if not requests:
-            return responses  # also after the deadline
-        for _ in self._attempts(deadline):
-            missing = [each for each in requests if each not in responses]
-            self._find(missing, deadline)
-            by_coordinator: dict[Broker, list[TransactionRequest]] = {}
-            for each in missing:
-                if each in self._known:
-                    by_coordinator.setdefault(self._known[each], []).append(requests[each])
-            for _, request, outcome in self._exchange(by_coordinator, deadline, raises=False):
-                if self._has_moved(outcome):
-                    del self._known[request.transactional_id]
-                if (response := self._final_or_refusal(outcome)) is not None:
-                    responses[request.transactional_id] = response
-            if len(responses) == len(requests):
-                break
-        self._require_responses(requests.keys(), responses)
-        return responses
+    def _of_all(self, requests: Mapping[str, BrokerRequest[T]], deadline: float) -> dict[str, ApiResponse[T]]:
+        """The responses of the coordinators by transactional id. A coordinator that fails for good, such as for its
+        certificate, fails this call once the others have responded.
 
-    def _require_responses(self, transactional_ids: Set[str], responses: Mapping[str, Any]) -> None:
-        """Raises the error of a coordinator that failed for good, or ConnectError if a response is missing."""
-        refusals = {each: response for each, response in responses.items() if isinstance(response, KafkaMetaError)}
+        Raises:
+            ConnectError: a response is missing at the deadline.
+            KafkaMetaError: the failure.
+        """
+        outcomes = self._ask_coordinators(requests, deadline)
+        responses = {each: outcome for each, outcome in outcomes.items() if isinstance(outcome, ApiResponse)}
+        refusals = {each: outcome for each, outcome in outcomes.items() if isinstance(outcome, KafkaMetaError)}
         if refusals:
             error = next(iter(refusals.values()))
             if not isinstance(error, TlsError):
                 raise error
             ids = [each for each, refusal in refusals.items() if str(refusal) == str(error)]
             raise TlsError(f"{error} (the coordinator of {_name_ids(ids)})")
-        if missing := transactional_ids - responses.keys():
+        if missing := requests.keys() - responses.keys():
             raise ConnectError(f"not done in time for {_name_ids(missing)}: {self._problem}{self._likely_cause()}")
+        return responses
 
     def _likely_cause(self) -> str:
         brokers = len(self._cache.snapshot.brokers)
@@ -303,24 +262,6 @@ class TransactionCoordinators(BrokerRequests):
             f": brokers in the cluster: {brokers}, and transaction.state.log.replication.factor, by default "
             f"{DEFAULT_REPLICATION}, is probably larger: set it to at most {brokers} on the brokers"
         )
-
-    def _find(self, transactional_ids: Sequence[str], deadline: float) -> None:
-        """Look up unknown coordinators, with one request where brokers take several ids. What fails stays unknown."""
-        unknown = [each for each in transactional_ids if each not in self._known]
-        while unknown:
-            outcome = self._ask_one(FindCoordinatorRequest(tuple(unknown)), deadline)
-            if not isinstance(outcome, CoordinatorResponse):
-                self._final(outcome)
-                return
-            for transactional_id, found in outcome.coordinators.items():
-                if found.broker is not None:
-                    self._known[transactional_id] = found.broker
-                elif coordinator_may_recover(found.error_code):
-                    self._problem = describe(found.error_code)
-                else:
-                    problem = f"transactional id {transactional_id} cannot be used"
-                    raise transaction_error(problem, found.error_code, transactional_id)
-            unknown = [each for each in unknown if each not in outcome.coordinators]
 
 
 def _name_ids(transactional_ids: Collection[str]) -> str:

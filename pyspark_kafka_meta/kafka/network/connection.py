@@ -171,17 +171,19 @@ class Connection:
         for the broker and for a token."""
         return time.monotonic() >= self._login_due
 
-    def version(self, api: Api, at_most: int | None = None) -> int:
+    def version(self, api: Api) -> int:
         """The newest version of `api` that both sides support.
 
         Raises:
             UnsupportedBrokerError: no version is supported by both.
         """
-        ours = api.max_version if at_most is None else min(api.max_version, at_most)
         oldest, newest = self._versions.get(api.key, (0, -1))
-        version = min(ours, newest)
+        version = min(api.max_version, newest)
         if version < max(api.min_version, oldest):
-            offer, needed = f"{api.title} v{oldest} to v{newest}", f", needed is v{api.min_version} to v{ours}"
+            offer, needed = (
+                f"{api.title} v{oldest} to v{newest}",
+                f", needed is v{api.min_version} to v{api.max_version}",
+            )
             if api.key not in self._versions:
                 offer, needed = f"no {api.title}", ""
             raise UnsupportedBrokerError(

@@ -53,12 +53,11 @@ from __future__ import annotations
 
 import selectors
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
@@ -69,11 +68,11 @@ from pyspark_kafka_meta.kafka.network.in_flight_queue import (
     next_events,
 )
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, Exchange
+from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, ApiRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker
 
-RequestT = TypeVar("RequestT")
+RequestT = TypeVar("RequestT", bound=ApiRequest[Any])
 ResponseT = TypeVar("ResponseT")
 
 
@@ -108,47 +107,54 @@ class IdleConnections:
                 connection.close()
 
 
-class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
+class InFlightRequests(Generic[RequestT, ResponseT]):
     """Implements `Requests` and `PipelinedRequests` of `kafka.protocol.requests`. Not thread-safe."""
-
-    name: ClassVar[str]
-    """The kind of request in errors."""
-    pipelines: ClassVar[bool] = False
-    """Whether a broker may have several requests in flight."""
-    extends_deadline: ClassVar[bool] = True
-    """Whether requests get their whole timeout again once a new connection is open."""
 
     def __init__(
         self,
+        name: str,
         settings: ConnectionSettings,
         idle: IdleConnections,
         interrupted_by: InFlightRequests[Any, Any] | None = None,
+        *,
+        pipelines: bool = False,
+        extends_deadline: bool = True,
     ) -> None:
         """
         Args:
+            name: the kind of request in errors.
             idle: shared with the other kinds of requests of the client.
             interrupted_by: requests of another kind that end a `receive` here (race 6).
+            pipelines: whether a broker may have several requests in flight.
+            extends_deadline: whether requests get their whole timeout again once a new connection is open.
         """
+        self._name = name
+        self._pipelines = pipelines
+        self._extends_deadline = extends_deadline
         self._settings = settings
         self._interrupted_by = interrupted_by
         self._idle = idle
         self._in_flight: dict[int, InFlightQueue[RequestT]] = {}
         self._failed: dict[int, KafkaMetaError] = {}  # not received yet
 
-    @abstractmethod
     def _encode(self, connection: Connection, request: RequestT) -> tuple[Api, Any]:
         """The message of the request, in the newest version that the broker of this connection supports."""
+        api = request.spoken()
+        return api, request.encode(connection.version(api))
 
-    @abstractmethod
     def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[RequestT]) -> ResponseT:
         """Receive the response, which has begun to arrive."""
+        response: ResponseT = in_flight.request.decode(
+            connection.receive(in_flight.read_deadline(), has_begun=True), node_id
+        )
+        return response
 
     def node_ids(self) -> Collection[int]:
         """Brokers whose response, or failure, was not received."""
         return [*self._in_flight, *self._failed]
 
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
-        if not self.pipelines:
+        if not self._pipelines:
             self.drop(broker.node_id)  # race 1
         if broker.node_id in self._failed:
             return  # race 2: the failure is of this request too
@@ -183,7 +189,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
                 return self._response(ready)
             now = time.monotonic()
             if due is not None and due in self._in_flight and now >= waiting[due].deadline():
-                self._fail(due, waiting[due].time_out(self.name))
+                self._fail(due, waiting[due].time_out(self._name))
             elif None in events or now >= until:
                 return None
         return RequestFailure(failed, self._failed.pop(failed))
@@ -247,7 +253,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
             queue = self._in_flight[node_id]
             with self._failing(queue):
                 if isinstance(queue.channel, OpeningConnection):
-                    queue.open(self.extends_deadline)
+                    queue.open(self._extends_deadline)
                     self._send_held(queue)
                 elif event & selectors.EVENT_READ:
                     return node_id
@@ -297,14 +303,3 @@ def _closed_by_errors(connection: Connection) -> Iterator[None]:
     except BaseException:
         connection.close()
         raise
-
-
-class PlainRequests(InFlightRequests[RequestT, ResponseT]):
-    """Requests whose response needs nothing but its request."""
-
-    @abstractmethod
-    def _decode(self, exchange: Exchange, request: RequestT, node_id: int) -> ResponseT:
-        """The response of the broker."""
-
-    def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[RequestT]) -> ResponseT:
-        return self._decode(connection.receive(in_flight.read_deadline(), has_begun=True), in_flight.request, node_id)

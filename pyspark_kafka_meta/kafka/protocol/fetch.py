@@ -1,4 +1,4 @@
-"""Fetch: requests and responses in our own types, and their translation to the protocol library's messages."""
+"""Fetch: requests and responses in our own types."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.kafka.protocol import frame_codec
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, Exchange
+from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, Api, ApiRequest, Exchange, milliseconds, request_schema
 from pyspark_kafka_meta.kafka.protocol.response_checks import check, endpoints, grouped, leader_hint, ms, unique
-from pyspark_kafka_meta.model import (
-    Broker,
-    LeaderHint,
-    TopicPartition,
-)
+from pyspark_kafka_meta.model import Broker, LeaderHint, TopicPartition
+
+TOPIC_IDS_SINCE = 13
+"""First version of Fetch that names topics by id (KIP-516)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +33,6 @@ class FetchPartition:
     leader_epoch: int
     last_fetched_epoch: int
     max_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
-    """One Fetch request to one broker. `max_bytes` is a soft limit of the whole response. The broker may wait for up to
-    `max_wait_ms` until it has `min_bytes`."""
-
-    partitions: tuple[FetchPartition, ...]
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    read_committed: bool
-    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,65 +88,77 @@ class FetchResponse:
         return any(fetched.records for fetched in self.partitions)
 
 
-TOPIC_IDS_SINCE = 13
-"""First version of Fetch that names topics by id (KIP-516)."""
+@dataclass(frozen=True, slots=True)
+class FetchRequest(ApiRequest[FetchResponse]):
+    """One Fetch request to one broker. `max_bytes` is a soft limit of the whole response. The broker may wait for up to
+    `max_wait_ms` until it has `min_bytes`."""
 
+    api = FETCH
+    partitions: tuple[FetchPartition, ...]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    rack: str = ""
 
-def fetch_request(version: int, request: FetchRequest) -> Any:
-    schema = frame_codec.request_schema(FETCH, version)
-    by_id = version >= TOPIC_IDS_SINCE
-    groups = grouped(request.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
-    # v15 moved the replica id into a tagged field, whose default is a consumer's -1.
-    replica = {"replica_id": -1} if version < 15 else {}
-    return schema.FetchRequest(
-        max_wait=frame_codec.milliseconds(request.max_wait_ms),
-        min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
-        isolation_level=int(request.read_committed),
-        topics=tuple(
-            schema.FetchTopic(
-                **({"topic_id": topic_id} if by_id else {"topic": topic}),
-                partitions=tuple(
-                    schema.FetchPartition(
-                        partition=entry.partition.partition,
-                        current_leader_epoch=entry.leader_epoch,
-                        fetch_offset=entry.fetch_offset,
-                        last_fetched_epoch=entry.last_fetched_epoch,
-                        partition_max_bytes=entry.max_bytes,
-                    )
-                    for entry in members
-                ),
-            )
-            for (topic, topic_id), members in groups
-        ),
-        forgotten_topics_data=(),
-        rack_id=request.rack,
-        **replica,
-    )
+    def spoken(self) -> Api:
+        by_name = any(entry.topic_id is None for entry in self.partitions)
+        return FETCH._replace(max_version=TOPIC_IDS_SINCE - 1) if by_name else FETCH
 
+    def encode(self, version: int) -> Any:
+        schema = request_schema(FETCH, version)
+        by_id = version >= TOPIC_IDS_SINCE
+        groups = grouped(self.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
+        # v15 moved the replica id into a tagged field, whose default is a consumer's -1.
+        replica = {"replica_id": -1} if version < 15 else {}
+        return schema.FetchRequest(
+            max_wait=milliseconds(self.max_wait_ms),
+            min_bytes=self.min_bytes,
+            max_bytes=self.max_bytes,
+            isolation_level=int(self.read_committed),
+            topics=tuple(
+                schema.FetchTopic(
+                    **({"topic_id": topic_id} if by_id else {"topic": topic}),
+                    partitions=tuple(
+                        schema.FetchPartition(
+                            partition=entry.partition.partition,
+                            current_leader_epoch=entry.leader_epoch,
+                            fetch_offset=entry.fetch_offset,
+                            last_fetched_epoch=entry.last_fetched_epoch,
+                            partition_max_bytes=entry.max_bytes,
+                        )
+                        for entry in members
+                    ),
+                )
+                for (topic, topic_id), members in groups
+            ),
+            forgotten_topics_data=(),
+            rack_id=self.rack,
+            **replica,
+        )
 
-def fetch_response(exchange: Exchange, request: FetchRequest, node_id: int) -> FetchResponse:
-    message = exchange.message
-    requested = {entry.partition for entry in request.partitions}
-    names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
-    brokers = endpoints(message)
-    partitions = []
-    records = iter(exchange.records)
-    for topic in () if message.error_code else message.responses:
-        name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.topic)
-        for entry in topic.partitions:
-            partition = TopicPartition(name, int(entry.partition_index))
-            check(partition in requested, "unrequested %s", partition)
-            partitions.append(_fetched(partition, entry, next(records), brokers))
-    return FetchResponse(
-        node_id=node_id,
-        error_code=int(message.error_code),
-        partitions=unique(partitions, lambda fetched: fetched.partition, "partition"),
-        throttle_ms=ms(message.throttle_time),
-        response_bytes=exchange.response_bytes,
-        latency_ms=exchange.latency_ms,
-        by_id=exchange.api_version >= TOPIC_IDS_SINCE,
-    )
+    def decode(self, exchange: Exchange, node_id: int) -> FetchResponse:
+        message = exchange.message
+        requested = {entry.partition for entry in self.partitions}
+        names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in self.partitions}
+        brokers = endpoints(message)
+        partitions = []
+        records = iter(exchange.records)
+        for topic in () if message.error_code else message.responses:
+            name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.topic)
+            for entry in topic.partitions:
+                partition = TopicPartition(name, int(entry.partition_index))
+                check(partition in requested, "unrequested %s", partition)
+                partitions.append(_fetched(partition, entry, next(records), brokers))
+        return FetchResponse(
+            node_id=node_id,
+            error_code=int(message.error_code),
+            partitions=unique(partitions, lambda fetched: fetched.partition, "partition"),
+            throttle_ms=ms(message.throttle_time),
+            response_bytes=exchange.response_bytes,
+            latency_ms=exchange.latency_ms,
+            by_id=exchange.api_version >= TOPIC_IDS_SINCE,
+        )
 
 
 def _fetched(

@@ -7,13 +7,14 @@ function serves all versions of the same shape.
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
@@ -21,6 +22,9 @@ from kio.static.primitive import i32Timedelta
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.kafka.protocol.frame_lengths import Span, check_lengths
+
+T = TypeVar("T")
+ResponseT = TypeVar("ResponseT", covariant=True)
 
 LENGTH_BYTES = 4
 NULL_RECORDS = b"\0"
@@ -78,6 +82,59 @@ LIST_TRANSACTIONS = Api("list_transactions", 66, 0, 0, since="3.0")
 DESCRIBE_TRANSACTIONS = Api("describe_transactions", 65, 0, 0, since="3.0")
 FEATURES = Api("api_versions", 18, 4, 4, since="3.9")
 """ApiVersions for the finalized features of a cluster (KIP-584). The header of its response is never flexible."""
+
+
+class ApiRequest(ABC, Generic[ResponseT]):
+    """A request of one API to a broker: in which versions it is sent, its message, and what its response means."""
+
+    __slots__ = ()
+    api: ClassVar[Api]
+
+    def spoken(self) -> Api:
+        """The API, with the versions that this request may have."""
+        return self.api
+
+    @abstractmethod
+    def encode(self, version: int) -> Any:
+        """The message of the protocol library."""
+
+    @abstractmethod
+    def decode(self, exchange: Exchange, node_id: int) -> ResponseT:
+        """The response of a broker.
+
+        Raises:
+            ProtocolError: the response breaks a rule (`response_checks`).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ApiResponse(Generic[T]):
+    """One broker's response to a request that is for the broker as a whole.
+
+    Attributes:
+        error_code: of Kafka, 0 for none.
+        result: says nothing with an error.
+        throttle_ms: how long the broker accepts no further requests (KIP-219).
+    """
+
+    node_id: int
+    error_code: int
+    result: T
+    throttle_ms: int = 0
+
+
+class BrokerRequest(ApiRequest[ApiResponse[T]]):
+    """A request whose response is an `ApiResponse`."""
+
+    __slots__ = ()
+
+    def decode(self, exchange: Exchange, node_id: int) -> ApiResponse[T]:
+        code, result = self.outcome(exchange.message, exchange.api_version)
+        return ApiResponse(node_id, int(code), result, exchange.message.throttle_time // timedelta(milliseconds=1))
+
+    @abstractmethod
+    def outcome(self, message: Any, version: int) -> tuple[int, T]:
+        """The error code and the result of a response. Raises ProtocolError as `decode`."""
 
 
 def schema(api: Api, version: int) -> Any:

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: our own types, and their translation to Kafka's messages.
+"""ListOffsets and OffsetForLeaderEpoch: requests and responses in our own types.
 
 A planner asks for ten thousand partitions at each trigger. So requests are packed here, as the protocol library's
 writer takes 3 µs for each partition, and queries and offsets are named tuples, which are made faster than dataclasses.
@@ -15,16 +15,19 @@ from typing import NamedTuple
 from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
+    Api,
+    ApiRequest,
     Exchange,
     PackedRequest,
     request_schema,
 )
 from pyspark_kafka_meta.kafka.protocol.response_checks import check, ms
-from pyspark_kafka_meta.model import (
-    NO_EPOCH,
-    TopicPartition,
-)
+from pyspark_kafka_meta.model import NO_EPOCH, TopicPartition
 
+CONSUMER_ID = -1
+"""Replica id in the requests of a client (Kafka `ListOffsetsRequest.CONSUMER_REPLICA_ID`)."""
+LOCAL_OFFSETS_SINCE = 8
+"""First version of ListOffsets with `EARLIEST_LOCAL_TIMESTAMP` (KIP-405)."""
 EARLIEST_TIMESTAMP = -2
 """ListOffsets: the log start offset (Kafka `ListOffsetsRequest.EARLIEST_TIMESTAMP`)."""
 LATEST_TIMESTAMP = -1
@@ -44,20 +47,6 @@ class OffsetQuery(NamedTuple):
     partition: TopicPartition
     wanted: int
     leader_epoch: int = NO_EPOCH
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsRequest:
-    """ListOffsets or OffsetForLeaderEpoch to one broker.
-
-    Attributes:
-        read_committed: whether the latest offset is the last stable offset instead of the high watermark.
-        by_epoch: whether to request the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320).
-    """
-
-    queries: tuple[OffsetQuery, ...]
-    read_committed: bool = False
-    by_epoch: bool = False
 
 
 class PartitionOffset(NamedTuple):
@@ -89,45 +78,77 @@ class OffsetsResponse:
     throttle_ms: int = 0
 
 
-CONSUMER_ID = -1
-"""Replica id in the requests of a client (Kafka `ListOffsetsRequest.CONSUMER_REPLICA_ID`)."""
-LOCAL_OFFSETS_SINCE = 8
-"""First version of ListOffsets with `EARLIEST_LOCAL_TIMESTAMP` (KIP-405)."""
+_OF_EPOCH = attrgetter("partition", "error_code", "end_offset", "leader_epoch")
+_OF_TIMESTAMP = attrgetter("partition_index", "error_code", "offset", "leader_epoch")
 
 
-def offsets_request(version: int, request: OffsetsRequest) -> PackedRequest:
-    """Both requests name the partitions of each topic, with fields of fixed size:
+@dataclass(frozen=True, slots=True)
+class OffsetsRequest(ApiRequest[OffsetsResponse]):
+    """ListOffsets or OffsetForLeaderEpoch to one broker.
 
-    ListOffsets           replica_id int32, isolation_level int8,
-                          [topic, [partition int32, current_leader_epoch int32, timestamp int64]]
-    OffsetForLeaderEpoch  replica_id int32 (since v3),
-                          [topic, [partition int32, current_leader_epoch int32, leader_epoch int32]]
+    Attributes:
+        read_committed: whether the latest offset is the last stable offset instead of the high watermark.
+        by_epoch: whether to request the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320).
     """
-    if request.by_epoch:
-        kind = request_schema(OFFSET_FOR_LEADER_EPOCH, version).OffsetForLeaderEpochRequest
-        head, fields = struct.pack(">i", CONSUMER_ID) if version >= 3 else b"", ">iii"
-    else:
-        kind = request_schema(LIST_OFFSETS, version).ListOffsetsRequest
-        head, fields = struct.pack(">ib", CONSUMER_ID, request.read_committed), ">iiq"
-    # A broker without local offsets has no tiered storage: its whole log is local.
-    has_local_offsets = request.by_epoch or version >= LOCAL_OFFSETS_SINCE
-    flexible: bool = kind.__flexible__
-    no_tags = b"\0" if flexible else b""
-    pack = struct.Struct(f"{fields}x" if flexible else fields).pack  # x: no tags
-    by_topic: dict[str, list[bytes]] = {}
-    for (topic, number), wanted, leader_epoch in request.queries:
-        if wanted == EARLIEST_LOCAL_TIMESTAMP and not has_local_offsets:
-            wanted = EARLIEST_TIMESTAMP
-        by_topic.setdefault(topic, []).append(pack(number, leader_epoch, wanted))
-    topics = [
-        _length(len(name := topic.encode()), 2, flexible)
-        + name
-        + _length(len(entries), 4, flexible)
-        + b"".join(entries)
-        + no_tags
-        for topic, entries in by_topic.items()
-    ]
-    return PackedRequest(kind, head + _length(len(topics), 4, flexible) + b"".join(topics) + no_tags)
+
+    api = LIST_OFFSETS
+    queries: tuple[OffsetQuery, ...]
+    read_committed: bool = False
+    by_epoch: bool = False
+
+    def spoken(self) -> Api:
+        return OFFSET_FOR_LEADER_EPOCH if self.by_epoch else LIST_OFFSETS
+
+    def encode(self, version: int) -> PackedRequest:
+        """Both requests name the partitions of each topic, with fields of fixed size:
+
+        ListOffsets           replica_id int32, isolation_level int8,
+                              [topic, [partition int32, current_leader_epoch int32, timestamp int64]]
+        OffsetForLeaderEpoch  replica_id int32 (since v3),
+                              [topic, [partition int32, current_leader_epoch int32, leader_epoch int32]]
+        """
+        if self.by_epoch:
+            kind = request_schema(OFFSET_FOR_LEADER_EPOCH, version).OffsetForLeaderEpochRequest
+            head, fields = struct.pack(">i", CONSUMER_ID) if version >= 3 else b"", ">iii"
+        else:
+            kind = request_schema(LIST_OFFSETS, version).ListOffsetsRequest
+            head, fields = struct.pack(">ib", CONSUMER_ID, self.read_committed), ">iiq"
+        # A broker without local offsets has no tiered storage: its whole log is local.
+        has_local_offsets = self.by_epoch or version >= LOCAL_OFFSETS_SINCE
+        flexible: bool = kind.__flexible__
+        no_tags = b"\0" if flexible else b""
+        pack = struct.Struct(f"{fields}x" if flexible else fields).pack  # x: no tags
+        by_topic: dict[str, list[bytes]] = {}
+        for (topic, number), wanted, leader_epoch in self.queries:
+            if wanted == EARLIEST_LOCAL_TIMESTAMP and not has_local_offsets:
+                wanted = EARLIEST_TIMESTAMP
+            by_topic.setdefault(topic, []).append(pack(number, leader_epoch, wanted))
+        topics = [
+            _length(len(name := topic.encode()), 2, flexible)
+            + name
+            + _length(len(entries), 4, flexible)
+            + b"".join(entries)
+            + no_tags
+            for topic, entries in by_topic.items()
+        ]
+        return PackedRequest(kind, head + _length(len(topics), 4, flexible) + b"".join(topics) + no_tags)
+
+    def decode(self, exchange: Exchange, node_id: int) -> OffsetsResponse:
+        wanted = {query.partition: query.wanted for query in self.queries}
+        fields = _OF_EPOCH if self.by_epoch else _OF_TIMESTAMP
+        offsets: dict[TopicPartition, PartitionOffset] = {}
+        for topic in exchange.message.topics:
+            name = topic.topic if self.by_epoch else topic.name
+            for number, code, offset, leader_epoch in map(fields, topic.partitions):
+                partition = TopicPartition(name, number)
+                # Every log has a start and an end. A timestamp or an epoch may have no offset.
+                smallest = -1 if self.by_epoch or code != 0 or wanted.get(partition, 0) >= 0 else 0
+                if partition not in wanted or partition in offsets or offset < smallest or leader_epoch < -1:
+                    check(partition in wanted, "unrequested %s", partition)
+                    check(partition not in offsets, "the same partition twice")
+                    check(False, "a negative offset or epoch for %s", partition)
+                offsets[partition] = PartitionOffset(partition, code, offset, leader_epoch)
+        return OffsetsResponse(node_id, offsets, ms(exchange.message.throttle_time))
 
 
 def _length(size: int, width: int, flexible: bool) -> bytes:
@@ -140,25 +161,3 @@ def _length(size: int, width: int, flexible: bool) -> bytes:
         left >>= 7
     encoded.append(left)
     return bytes(encoded)
-
-
-_OF_EPOCH = attrgetter("partition", "error_code", "end_offset", "leader_epoch")
-_OF_TIMESTAMP = attrgetter("partition_index", "error_code", "offset", "leader_epoch")
-
-
-def offsets_response(exchange: Exchange, request: OffsetsRequest, node_id: int) -> OffsetsResponse:
-    wanted = {query.partition: query.wanted for query in request.queries}
-    fields = _OF_EPOCH if request.by_epoch else _OF_TIMESTAMP
-    offsets: dict[TopicPartition, PartitionOffset] = {}
-    for topic in exchange.message.topics:
-        name = topic.topic if request.by_epoch else topic.name
-        for number, code, offset, leader_epoch in map(fields, topic.partitions):
-            partition = TopicPartition(name, number)
-            # Every log has a start and an end. A timestamp or an epoch may have no offset.
-            smallest = -1 if request.by_epoch or code != 0 or wanted.get(partition, 0) >= 0 else 0
-            if partition not in wanted or partition in offsets or offset < smallest or leader_epoch < -1:
-                check(partition in wanted, "unrequested %s", partition)
-                check(partition not in offsets, "the same partition twice")
-                check(False, "a negative offset or epoch for %s", partition)
-            offsets[partition] = PartitionOffset(partition, code, offset, leader_epoch)
-    return OffsetsResponse(node_id, offsets, ms(exchange.message.throttle_time))

@@ -1,13 +1,13 @@
-"""Translate Metadata requests and responses between our types and the protocol library's messages."""
+"""Metadata: the request, and its response in the types of `model`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
-from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, Exchange
+from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, ApiRequest, Exchange, request_schema
 from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, checked_text, ms, unique
 from pyspark_kafka_meta.model import MetadataResponse, PartitionMetadata, TopicMetadata
 from pyspark_kafka_meta.validators import is_topic_name
@@ -15,48 +15,51 @@ from pyspark_kafka_meta.validators import is_topic_name
 MAX_BROKERS = 10_000
 
 
-def metadata_request(version: int, topics: Collection[str] | None) -> Any:
-    """Requests only names that Kafka allows: a broker closes the connection at a name that its response cannot hold,
-    and would not respond for the other topics."""
-    schema = frame_codec.request_schema(METADATA, version)
-    by_id = {} if version < 10 else {"topic_id": None}
-    # Kafka removed the cluster operations from the request in v11.
-    cluster_operations = {"include_cluster_authorized_operations": False} if version <= 10 else {}
-    return schema.MetadataRequest(
-        topics=None
-        if topics is None
-        else tuple(schema.MetadataRequestTopic(name=name, **by_id) for name in sorted(topics) if is_topic_name(name)),
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
-        **cluster_operations,
-    )
+@dataclass(frozen=True, slots=True)
+class MetadataRequest(ApiRequest[MetadataResponse]):
+    """The brokers, and these topics; None for all. Requests only names that Kafka allows, and the response has the
+    error of a broker for the others: a broker closes the connection at a name that its response cannot hold, and would
+    not respond for the other topics."""
 
+    api = METADATA
+    topics: Collection[str] | None
 
-def metadata_response(exchange: Exchange, topics: Collection[str] | None) -> MetadataResponse:
-    """The broker's response, with the error of a broker for names that were not requested.
+    def encode(self, version: int) -> Any:
+        schema = request_schema(METADATA, version)
+        by_id = {} if version < 10 else {"topic_id": None}
+        # Kafka removed the cluster operations from the request in v11.
+        cluster_operations = {"include_cluster_authorized_operations": False} if version <= 10 else {}
+        return schema.MetadataRequest(
+            topics=None
+            if self.topics is None
+            else tuple(
+                schema.MetadataRequestTopic(name=name, **by_id) for name in sorted(self.topics) if is_topic_name(name)
+            ),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+            **cluster_operations,
+        )
 
-    Args:
-        topics: as of `metadata_request`.
-    """
-    message = exchange.message
-    refused = {name for name in topics or () if not is_topic_name(name)}
-    requested = None if topics is None else set(topics) - refused
-    check(len(message.brokers) <= MAX_BROKERS, "more than %d brokers", MAX_BROKERS)
-    return MetadataResponse(
-        cluster_id=checked_text(message.cluster_id, "cluster id"),
-        controller_id=message.controller_id,
-        brokers=unique(map(broker, message.brokers), lambda known: known.node_id, "broker"),
-        topics=(
-            *unique((_topic(topic, requested) for topic in message.topics), lambda topic: topic.name, "topic"),
-            *(TopicMetadata(name, None, (), INVALID_TOPIC_EXCEPTION) for name in sorted(refused)),
-        ),
-        api_version=exchange.api_version,
-        correlation_id=exchange.correlation_id,
-        request_bytes=exchange.request_bytes,
-        response_bytes=exchange.response_bytes,
-        throttle_ms=ms(message.throttle_time),
-        error_code=int(getattr(message, "error_code", 0)),
-    )
+    def decode(self, exchange: Exchange, node_id: int) -> MetadataResponse:
+        message = exchange.message
+        refused = {name for name in self.topics or () if not is_topic_name(name)}
+        requested = None if self.topics is None else set(self.topics) - refused
+        check(len(message.brokers) <= MAX_BROKERS, "more than %d brokers", MAX_BROKERS)
+        return MetadataResponse(
+            cluster_id=checked_text(message.cluster_id, "cluster id"),
+            controller_id=message.controller_id,
+            brokers=unique(map(broker, message.brokers), lambda known: known.node_id, "broker"),
+            topics=(
+                *unique((_topic(topic, requested) for topic in message.topics), lambda topic: topic.name, "topic"),
+                *(TopicMetadata(name, None, (), INVALID_TOPIC_EXCEPTION) for name in sorted(refused)),
+            ),
+            api_version=exchange.api_version,
+            correlation_id=exchange.correlation_id,
+            request_bytes=exchange.request_bytes,
+            response_bytes=exchange.response_bytes,
+            throttle_ms=ms(message.throttle_time),
+            error_code=int(getattr(message, "error_code", 0)),
+        )
 
 
 def _topic(topic: Any, requested: Collection[str] | None) -> TopicMetadata:

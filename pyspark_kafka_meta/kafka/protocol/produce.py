@@ -1,4 +1,4 @@
-"""Produce: requests and responses in our own types, and their translation to the protocol library's messages."""
+"""Produce: requests and responses in our own types."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.kafka.protocol import frame_codec
-from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, Api, Exchange
+from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+    PRODUCE,
+    Api,
+    ApiRequest,
+    Exchange,
+    milliseconds,
+    request_schema,
+)
 from pyspark_kafka_meta.kafka.protocol.response_checks import (
     check,
     endpoints,
@@ -18,6 +24,15 @@ from pyspark_kafka_meta.kafka.protocol.response_checks import (
     unique,
 )
 from pyspark_kafka_meta.model import Broker, LeaderHint, TopicPartition, TransactionVersion
+
+TOPIC_IDS_SINCE = 13
+"""First version of Produce that names topics by id (KIP-516)."""
+ADDS_PARTITIONS_SINCE = 12
+"""First version of Produce that adds its partitions to the transaction: `TransactionVersion.V2` (KIP-890)."""
+LEADER_HINTS_SINCE = 10
+"""First version of Produce with the new leader of a partition (KIP-951)."""
+MAX_RECORD_ERRORS = 100
+"""Further records of a refused batch are not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +47,6 @@ class ProducePartition:
     partition: TopicPartition
     topic_id: UUID | None
     records: bytes | memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class ProduceRequest:
-    """One Produce request to one broker, with each partition at most once.
-
-    Attributes:
-        acks: -1 if all in-sync replicas acknowledge the records, 1 if only the leader does.
-        timeout_ms: how long the broker may wait for the other replicas.
-        transactional_id: of the transaction that the records belong to, or None.
-        transaction_version: of that transaction. V1 sends by name (Produce v11).
-    """
-
-    partitions: tuple[ProducePartition, ...]
-    acks: int
-    timeout_ms: int
-    transactional_id: str | None = None
-    transaction_version: TransactionVersion = TransactionVersion.V2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,68 +83,73 @@ class ProduceResponse:
     latency_ms: float
 
 
-TOPIC_IDS_SINCE = 13
-"""First version of Produce that names topics by id (KIP-516)."""
-ADDS_PARTITIONS_SINCE = 12
-"""First version of Produce that adds its partitions to the transaction: `TransactionVersion.V2` (KIP-890)."""
-LEADER_HINTS_SINCE = 10
-"""First version of Produce with the new leader of a partition (KIP-951)."""
-MAX_RECORD_ERRORS = 100
-"""Further records of a refused batch are not reported."""
+@dataclass(frozen=True, slots=True)
+class ProduceRequest(ApiRequest[ProduceResponse]):
+    """One Produce request to one broker, with each partition at most once.
 
+    Attributes:
+        acks: -1 if all in-sync replicas acknowledge the records, 1 if only the leader does.
+        timeout_ms: how long the broker may wait for the other replicas.
+        transactional_id: of the transaction that the records belong to, or None.
+        transaction_version: of that transaction. V1 sends by name (Produce v11).
+    """
 
-def produce_api(request: ProduceRequest) -> Api:
-    """The API with the versions that this request may have."""
     api = PRODUCE
-    if any(entry.topic_id is None for entry in request.partitions):
-        api = api._replace(max_version=TOPIC_IDS_SINCE - 1)
-    if request.transactional_id is None:
-        return api
-    if request.transaction_version is TransactionVersion.V1:
-        return api._replace(max_version=ADDS_PARTITIONS_SINCE - 1)
-    return api._replace(min_version=ADDS_PARTITIONS_SINCE, since="4.0")
+    partitions: tuple[ProducePartition, ...]
+    acks: int
+    timeout_ms: int
+    transactional_id: str | None = None
+    transaction_version: TransactionVersion = TransactionVersion.V2
 
+    def spoken(self) -> Api:
+        api = PRODUCE
+        if any(entry.topic_id is None for entry in self.partitions):
+            api = api._replace(max_version=TOPIC_IDS_SINCE - 1)
+        if self.transactional_id is None:
+            return api
+        if self.transaction_version is TransactionVersion.V1:
+            return api._replace(max_version=ADDS_PARTITIONS_SINCE - 1)
+        return api._replace(min_version=ADDS_PARTITIONS_SINCE, since="4.0")
 
-def produce_request(version: int, request: ProduceRequest) -> Any:
-    schema = frame_codec.request_schema(PRODUCE, version)
-    by_id = version >= TOPIC_IDS_SINCE
-    groups = grouped(request.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
-    return schema.ProduceRequest(
-        transactional_id=request.transactional_id,
-        acks=request.acks,
-        timeout=frame_codec.milliseconds(request.timeout_ms),
-        topic_data=tuple(
-            schema.TopicProduceData(
-                **({"topic_id": topic_id} if by_id else {"name": topic}),
-                partition_data=tuple(
-                    schema.PartitionProduceData(index=entry.partition.partition, records=entry.records)
-                    for entry in members
-                ),
-            )
-            for (topic, topic_id), members in groups
-        ),
-    )
+    def encode(self, version: int) -> Any:
+        schema = request_schema(PRODUCE, version)
+        by_id = version >= TOPIC_IDS_SINCE
+        groups = grouped(self.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
+        return schema.ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=self.acks,
+            timeout=milliseconds(self.timeout_ms),
+            topic_data=tuple(
+                schema.TopicProduceData(
+                    **({"topic_id": topic_id} if by_id else {"name": topic}),
+                    partition_data=tuple(
+                        schema.PartitionProduceData(index=entry.partition.partition, records=entry.records)
+                        for entry in members
+                    ),
+                )
+                for (topic, topic_id), members in groups
+            ),
+        )
 
-
-def produce_response(exchange: Exchange, request: ProduceRequest, node_id: int) -> ProduceResponse:
-    message = exchange.message
-    requested = {entry.partition for entry in request.partitions}
-    names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
-    brokers = endpoints(message)
-    partitions = []
-    for topic in message.responses:
-        name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.name)
-        for entry in topic.partition_responses:
-            partition = TopicPartition(name, int(entry.index))
-            check(partition in requested, "unrequested %s", partition)
-            partitions.append(_produced(partition, entry, brokers, exchange.api_version))
-    return ProduceResponse(
-        node_id=node_id,
-        partitions=unique(partitions, lambda produced: produced.partition, "partition"),
-        throttle_ms=ms(message.throttle_time),
-        request_bytes=exchange.request_bytes,
-        latency_ms=exchange.latency_ms,
-    )
+    def decode(self, exchange: Exchange, node_id: int) -> ProduceResponse:
+        message = exchange.message
+        requested = {entry.partition for entry in self.partitions}
+        names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in self.partitions}
+        brokers = endpoints(message)
+        partitions = []
+        for topic in message.responses:
+            name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.name)
+            for entry in topic.partition_responses:
+                partition = TopicPartition(name, int(entry.index))
+                check(partition in requested, "unrequested %s", partition)
+                partitions.append(_produced(partition, entry, brokers, exchange.api_version))
+        return ProduceResponse(
+            node_id=node_id,
+            partitions=unique(partitions, lambda produced: produced.partition, "partition"),
+            throttle_ms=ms(message.throttle_time),
+            request_bytes=exchange.request_bytes,
+            latency_ms=exchange.latency_ms,
+        )
 
 
 def _produced(partition: TopicPartition, entry: Any, brokers: dict[int, Broker], version: int) -> ProducedPartition:

@@ -7,21 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
-from pyspark_kafka_meta.model import (
-    Address,
-    Broker,
-    MetadataResponse,
-)
-
-if TYPE_CHECKING:
-    from pyspark_kafka_meta.kafka.protocol.admin import AdminRequest, AdminResponse
-    from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
-    from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
+from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 
 RequestT = TypeVar("RequestT", contravariant=True)
 ResponseT = TypeVar("ResponseT", covariant=True)
@@ -96,10 +89,10 @@ class Network(Protocol):
     def produce(self) -> PipelinedRequests[ProduceRequest, ProduceResponse]: ...
 
     @property
-    def transactions(self) -> Requests[TransactionRequest, TransactionResponse]: ...
+    def transactions(self) -> Requests[BrokerRequest[Any], ApiResponse[Any]]: ...
 
     @property
-    def admin(self) -> Requests[AdminRequest, AdminResponse]: ...
+    def admin(self) -> Requests[BrokerRequest[Any], ApiResponse[Any]]: ...
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         """Request the cluster and `topics` (None: all topics). Never creates a topic. Returns at once, as

@@ -113,7 +113,7 @@ class OffsetResolver:
             )
         place = f"the commit of consumer group {group}"
         gone = self._after_log_end(committed, place)
-        offsets = committed | dict.fromkeys(without | gone, EARLIEST_OFFSET)
+        offsets = {**committed, **dict.fromkeys(without | gone, EARLIEST_OFFSET)}
         spec = OffsetsSpec(by_partition=tuple(sorted(offsets.items())))
         return self._at_offsets(spec, partitions, place, is_end=False)
 

@@ -26,9 +26,9 @@ from pyspark_kafka_meta.java_launcher import HOW_TO_GET_JAVA
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.sockets import within
-from pyspark_kafka_meta.kafka.protocol import metadata
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, Api
-from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
+from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
+from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.event_file_reader import EventFolder
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, failure, ok, warn
@@ -201,9 +201,10 @@ def _reach(address: Address, options: ClientOptions) -> Reached:
     with closing(Connection(address, ConnectionSettings.of(options), deadline)) as connection:
         connect_ms = (time.monotonic() - started) * 1000
         versions = {api: connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH)}
-        request = metadata.metadata_request(versions[METADATA], ())
-        exchanges = [connection.call(METADATA, request, deadline) for _ in range(ROUND_TRIPS)]
-    response = metadata.metadata_response(exchanges[-1], ())
+        request = MetadataRequest(())
+        message = request.encode(versions[METADATA])
+        exchanges = [connection.call(METADATA, message, deadline) for _ in range(ROUND_TRIPS)]
+    response = request.decode(exchanges[-1], NO_LEADER)
     return Reached(connect_ms, median(exchange.latency_ms for exchange in exchanges), versions, response)
 
 

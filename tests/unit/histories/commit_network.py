@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
     OffsetQuery,
@@ -17,11 +19,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 )
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.transactions import (
-    ListTransactionsRequest,
-    TransactionRequest,
-    TransactionResponse,
-)
+from pyspark_kafka_meta.kafka.protocol.transactions import ListTransactionsRequest
 from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_coordinators import ONGOING, FakeCoordinators, FakeTransaction
@@ -107,10 +105,8 @@ class LostProduce(LostRequests[ProduceRequest, ProduceResponse], LateProduce):
     pass
 
 
-class LostTransactions(LostRequests[TransactionRequest, TransactionResponse], LateTransactions):
-    def _response(
-        self, node_id: int, request: TransactionRequest, sent_at: float
-    ) -> TransactionResponse | RequestFailure:
+class LostTransactions(LostRequests[BrokerRequest[Any], ApiResponse[Any]], LateTransactions):
+    def _response(self, node_id: int, request: BrokerRequest[Any], sent_at: float) -> ApiResponse[Any] | RequestFailure:
         if isinstance(request, ListTransactionsRequest) and not self.network.lists_transactions:
             return RequestFailure(node_id, UnsupportedBrokerError("this broker cannot list transactions"))
         return super()._response(node_id, request, sent_at)

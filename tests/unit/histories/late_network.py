@@ -12,14 +12,14 @@ import itertools
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.kafka.protocol.transactions import TransactionRequest, TransactionResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
@@ -244,5 +244,5 @@ class LateProduce(Late[ProduceRequest, ProduceResponse], FakeProduce):
             self._handle(node_id, sent.request)
 
 
-class LateTransactions(Late[TransactionRequest, TransactionResponse], FakeTransactions):
+class LateTransactions(Late[BrokerRequest[Any], ApiResponse[Any]], FakeTransactions):
     pass

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, FencedError, KafkaMetaError, TransactionTimeoutError
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionResponse
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
     OpenTransaction,
@@ -84,13 +84,13 @@ class FakeClient:
 
     def end_transactions(
         self, producers: Mapping[str, ProducerIdAndEpoch], committed: bool, version: TransactionVersion, deadline: float
-    ) -> dict[str, EndTransactionResponse]:
+    ) -> dict[str, ApiResponse[ProducerIdAndEpoch]]:
         self._respond("EndTxn", dict(producers), committed, version, deadline - self.now)
         producer = NO_PRODUCER
         if version is V2 and self.end_code == 0:
             self.epoch += 1
             producer = ProducerIdAndEpoch(7, self.epoch)
-        return {name: EndTransactionResponse(1, self.end_code, producer) for name in producers}
+        return {name: ApiResponse(1, self.end_code, producer) for name in producers}
 
     def names(self) -> list[str]:
         return [request[0] for request in self.requests]

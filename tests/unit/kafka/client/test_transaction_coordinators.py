@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -18,13 +19,8 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
-from pyspark_kafka_meta.kafka.protocol.transactions import (
-    AddPartitionsResponse,
-    FindCoordinatorRequest,
-    ProducerIdResponse,
-    TransactionRequest,
-    TransactionResponse,
-)
+from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
+from pyspark_kafka_meta.kafka.protocol.transactions import FindCoordinatorRequest
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, RefreshReason, TransactionVersion
 from tests.partitions import T0, T1
 from tests.transaction_cases import CASES, end_codes, write
@@ -221,7 +217,7 @@ def test_brokers_before_kafka_3_0_find_one_coordinator_at_a_time(
 ) -> None:
     handle = scene.network.transactions._handle
 
-    def first_alone(node_id: int, request: TransactionRequest, code: int) -> TransactionResponse:
+    def first_alone(node_id: int, request: BrokerRequest[Any], code: int) -> ApiResponse[Any]:
         if isinstance(request, FindCoordinatorRequest):
             request = FindCoordinatorRequest(request.keys[:1])
         return handle(node_id, request, code)
@@ -248,7 +244,7 @@ def test_id_that_may_not_be_used_is_refused_with_the_right_that_is_missing(
 ) -> None:
     scene.network.transaction_errors["FindCoordinator"].append(53)
 
-    with pytest.raises(AuthorizationError, match=f"transactional id {ID} cannot be used: .*WRITE"):
+    with pytest.raises(AuthorizationError, match=f"no producer id for transactional id {ID}: .*WRITE"):
         coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
 
 
@@ -299,7 +295,7 @@ def test_topic_that_may_not_be_written_is_named(
 ) -> None:
     producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
     errors = {T0: int(ErrorCode.operation_not_attempted), T1: int(ErrorCode.topic_authorization_failed)}
-    monkeypatch.setattr(scene.network.transactions, "_handle", lambda *_: AddPartitionsResponse(1, errors))
+    monkeypatch.setattr(scene.network.transactions, "_handle", lambda *_: ApiResponse(1, errors[T1], errors))
 
     with pytest.raises(AuthorizationError, match=r"t-1 cannot be written .* WRITE on topic t"):
         client.coordinators.add_partitions(ID, producer, [T0, T1], soon(scene))
@@ -359,7 +355,7 @@ def test_codes_of_the_end_are_those_of_kafka(
 def test_unknown_id_is_not_open(scene: Scene, coordinators: TransactionCoordinators) -> None:
     ended = coordinators.end_transactions({ID: ProducerIdAndEpoch(7, 0)}, True, V2, soon(scene))
 
-    assert (ended[ID].error_code, ended[ID].producer) == (49, NO_PRODUCER)
+    assert (ended[ID].error_code, ended[ID].result) == (49, NO_PRODUCER)
 
 
 @pytest.mark.parametrize("version", [V1, V2])
@@ -369,7 +365,7 @@ def test_producer_of_the_next_transaction_is_returned_where_the_epoch_rises(
     producers = open_transactions(scene, client, ID)
     ended = client.coordinators.end_transactions(producers, True, version, soon(scene))
 
-    assert ended[ID].producer == (NO_PRODUCER if version is V1 else ProducerIdAndEpoch(producers[ID].producer_id, 1))
+    assert ended[ID].result == (NO_PRODUCER if version is V1 else ProducerIdAndEpoch(producers[ID].producer_id, 1))
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -560,7 +556,7 @@ def test_cluster_that_reports_no_features_has_the_first_version(
 
 
 def test_throttling_broker_is_remembered(scene: Scene, client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    throttled = ProducerIdResponse(1, 0, ProducerIdAndEpoch(7, 0), throttle_ms=500)
+    throttled = ApiResponse(1, 0, ProducerIdAndEpoch(7, 0), throttle_ms=500)
     monkeypatch.setattr(scene.network.transactions, "_handle", lambda *_: throttled)
     client.coordinators.producer_id(soon(scene))
 

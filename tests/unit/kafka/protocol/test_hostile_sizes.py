@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, Api, decode
-from tests.unit.kafka.protocol.responses import CORRELATION_ID, fetch_message, offsets_message, payload
+from tests.unit.kafka.protocol.responses import CORRELATION_ID, fetched, listed, message, payload
 
 PARTITIONS = [("t", partition) for partition in range(3000)]
 RESPONSES = {
-    "partitions of a Fetch": (FETCH, 12, fetch_message(*PARTITIONS, version=12)),
-    "partitions of a ListOffsets": (LIST_OFFSETS, 7, offsets_message(*PARTITIONS, version=7)),
-    "name of 40,000 characters": (FETCH, 12, fetch_message(("x" * 40_000, 0), version=12)),
+    "partitions of a Fetch": (FETCH, 12, message(FETCH, 12, **fetched(*PARTITIONS))),
+    "partitions of a ListOffsets": (LIST_OFFSETS, 7, message(LIST_OFFSETS, 7, **listed(*PARTITIONS))),
+    "name of 40,000 characters": (FETCH, 12, message(FETCH, 12, **fetched(("x" * 40_000, 0)))),
 }
 
 
-@pytest.mark.parametrize(("api", "version", "message"), RESPONSES.values(), ids=RESPONSES)
-def test_response_takes_at_most_twenty_times_its_bytes(api: Api, version: int, message: Any) -> None:
-    frame = memoryview(payload(message))
+@pytest.mark.parametrize(("api", "version", "response"), RESPONSES.values(), ids=RESPONSES)
+def test_response_takes_at_most_twenty_times_its_bytes(api: Api, version: int, response: Any) -> None:
+    frame = memoryview(payload(response))
     decode(api, version, CORRELATION_ID, frame)  # builds the parsers
     tracemalloc.start()
     try:

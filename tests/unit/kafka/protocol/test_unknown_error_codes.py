@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, Api, decode
-from tests.unit.kafka.protocol.responses import CORRELATION_ID, SPOKEN, T_ID, fetch_message, message, payload, spoken
+from tests.unit.kafka.protocol.responses import CORRELATION_ID, SPOKEN, T_ID, fetched, message, payload, spoken
 
 KNOWN, UNKNOWN = ErrorCode.share_session_limit_reached, 4711
 
@@ -52,10 +52,10 @@ def test_an_unknown_error_code_is_read_as_its_number(api: Api, version: int) -> 
 
 
 def test_an_unknown_error_code_leaves_the_other_partitions_readable() -> None:
-    fetched = fetch_message((T_ID, 0), (T_ID, 1), error_code=ErrorCode.none)
-    first, second = fetched.responses
+    response = message(FETCH, **fetched((T_ID, 0), (T_ID, 1)), error_code=ErrorCode.none)
+    first, second = response.responses
     refused = replace(second, partitions=tuple(replace(entry, error_code=KNOWN) for entry in second.partitions))
-    frame = payload(replace(fetched, responses=(first, refused)))
+    frame = payload(replace(response, responses=(first, refused)))
     sent = frame.replace(KNOWN.to_bytes(2, "big"), UNKNOWN.to_bytes(2, "big"))
 
     read, _ = decode(FETCH, 16, CORRELATION_ID, memoryview(sent))
