@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.events.folder_sink import file_system
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
-from pyspark_kafka_meta.tables.cluster_query import source_offset
+from pyspark_kafka_meta.tables.lag import source_offset
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

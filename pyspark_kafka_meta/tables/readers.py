@@ -77,7 +77,7 @@ def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | str 
         KafkaMetaError: the query has made no progress yet.
         CheckpointError: as `read_checkpoint`.
     """
-    from pyspark_kafka_meta.tables.cluster_query import end_offsets, query_lag
+    from pyspark_kafka_meta.tables.lag import end_offsets, query_lag
     from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
 
     report = getattr(progress, "lastProgress", progress)

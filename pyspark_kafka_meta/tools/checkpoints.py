@@ -22,7 +22,8 @@ from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, parse_offsets
 from pyspark_kafka_meta.options.tables import ClusterOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.read.planning.data_loss import MAX_NAMED
-from pyspark_kafka_meta.tables.cluster_query import partition_rows, query_lag, source_offset
+from pyspark_kafka_meta.tables.cluster_query import partition_rows
+from pyspark_kafka_meta.tables.lag import query_lag, source_offset
 from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress, read_checkpoint
 from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, by_partition
 

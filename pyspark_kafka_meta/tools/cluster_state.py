@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import NO_LEADER, MetadataResponse, Positions, TopicPartition, is_other_topic
 from pyspark_kafka_meta.tables.caches_from_events import Event, valid_members
-from pyspark_kafka_meta.tables.cluster_query import LagSummary, lag_rows
+from pyspark_kafka_meta.tables.lag import LagSummary, lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, by_partition
 from pyspark_kafka_meta.tools.formatting import executor_name
 

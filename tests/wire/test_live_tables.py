@@ -8,10 +8,8 @@ from confluent_kafka import Producer
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, ClusterOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.cluster_query import (
-    next_record_timestamps,
-    partition_rows,
-)
+from pyspark_kafka_meta.tables.cluster_query import partition_rows
+from pyspark_kafka_meta.tables.lag import next_record_timestamps
 from pyspark_kafka_meta.testing import MockCluster
 
 LIST_OFFSETS = 2

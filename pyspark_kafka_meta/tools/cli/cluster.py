@@ -22,7 +22,8 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import MetadataResponse, RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, LagSummary, describe_cluster
+from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe_cluster
+from pyspark_kafka_meta.tables.lag import LagSummary
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.console import print_json, watch
 from pyspark_kafka_meta.tools.formatting import (

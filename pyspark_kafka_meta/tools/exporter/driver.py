@@ -20,7 +20,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions, EventTableOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.cluster_query import LagSummary, end_offsets, query_lag
+from pyspark_kafka_meta.tables.lag import LagSummary, end_offsets, query_lag
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.console import timeout_options
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS, TIMEOUT_MS

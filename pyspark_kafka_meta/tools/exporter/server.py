@@ -27,7 +27,8 @@ from pyspark_kafka_meta.events.liveness_lock import dead_caches
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.cluster_query import newest_metadata, query_lag
+from pyspark_kafka_meta.tables.cluster_query import newest_metadata
+from pyspark_kafka_meta.tables.lag import query_lag
 from pyspark_kafka_meta.tables.open_transactions import query_transactions
 from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow

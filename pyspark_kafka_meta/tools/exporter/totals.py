@@ -15,7 +15,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, Event
-from pyspark_kafka_meta.tables.cluster_query import end_offsets
+from pyspark_kafka_meta.tables.lag import end_offsets
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, is_behind
 from pyspark_kafka_meta.tools.exporter import ENDED_KEPT_S, SILENT_KEPT_S

@@ -12,7 +12,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.cluster_query import LagSummary
+from pyspark_kafka_meta.tables.lag import LagSummary
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, TransactionRow, by_partition
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cluster_state import (

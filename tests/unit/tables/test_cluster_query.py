@@ -12,7 +12,7 @@ from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMe
 from pyspark_kafka_meta.model import Address, Position, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables import cluster_query
-from pyspark_kafka_meta.tables.cluster_query import lag_rows, partitions_behind, without_recreated_topics
+from pyspark_kafka_meta.tables.lag import lag_rows, partitions_behind, without_recreated_topics
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from tests.partitions import T0
 from tests.unit.fake_network import FakeNetwork
