@@ -119,7 +119,7 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
             for _ in range(1 + SLOTS)
         )
         folder, slots = stack.enter_context(TemporaryDirectory()), stack.enter_context(ThreadPoolExecutor(SLOTS))
-        committer, plan_ms, commit_ms = BatchCommitter.of(client, options), [], []
+        committer, plan_ms, commit_ms = BatchCommitter(client, options), [], []
         for version in range(commits + 1):
             counted = Path(folder, str(version > 0))
             counted.mkdir(exist_ok=True)

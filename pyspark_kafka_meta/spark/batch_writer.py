@@ -181,13 +181,12 @@ def batch_committer(options: SinkOptions, batch: BatchId | None = None) -> Itera
     """The sink's committer in this Python process beside Spark's driver. `batch` is for its events."""
     from pyspark_kafka_meta.events.origin import committer_origin
     from pyspark_kafka_meta.spark.client_pool import worker_clients
-    from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 
     origin = committer_origin(None, None)
     if batch is not None and batch.is_stream:
         origin = committer_origin(batch.owner, batch.version)
-    with worker_clients.client(options.client, options.events, origin) as client:
-        yield BatchCommitter.of(client, options)
+    with worker_clients.committer(options, origin) as committer:
+        yield committer
 
 
 def require_topic(options: SinkOptions) -> None:

@@ -10,13 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import OtherClusterError
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
-from pyspark_kafka_meta.options import ClientOptions, EventsOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 
 MAX_CLIENTS = 8
 """The pool keeps at most as many unused clients."""
@@ -28,11 +32,18 @@ ClientKey = tuple[int, ClientOptions, EventsOptions | None]
 """Process id, options of the connections, and where the events go."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Unused:
+@dataclass(slots=True, eq=False)
+class _Pooled:
+    """
+    Attributes:
+        committers: of the client, by the options of their sinks.
+        since_s: of its last use.
+    """
+
     key: ClientKey
     client: KafkaClient
-    since_s: float
+    committers: dict[SinkOptions, BatchCommitter]
+    since_s: float = 0.0
 
     def is_old(self, now_s: float) -> bool:
         """Whether no task used the client for metadata.max.age.ms."""
@@ -50,51 +61,68 @@ class ClientPool:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._unused: list[_Unused] = []  # in the order of their last use
+        self._unused: list[_Pooled] = []  # in the order of their last use
         self._timer: threading.Timer | None = None  # for the connections of unused clients
 
     @contextmanager
     def client(self, options: ClientOptions, events: EventsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
         """The client for these options, kept or new, for one task."""
+        with self._lent(options, events, origin) as pooled:
+            yield pooled.client
+
+    @contextmanager
+    def committer(self, options: SinkOptions, origin: Origin) -> Iterator[BatchCommitter]:
+        """The committer of this sink, which remembers what it has read of the decisions topic as long as its client is
+        kept."""
+        from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
+
+        of_any_batch = replace(options.transaction, txn_app_id=None, txn_version=None)
+        with self._lent(options.client, options.events, origin) as pooled:
+            committer = BatchCommitter(pooled.client, options)
+            yield pooled.committers.setdefault(replace(options, transaction=of_any_batch), committer)
+
+    @contextmanager
+    def _lent(self, options: ClientOptions, events: EventsOptions | None, origin: Origin) -> Iterator[_Pooled]:
         key = (os.getpid(), options, events)
-        client = self._take(key) or KafkaClient(options, new_publisher(events, origin))
+        pooled = self._take(key) or _Pooled(key, KafkaClient(options, new_publisher(events, origin)), {})
+        client = pooled.client
         client.publisher.origin = origin
         is_kept = True
         try:
-            yield client
+            yield pooled
         except OtherClusterError:
             is_kept = False  # the next attempt uses the cluster that its addresses lead to by then
             raise
         finally:
             client.publisher.flush()
             if is_kept:
-                self._give_back(key, client)
+                self._give_back(pooled)
             else:
                 client.close()
 
-    def _take(self, key: ClientKey) -> KafkaClient | None:
+    def _take(self, key: ClientKey) -> _Pooled | None:
         """The client of this key that was used last."""
         with self._lock:
             unused = next((entry for entry in reversed(self._unused) if entry.key == key), None)
-            if unused is None:
-                return None
-            self._unused.remove(unused)
-            return unused.client
+            if unused is not None:
+                self._unused.remove(unused)
+            return unused
 
-    def _give_back(self, key: ClientKey, client: KafkaClient) -> None:
+    def _give_back(self, pooled: _Pooled) -> None:
         """Keep the client, and close old clients, and the longest unused above `MAX_CLIENTS`."""
         with self._lock:
             now_s, own = self._clock(), self._own()
             too_many = len(own) - (MAX_CLIENTS - 1)
             closed = [entry for number, entry in enumerate(own) if number < too_many or entry.is_old(now_s)]
             self._unused = [entry for entry in self._unused if entry not in closed]
-            self._unused.append(_Unused(key, client, now_s))
+            pooled.since_s = now_s
+            self._unused.append(pooled)
             if self._timer is None or not self._timer.is_alive():  # a fork leaves the threads of its parent behind
                 self._start_timer()
         for entry in closed:
             entry.client.close()
 
-    def _own(self) -> list[_Unused]:
+    def _own(self) -> list[_Pooled]:
         """The clients that a fork's parent did not leave."""
         return [entry for entry in self._unused if entry.key[0] == os.getpid()]
 

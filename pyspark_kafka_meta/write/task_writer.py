@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+
+_HAD_ROWS: WeakSet[KafkaClient] = WeakSet()
+"""The clients whose last task in a transaction had rows: the next task gets its producer id before its own rows."""
 
 
 class TaskWriter:
@@ -96,13 +100,13 @@ class TaskWriter:
                 self._wait_until_unacknowledged(self._options.buffer_bytes)
             self._wait_until_unacknowledged(0)
         if self._transaction is not None:
-            self._client.expects_rows = bool(self._queues)
+            (_HAD_ROWS.add if self._queues else _HAD_ROWS.discard)(self._client)
         return self._written()
 
     def _begin_early(self) -> None:
         """Get the producer id of a transaction while Spark computes the first rows, unless there may be none: a query
         may have thousands of tasks without rows."""
-        if self._transaction is not None and self._client.expects_rows:
+        if self._transaction is not None and self._client in _HAD_ROWS:
             self._transaction.begin()
 
     def write_encoded(self, batches: Iterable[tuple[TopicPartition, EncodedBatch]]) -> TaskOutput:

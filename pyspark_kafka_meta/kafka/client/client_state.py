@@ -16,13 +16,12 @@ from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, MetadataNetwo
 from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, backoff_s
-from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.kafka.protocol.requests import Network
 from pyspark_kafka_meta.model import Address, MetadataResponse, TopicMetadata, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions, SinkOptions
+from pyspark_kafka_meta.options import ClientOptions
 
 
 class ClientState:
@@ -33,10 +32,7 @@ class ClientState:
         events: takes what happens in the cache and at the leaders, and publishes it.
         throttles: brokers that throttle the client.
         replicas: preferred read replicas, by rack: queries with different racks share a client.
-        broker_reports: the last metadata of each broker that was asked for its own, by node id.
         producer: sequence numbers of idempotent writes.
-        expects_rows: whether the last task in a transaction had rows: the next one gets its producer id before its own.
-        batch_committers: by the options of their sinks: `write.exactly_once` keeps them as long as this client.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
         rng: of backoffs and of the choice of brokers.
     """
@@ -64,10 +60,7 @@ class ClientState:
         self.rng = rng or random.Random()
         self.throttles = Throttles()
         self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
-        self.broker_reports: dict[int, MetadataSnapshot] = {}
         self.producer = ProducerState()
-        self.expects_rows = False
-        self.batch_committers: dict[SinkOptions, object] = {}
         self.network: Network = KafkaNetwork(ConnectionSettings.of(options)) if network is None else network
         self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)
         self._settings = PolicySettings(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS, LeaderRequests, Received, SentRequest
 from pyspark_kafka_meta.kafka.client.next_request import LEADER, BackOff, Fail, ReadSource, Refresh
 from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     INCONSISTENT_TOPIC_ID,
     LEADER_NOT_AVAILABLE,
@@ -43,6 +45,8 @@ SentFetch: TypeAlias = SentRequest[PartitionCursor]
 REPORT_AGE_S, MAX_REPORT_AGE_S = 0.2, 1.0
 """Before Kafka 3.1, a Fetch names topics, and only metadata of the same broker shows that a topic was recreated: other
 brokers may lag behind. A client sends five such requests a second, or one to each broker."""
+_REPORTS: WeakKeyDictionary[ClientState, dict[int, MetadataSnapshot]] = WeakKeyDictionary()
+"""Of each client: the last metadata of each broker that was asked for its own, by node id."""
 
 
 class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
@@ -160,7 +164,7 @@ class FetchResponseHandler:
         self._requests = requests
         self._lost_records = lost_records
         self._stalls = stalls
-        self._reports = client.broker_reports
+        self._reports = _REPORTS.setdefault(client, {})
 
     def handle(self, fetch: SentFetch, response: FetchResponse | RequestFailure) -> list[FetchedRecords]:
         """Move the cursors of the Fetch.
@@ -204,7 +208,7 @@ class FetchResponseHandler:
             if fetched is not None and not response.by_id and self._lost_records.is_recreated(cursor.range):
                 instructions.append((cursor, cursor.on_error(INCONSISTENT_TOPIC_ID), None))
             elif fetched is not None and fetched.records and not self._is_planned_topic(cursor, response):
-                instructions.append((cursor, cursor.on_doubtful_topic(), None))
+                instructions.append((cursor, cursor.on_unconfirmed_topic(), None))
             elif fetched is not None:
                 instructions.append((cursor, cursor.on_fetched(fetched, response_is_empty), fetched.leader_hint))
             elif response.throttle_ms > 0 and response.error_code == 0:

@@ -225,7 +225,7 @@ class PartitionCursor(RetryPause):
         self.last_error = 0
         return ReadFrom(LEADER) if self.asked_follower else None
 
-    def on_doubtful_topic(self) -> Instruction:
+    def on_unconfirmed_topic(self) -> Instruction:
         """Take records that may be of another topic of this name: fetch them again."""
         self.last_error = INCONSISTENT_TOPIC_ID
         return ReadFrom(LEADER) if self.asked_follower else BackOff()

@@ -57,15 +57,6 @@ class BatchCommitter:
         self._lead: Lead | None = None  # since the last commit
         self._written: Decisions = {}  # by the last protocol, after those that were read
 
-    @classmethod
-    def of(cls, client: KafkaClient, options: SinkOptions) -> BatchCommitter:
-        """The committer of this client, which remembers what it has read of the decisions topic."""
-        of_any_batch = replace(options.transaction, txn_app_id=None, txn_version=None)
-        key = replace(options, transaction=of_any_batch)
-        committer = client.batch_committers.setdefault(key, cls(client, options))
-        assert isinstance(committer, cls)
-        return committer
-
     def plan(self, series: str = BATCH) -> TransactionPlan:
         """Recover, and return what the tasks of the next batch of this series need. A plan fences, unless it follows a
         micro-batch that this process has planned and that is settled: in a process that Spark has kept, the query may

@@ -409,7 +409,7 @@ class CommitHistory:
             self.violations.append(f"{self.clock.now:.3f}: {text}: {error}")
 
     def _committer(self) -> BatchCommitter:
-        return BatchCommitter.of(self._client(), self.options)
+        return BatchCommitter(self._client(), self.options)
 
     def _client(self) -> KafkaClient:
         return KafkaClient(

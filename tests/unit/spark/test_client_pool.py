@@ -17,7 +17,7 @@ import pytest
 from pyspark_kafka_meta.errors import OtherClusterError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
-from pyspark_kafka_meta.options import ClientOptions, EventsOptions
+from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SinkOptions
 from pyspark_kafka_meta.spark import client_pool
 from pyspark_kafka_meta.spark.client_pool import MAX_CLIENTS, ClientPool
 from tests.unit.fake_network import FakeClock
@@ -75,6 +75,21 @@ def test_tasks_of_one_query_share_a_client_and_its_events_name_the_task(worker: 
     assert second is first
     assert second.publisher.origin.batch_id == 2
     assert worker.run("b") is not first
+
+
+def test_committer_of_a_sink_is_kept_with_its_client_for_any_batch(worker: Worker) -> None:
+    def committer(**given: str) -> object:
+        options = SinkOptions.parse({"kafka.bootstrap.servers": "a:9092", "kafka.transactional.id": "s", **given})
+        with worker.pool.committer(options, Origin(role=Role.COMMITTER)) as committer:
+            return committer
+
+    first = committer()
+
+    assert committer(txnAppId="app", txnVersion="7") is first
+    assert committer(**{"kafka.transaction.timeout.ms": "60000"}) is not first
+    worker.clock.sleep(MAX_AGE_S)
+    worker.run("b")  # which closes the client
+    assert committer() is not first
 
 
 def test_queries_with_other_settings_do_not_share_a_client(worker: Worker) -> None:
