@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
-from pyspark_kafka_meta.kafka.network import connection, in_flight_requests
+from pyspark_kafka_meta.kafka.network import connection, connection_diagnosis, in_flight_requests
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
@@ -506,7 +506,7 @@ def test_broker_that_falls_silent_in_a_response_is_left_long_before_the_time_out
 def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
     network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "PROBE_S", SOON_S)
+    monkeypatch.setattr(connection_diagnosis, "PROBE_S", SOON_S)
     connections = []
 
     def hang_up_then_fall_silent(peer: socket.socket) -> None:

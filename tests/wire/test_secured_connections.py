@@ -38,7 +38,7 @@ from pyspark_kafka_meta.errors import (
     RefusedRequestError,
     TlsError,
 )
-from pyspark_kafka_meta.kafka.network import connection
+from pyspark_kafka_meta.kafka.network import connection, connection_diagnosis
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
@@ -637,7 +637,7 @@ def test_a_new_token_follows_a_token_that_a_renewed_login_has_refused(monkeypatc
 
 
 def test_a_port_that_wants_a_login_says_so_to_who_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PROBE_S", PATIENCE_S)
+    monkeypatch.setattr(connection_diagnosis, "PROBE_S", PATIENCE_S)
 
     def behave(peer: socket.socket) -> None:
         send_versions(peer, metadata=12)

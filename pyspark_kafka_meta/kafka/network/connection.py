@@ -6,7 +6,6 @@ waits in the kernel's buffer. Any error closes the connection for good.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import math
@@ -24,14 +23,14 @@ from pyspark_kafka_meta.errors import (
     ProtocolError,
     RefusedRequestError,
     RequestTimeoutError,
-    RequestTooLargeError,
-    ResponseTooLargeError,
     TlsError,
     UnsupportedBrokerError,
 )
+from pyspark_kafka_meta.kafka.network import connection_diagnosis as diagnosis
+from pyspark_kafka_meta.kafka.network.connection_diagnosis import FRAME_SLACK_BYTES, versions_request
 from pyspark_kafka_meta.kafka.network.failed_addresses import FailedAddresses
 from pyspark_kafka_meta.kafka.network.security import tls
-from pyspark_kafka_meta.kafka.network.security.sasl_login import log_in, login_is_required
+from pyspark_kafka_meta.kafka.network.security.sasl_login import log_in
 from pyspark_kafka_meta.kafka.network.sockets import (
     TOO_MANY_CONNECTIONS,
     connect,
@@ -49,18 +48,7 @@ LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
 SILENCE_S = 5.0
 """A broker that pauses for longer within a response counts as hung: no other response is received meanwhile."""
-FRAME_SLACK_BYTES = 64 * 1024 * 1024
-"""Maximum size of a response beyond the records that the request asks for: a broker sends the first record batch of a
-response whole, however large (KIP-74)."""
 CORRELATION_ID_BYTES = 4
-HTTP = b"HTTP"
-"""First bytes of an HTTP response. No frame has such a size."""
-PROBE_S = 1.0
-"""Deadline of the request that finds the reason of a closed connection, for a better error."""
-REFUSAL_S = 0.5
-"""A broker that refuses a connection closes it by then, without waiting for a request."""
-SMALL_REQUEST_BYTES = 16 * 1024
-"""No broker refuses a request of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +59,6 @@ class ConnectionSettings:
         max_frame_bytes: limit of a response beyond the records that its request asks for.
         limits_unacknowledged: as in `sockets.connect`.
         failed_addresses: of all connections of the client.
-        closed_on: bytes of the last request that a broker closed a connection on, by address.
     """
 
     client_id: str
@@ -80,7 +67,6 @@ class ConnectionSettings:
     security: SecurityOptions = PLAINTEXT
     limits_unacknowledged: bool = True
     failed_addresses: FailedAddresses = field(default_factory=FailedAddresses, compare=False)
-    closed_on: dict[Address, int] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, options: ClientOptions) -> ConnectionSettings:
@@ -107,7 +93,13 @@ class _InFlight:
 class Connection:
     """An open connection whose broker has sent its API versions and accepted the login, if there is one."""
 
-    def __init__(self, address: Address, settings: ConnectionSettings, deadline: float) -> None:
+    def __init__(
+        self, address: Address, settings: ConnectionSettings, deadline: float, *, is_probe: bool = False
+    ) -> None:
+        """
+        Args:
+            is_probe: whether errors are without a diagnosis.
+        """
         self.address = address
         self._settings = settings
         self._correlation_ids = itertools.count(1)
@@ -115,6 +107,7 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         self._login_due = math.inf
         self._is_new = True  # no response but ApiVersions was received
+        self._is_probe = is_probe
         self._limits_unacknowledged = settings.limits_unacknowledged
         deadline = min(deadline, time.monotonic() + settings.connect_timeout_ms / 1000)
         context = tls.tls_context(settings.security) if settings.security.uses_tls else None
@@ -218,8 +211,7 @@ class Connection:
                 except OSError as error:
                     if deadline is None and isinstance(error, BlockingIOError | ssl.SSLWantWriteError):
                         return
-                    failure = self._failure(error, f"sending {request.api.title}")
-                    raise self._refused_size(self._in_flight[0]) or failure from error
+                    raise self._failure(error, f"sending {request.api.title}", request.request_bytes) from error
 
     def receive(
         self, deadline: float, memory: ReusableBuffer | None = None, has_begun: bool = False, max_records_bytes: int = 0
@@ -233,18 +225,16 @@ class Connection:
         """
         request = self._in_flight.popleft()
         what = f"waiting for its {request.api.title} response"
-        try:
-            prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, SILENCE_S if has_begun else math.inf)
-        except ConnectError:
-            if (refused := self._refused_size(request)) is not None:
-                raise refused from None
-            raise
+        silence_s = SILENCE_S if has_begun else math.inf
+        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, silence_s, request_bytes=request.request_bytes)
         size = int.from_bytes(prefix, "big", signed=True)
         accepted = self._settings.max_frame_bytes + max_records_bytes
         if not LENGTH_BYTES <= size <= accepted:
-            error = self._refusal(request, bytes(prefix), accepted, deadline)
+            is_response = request.api.key == FETCH.key and size > accepted
+            is_response = is_response and self._is_next(request.correlation_id, deadline)
             self.close()
-            raise error
+            title = request.api.title
+            raise diagnosis.size_error(self.address, title, bytes(prefix), accepted, is_response=is_response)
         frame = self._receive_exactly(size, deadline, what, SILENCE_S, memory)
         received_at = time.monotonic()
         try:
@@ -266,119 +256,30 @@ class Connection:
             (received_at - request.sent_at) * 1000,
         )
 
-    def _refusal(self, request: _InFlight, prefix: bytes, accepted: int, deadline: float) -> KafkaMetaError:
-        """The error of a response whose size is out of bounds."""
-        size = int.from_bytes(prefix, "big", signed=True)
-        if prefix.startswith(tls.ALERT_RECORD):
-            return TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
-        if prefix == HTTP:
-            return ProtocolError(
-                f"{self.address} speaks HTTP, not the Kafka protocol: check the host and port of the broker"
-            )
-        is_fetch = request.api is FETCH
-        if is_fetch and size > accepted and self._is_correlation_id_next(request.correlation_id, deadline):
-            return ResponseTooLargeError(
-                f"{self.address} answered {request.api.title} with {size} bytes, more than the limit of {accepted} "
-                "(kafka.fetch.max.bytes and 64 MiB for a large record batch): raise kafka.fetch.max.bytes to "
-                f"{size - FRAME_SLACK_BYTES} or more"
-            )
-        return ProtocolError(
-            f"{self.address} announced {size} bytes, the limit is {accepted}: it does not speak the Kafka protocol; "
-            "check the host and port of the broker"
-        )
-
-    def _is_correlation_id_next(self, correlation_id: int, deadline: float) -> bool:
+    def _is_next(self, correlation_id: int, deadline: float) -> bool:
         """Whether the size before belongs to a response."""
-        with contextlib.suppress(KafkaMetaError):
-            received = self._receive_exactly(CORRELATION_ID_BYTES, deadline, "waiting for a correlation id", PROBE_S)
-            return int.from_bytes(received, "big") == correlation_id
-        return False
+        try:
+            received = self._receive_exactly(
+                CORRELATION_ID_BYTES, deadline, "waiting for a correlation id", diagnosis.PROBE_S
+            )
+        except KafkaMetaError:
+            return False
+        return int.from_bytes(received, "big") == correlation_id
 
     def _encrypted(self, context: ssl.SSLContext, deadline: float) -> ssl.SSLSocket:
         try:
             return tls.handshake(self._socket, self.address, context, deadline)
         except ConnectError:
-            if self._responds_without_tls(deadline):
+            if not self._is_probe and diagnosis.expects_no_tls(self._probe):
                 protocols = "PLAINTEXT or SASL_PLAINTEXT"
                 raise TlsError(
                     f"{self.address} does not speak TLS: set kafka.security.protocol to {protocols}"
                 ) from None
             raise
 
-    def _responds_without_tls(self, deadline: float) -> bool:
-        """Whether the port expects no TLS. Such a broker closes the connection, as a broker does that shuts down."""
-        try:
-            Connection(self.address, replace(self._settings, security=PLAINTEXT), deadline).close()
-        except KafkaMetaError:
-            return False
-        return True
-
-    def _refuses_requests(self) -> bool:
-        """Whether the peer keeps a silent connection, but closes it at the first request, as TLS servers do. A broker
-        with too many connections closes silent ones, too; one that restarts accepts none, or responds."""
-        deadline = time.monotonic() + PROBE_S
-        try:
-            probe, _ = connect(self.address, deadline, self._settings.failed_addresses)
-        except KafkaMetaError:
-            return False
-        with probe:
-            if is_readable(probe, REFUSAL_S):
-                return False
-            try:
-                probe.settimeout(remaining_s(deadline))
-                probe.sendall(b"".join(frame_codec.encode(_versions_request(), 0, self._settings.client_id)))
-                return not probe.recv(1)
-            except OSError as error:
-                return isinstance(error, ConnectionError)
-
-    def _requires_login(self, deadline: float) -> bool:
-        """Whether the port expects a login. Such a broker closes the connection, as a broker does that shuts down."""
-        if not self._is_new or not self._versions or self._settings.security.uses_sasl:
-            return False
-        self.close()
-        deadline = min(deadline, time.monotonic() + PROBE_S)
-        try:
-            with contextlib.closing(Connection(self.address, self._settings, deadline)) as probe:
-                probe._is_new = False  # it starts no further probe
-                return login_is_required(probe, deadline)
-        except KafkaMetaError:
-            return False
-
-    def _refused_size(self, request: _InFlight) -> RequestTooLargeError | None:
-        """The error of a request that is larger than its broker accepts: the broker closes the connection once it knows
-        the size. Call it after any closed connection: this looks into the second for a request of at least this size.
-        """
-        size = request.request_bytes
-        if size <= SMALL_REQUEST_BYTES:
-            return None
-        before = self._settings.closed_on.get(self.address, size + 1)
-        self._settings.closed_on[self.address] = size
-        if size < before or self._closes_on(size) is not True or self._closes_on(SMALL_REQUEST_BYTES) is not False:
-            return None
-        return RequestTooLargeError(
-            f"{self.address} closes the connection at a {request.api.title} request of {size} bytes, more than "
-            "socket.request.max.bytes of the broker: raise it, or set kafka.max.request.size and kafka.batch.size to "
-            "less if the request writes records"
-        )
-
-    def _closes_on(self, size: int) -> bool | None:
-        """Whether the broker closes a connection that announces a request of this size; None if it accepts none."""
-        deadline = time.monotonic() + PROBE_S
-        try:
-            probe = Connection(self.address, self._settings, deadline)
-        except KafkaMetaError:
-            return None
-        with contextlib.closing(probe):
-            probe._is_new = False  # it starts no further probe
-            try:
-                probe._socket.settimeout(remaining_s(deadline))
-                probe._socket.sendall((size - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big"))
-                probe._receive_exactly(LENGTH_BYTES, deadline, "waiting for nothing", math.inf)
-            except RequestTimeoutError:
-                return False
-            except (OSError, ConnectError):
-                return True
-        return False
+    def _probe(self, security: SecurityOptions, deadline: float) -> Connection:
+        """Another connection to this port."""
+        return Connection(self.address, replace(self._settings, security=security), deadline, is_probe=True)
 
     def _log_in(self, deadline: float) -> None:
         self._login_due = math.inf
@@ -391,7 +292,7 @@ class Connection:
             self._login_due = time.monotonic() + lifetime_ms / 1000 * random.uniform(*LOGIN_AGAIN_AT)
 
     def _request_versions(self, deadline: float) -> None:
-        response = self.call(API_VERSIONS, _versions_request(), deadline).message
+        response = self.call(API_VERSIONS, versions_request(), deadline).message
         if response.error_code != 0:
             raise UnsupportedBrokerError(f"{self.address} refused ApiVersions with error {int(response.error_code)}")
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
@@ -402,7 +303,13 @@ class Connection:
             )
 
     def _receive_exactly(
-        self, size: int, deadline: float, what: str, silence_s: float, memory: ReusableBuffer | None = None
+        self,
+        size: int,
+        deadline: float,
+        what: str,
+        silence_s: float,
+        memory: ReusableBuffer | None = None,
+        request_bytes: int = 0,
     ) -> memoryview:
         # The memory is not touched until bytes arrive: a false length costs address space only.
         buffer = (memory or ReusableBuffer()).of(size)
@@ -413,18 +320,14 @@ class Connection:
                 self._socket.settimeout(max(min(deadline - time.monotonic(), silence_s), 0))
                 count = self._socket.recv_into(buffer[received:])
             except OSError as error:
-                raise self._failure(error, what) from error
+                raise self._failure(error, what, request_bytes) from error
             if count == 0:
-                if self._requires_login(deadline):
-                    raise AuthenticationError(
-                        f"{self.address} requires a SASL login: set kafka.security.protocol to "
-                        f"SASL_{self._settings.security.protocol}, and kafka.sasl.mechanism"
-                    )
-                raise self._failure(None, what)
+                raise self._failure(None, what, request_bytes)
             received += count
         return buffer.toreadonly()
 
-    def _failure(self, error: OSError | None, what: str) -> KafkaMetaError:
+    def _failure(self, error: OSError | None, what: str, request_bytes: int) -> KafkaMetaError:
+        """The error of a lost connection; without an OSError, of one that the broker has closed."""
         self.abandon()
         # The kernel also reports a lost connection as TimeoutError.
         is_lost = error is not None and error.errno == errno.ETIMEDOUT
@@ -435,16 +338,19 @@ class Connection:
             return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
         closed = f"{self.address} {reason} while {what}"
+        security, is_diagnosed = self._settings.security, self._is_new and not self._is_probe
         if self._versions:
-            return ConnectError(closed)
-        if not self._settings.security.uses_tls and self._refuses_requests():
+            is_refused = is_diagnosed and error is None and not security.uses_sasl
+            if is_refused and diagnosis.expects_login(self._probe, security):
+                return AuthenticationError(
+                    f"{self.address} requires a SASL login: set kafka.security.protocol to SASL_{security.protocol}, "
+                    "and kafka.sasl.mechanism"
+                )
+            return ConnectError(closed + diagnosis.large_request_hint(request_bytes))
+        failed = self._settings.failed_addresses
+        if is_diagnosed and not security.uses_tls and diagnosis.expects_tls(self.address, failed):
             return RefusedRequestError(
                 f"{closed}, as servers do that expect TLS: set kafka.security.protocol to SSL or SASL_SSL. Else "
                 f"{TOO_MANY_CONNECTIONS}"
             )
         return ConnectError(f"{closed}: {TOO_MANY_CONNECTIONS}")
-
-
-def _versions_request() -> Any:
-    """Every broker since 2.0 supports v2, which returns everything needed here."""
-    return frame_codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()

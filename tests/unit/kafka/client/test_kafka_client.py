@@ -22,7 +22,8 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.client.kafka_client import POLICY_AGE_S, KafkaClient
 from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
-from pyspark_kafka_meta.kafka.network.connection import FRAME_SLACK_BYTES, ConnectionSettings
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.connection_diagnosis import FRAME_SLACK_BYTES
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
