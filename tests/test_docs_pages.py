@@ -24,7 +24,7 @@ from pyspark_kafka_meta import __all__ as exported
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OPTIONS as ROWS_OF_OPTIONS
-from pyspark_kafka_meta.options.unknown_options import REPLACEMENTS, UNSUPPORTED
+from pyspark_kafka_meta.options.unknown_options import refused
 from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 
@@ -37,7 +37,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^ {4}(?:\$ )?(?:\w+=\S+ )*((?:kafkameta|make|python|spark-submit) .+)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:kafkameta|make|python -m) [^`.]+)`")
 PARTS = {path.stem for path in (ROOT / "pyspark_kafka_meta").iterdir()}
-OPTIONS = {*ROWS_OF_OPTIONS} | {f"kafka.{name}" for name in (*UNSUPPORTED, *REPLACEMENTS)}
+OPTIONS = {*ROWS_OF_OPTIONS} | {f"kafka.{name}" for name in (*refused("kafka"), *refused("librdkafka"))}
 QUALIFIED_NAMES = set(re.findall(r"`(\w+(?:\.\w+)+)`", (ROOT / "docs" / "internals.md").read_text()))
 for_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

@@ -1,7 +1,6 @@
 """Names of options: matched in any case, and the error text of an unknown name.
 
-For Kafka's properties that have no effect here, the text says why: the names are those of `ConsumerConfig` and
-`ProducerConfig`. Security properties of librdkafka have a replacement.
+For options of other clients that have no effect here, the text says why, or what to use instead: refused_options.toml.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import TypeVar
 
-from pyspark_kafka_meta.options.confluent_options import CONFLUENTS, REGISTRY
-
 T = TypeVar("T")
+REGISTRY = "schema.registry."
 
 
 class CaseInsensitiveMap(Mapping[str, T]):
@@ -68,9 +67,9 @@ def _kafka_refusal(name: str) -> str | None:
     kafka_name = name.removeprefix("kafka.")
     if name in _REFUSED:
         return f"Kafka option '{kafka_name}' is not supported{_REFUSED[name]}"
-    if kafka_name in REPLACEMENTS:
-        return f"Kafka option '{kafka_name}' is librdkafka's: use '{REPLACEMENTS[kafka_name]}'."
-    if kafka_name != name and (reason := _reason(UNSUPPORTED, kafka_name)):
+    if (replacement := refused("librdkafka").get(kafka_name)) is not None:
+        return f"Kafka option '{kafka_name}' is librdkafka's: use '{replacement}'."
+    if kafka_name != name and (reason := _reason("kafka", kafka_name)):
         return f"Kafka option '{kafka_name}' is not supported: {reason}."
     return None
 
@@ -79,11 +78,11 @@ def _registry_refusal(name: str) -> str | None:
     """Of an option of Confluent's or Apicurio's registry clients."""
     own_name = name.removeprefix(REGISTRY)
     is_tls = own_name != name and own_name.startswith("ssl.")
-    if is_tls and own_name in REPLACEMENTS:
-        return f"Option '{name}' is librdkafka's: use '{REPLACEMENTS[own_name].replace('kafka.', REGISTRY)}'."
-    reason = _reason(CONFLUENTS, name) or _reason(CONFLUENTS, own_name)
+    if is_tls and (replacement := refused("librdkafka").get(own_name)) is not None:
+        return f"Option '{name}' is librdkafka's: use '{replacement.replace('kafka.', REGISTRY)}'."
+    reason = _reason("confluent", name) or _reason("confluent", own_name)
     if is_tls:
-        reason = reason or _reason(UNSUPPORTED, own_name)
+        reason = reason or _reason("kafka", own_name)
     if own_name.startswith("request.header."):
         reason = "requests have no further headers"
     if name.startswith("apicurio."):
@@ -91,9 +90,19 @@ def _registry_refusal(name: str) -> str | None:
     return None if reason is None else f"Option '{name}' of schema registry clients is not supported: {reason}."
 
 
-def _reason(reasons: Mapping[str, str], name: str) -> str | None:
+def _reason(client: str, name: str) -> str | None:
     """Of the name itself, or of its family."""
-    return next((reason for pattern, reason in reasons.items() if fnmatchcase(name, pattern)), None)
+    return next((reason for pattern, reason in refused(client).items() if fnmatchcase(name, pattern)), None)
+
+
+@cache
+def refused(client: str) -> Mapping[str, str]:
+    """Sentence by name, or by pattern of a family, of the options of `kafka`, `librdkafka` or `confluent`."""
+    import tomllib  # only an unknown name needs it
+    from importlib.resources import files
+
+    text = files("pyspark_kafka_meta.options").joinpath("refused_options.toml").read_text()
+    return {name: sentence for sentence, names in tomllib.loads(text)[client].items() for name in names}
 
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
@@ -117,102 +126,3 @@ _SYNONYMS = {
     "metricstopic": "eventsTopic",
     "metricsbootstrapservers": "eventsBootstrapServers",
 }
-_NO_GROUP = "partitions are read without joining a consumer group"
-_NO_COMMIT = "the query's checkpoint keeps the offsets"
-_NO_METRICS = "there are no client metrics; refresh events report on metadata caches"
-_ALWAYS_REBOOTSTRAP = "the client always rebootstraps when no known broker responds"
-_NO_JAVA = "records are read and written without Java classes"
-_JAVA = "it configures Java, which kafkameta does not use: remove it"
-_KERBEROS = "tickets come from the cache or keytab that the environment names (KRB5CCNAME, KRB5_CLIENT_KTNAME)"
-_TOKENS = "a token is requested at each login, and again before a session ends"
-_NEWEST_TLS = "the newest common version is used, at least TLS 1.2"
-_BROKERS_CHECK = "brokers validate tokens, the client only sends them"
-_ASSERTIONS = "only client credentials are supported; use oauthTokenProvider for other grants"
-_NO_LOAD = "rows without a key fill a batch of one partition, then of another, whatever the load of their brokers"
-_SETUP = "kafka.socket.connection.setup.timeout.ms applies to logins too"
-
-UNSUPPORTED = {
-    "allow.auto.create.topics": "a metadata request never creates a topic",
-    "auto.commit.interval.ms": _NO_COMMIT,
-    "client.dns.lookup": "every address of a host name is tried",
-    "connections.max.idle.ms": "connections stay open while a worker uses them",
-    "enable.auto.commit": _NO_COMMIT,
-    "enable.metrics.push": _NO_METRICS,
-    "exclude.internal.topics": "internal topics never match subscribePattern; name them in subscribe",
-    "group.instance.id": _NO_GROUP,
-    "group.protocol": _NO_GROUP,
-    "group.remote.assignor": _NO_GROUP,
-    "heartbeat.interval.ms": _NO_GROUP,
-    "interceptor.classes": _NO_JAVA,
-    "internal.leave.group.on.close": _NO_GROUP,
-    "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to Kafka's client",
-    "linger.ms": "a batch is sent when it is full or the task has no more rows",
-    "max.poll.interval.ms": f"{_NO_GROUP}; kafkaConsumer.pollTimeoutMs bounds a task's wait",
-    "max.poll.records": "there is no poll: kafka.fetch.max.bytes limits a response, maxOffsetsPerTrigger a micro-batch",
-    "metadata.max.idle.ms": "a metadata cache keeps the topics of its client until the client is closed",
-    "metadata.recovery.rebootstrap.trigger.ms": _ALWAYS_REBOOTSTRAP,
-    "metadata.recovery.strategy": _ALWAYS_REBOOTSTRAP,
-    "metric.reporters": _NO_METRICS,
-    "metrics.*": _NO_METRICS,
-    "partition.assignment.strategy": _NO_GROUP,
-    "partitioner.adaptive.partitioning.enable": _NO_LOAD,
-    "partitioner.availability.timeout.ms": _NO_LOAD,
-    "partitioner.class": "the column partition determines the partition, or murmur2 of the key as in Kafka's default "
-    "partitioner",
-    "receive.buffer.bytes": "the operating system sets the size of socket buffers",
-    "reconnect.backoff.max.ms": "kafka.retry.backoff.max.ms applies to connections too",
-    "reconnect.backoff.ms": "kafka.retry.backoff.ms applies to connections too",
-    "retries": "kafka.delivery.timeout.ms bounds them",
-    "security.providers": "it configures Java",
-    "send.buffer.bytes": "the operating system sets the size of socket buffers",
-    "session.timeout.ms": _NO_GROUP,
-    "share.acknowledgement.mode": _NO_GROUP,
-    "socket.connection.setup.timeout.max.ms": "each attempt gets kafka.socket.connection.setup.timeout.ms",
-    "transaction.two.phase.commit.enable": "kafka.transactional.id alone makes the driver commit in two phases",
-    "sasl.client.callback.handler.class": _JAVA,
-    "sasl.kerberos.kinit.cmd": _KERBEROS,
-    "sasl.kerberos.min.time.before.relogin": _KERBEROS,
-    "sasl.kerberos.ticket.*": _KERBEROS,
-    "sasl.login.callback.handler.class": f"{_JAVA}; for OAUTHBEARER use oauthTokenProvider",
-    "sasl.login.class": _JAVA,
-    "sasl.login.connect.timeout.ms": _SETUP,
-    "sasl.login.read.timeout.ms": _SETUP,
-    "sasl.login.refresh.*": _TOKENS,
-    "sasl.login.retry.backoff.max.ms": "kafka.retry.backoff.max.ms applies to logins too",
-    "sasl.login.retry.backoff.ms": "kafka.retry.backoff.ms applies to logins too",
-    "sasl.oauthbearer.assertion.*": _ASSERTIONS,
-    "sasl.oauthbearer.clock.skew.seconds": _BROKERS_CHECK,
-    "sasl.oauthbearer.expected.audience": _BROKERS_CHECK,
-    "sasl.oauthbearer.expected.issuer": _BROKERS_CHECK,
-    "sasl.oauthbearer.header.urlencode": _ASSERTIONS,
-    "sasl.oauthbearer.jwks.*": _BROKERS_CHECK,
-    "sasl.oauthbearer.jwt.retriever.class": _ASSERTIONS,
-    "sasl.oauthbearer.jwt.validator.class": _BROKERS_CHECK,
-    "sasl.oauthbearer.scope.claim.name": _BROKERS_CHECK,
-    "sasl.oauthbearer.sub.claim.name": _BROKERS_CHECK,
-    "ssl.cipher.suites": "OpenSSL's policy on this machine applies",
-    "ssl.enabled.protocols": _NEWEST_TLS,
-    "ssl.engine.factory.class": _JAVA,
-    "ssl.keymanager.algorithm": _JAVA,
-    "ssl.protocol": _NEWEST_TLS,
-    "ssl.provider": _JAVA,
-    "ssl.secure.random.implementation": _JAVA,
-    "ssl.trustmanager.algorithm": _JAVA,
-}
-"""Reason by name without `kafka.`, or by the pattern of a family of which no option is supported."""
-
-REPLACEMENTS = {
-    "ssl.ca.location": "kafka.ssl.truststore.location",
-    "ssl.ca.pem": "kafka.ssl.truststore.certificates",
-    "ssl.certificate.location": "kafka.ssl.keystore.location",
-    "ssl.certificate.pem": "kafka.ssl.keystore.certificate.chain",
-    "ssl.key.location": "kafka.ssl.keystore.location",
-    "ssl.key.pem": "kafka.ssl.keystore.key",
-    "enable.ssl.certificate.verification": "kafka.ssl.truststore.location",
-    "sasl.mechanisms": "kafka.sasl.mechanism",
-    "sasl.oauthbearer.client.id": "kafka.sasl.oauthbearer.client.credentials.client.id",
-    "sasl.oauthbearer.client.secret": "kafka.sasl.oauthbearer.client.credentials.client.secret",
-    "sasl.oauthbearer.config": "kafka.sasl.oauthbearer.token.endpoint.url",
-    "sasl.oauthbearer.method": "kafka.sasl.oauthbearer.token.endpoint.url",
-}
-"""Supported option by librdkafka's name without `kafka.`."""

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS, SinkOptions
-from pyspark_kafka_meta.options.confluent_options import CONFLUENTS
+from pyspark_kafka_meta.options.unknown_options import refused
 
 GIVEN = {
     "kafka.bootstrap.servers": "a:1",
@@ -105,4 +105,4 @@ def test_the_sentence_says_what_to_use(name: str, sentence: str) -> None:
 
 def test_no_option_with_an_effect_is_refused() -> None:
     own_names = [name.removeprefix("schema.registry.") for name in OPTIONS]
-    assert not [pattern for pattern in CONFLUENTS if fnmatch.filter(own_names, pattern)]
+    assert not [pattern for pattern in refused("confluent") if fnmatch.filter(own_names, pattern)]
