@@ -44,7 +44,7 @@ ENUMS: dict[str, type[StrEnum]] = {enum.__name__: enum for enum in (EventKind, R
 BENCHMARK_HEADERS = {
     "krec_s": "thousand records a second",
 }
-GROUPS_NEED = {"schema.registry.url", "keyFormat", "valueFormat"}
+GROUPS_NEED = {"schema.registry.url", "keyFormat", "valueFormat", "kafka.security.protocol"}
 """Options that all options of a group need: the page says it once."""
 TYPES = {
     **dict.fromkeys(("parse_times", "parse_offsets", "parse_assigned"), "JSON"),
@@ -90,7 +90,8 @@ def rules_of(option: Option) -> Iterator[str]:
     needs = [name for name in option.needs if name not in GROUPS_NEED]
     for rule, others in (("Needs", needs), ("Not beside", option.excludes), ("Together with", (option.pair,))):
         if named := [f"`{other}`" for other in others if other is not None]:
-            yield f"{rule} {' or '.join(named)}."
+            values = " or ".join(option.needs_values) if rule == "Needs" else ""
+            yield f"{' '.join(filter(None, (rule, ' or '.join(named), values)))}."
 
 
 def type_of(option: Option) -> str:

@@ -10,7 +10,7 @@ option without effect is a warning: people share the options of a cluster among 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Flag, StrEnum, auto
 from functools import cache, partial
@@ -87,6 +87,7 @@ class Option:
         doc: description in the documentation.
         queries: in which it has an effect.
         needs: names of other options: it has no effect unless one of them is set.
+        needs_values: texts, to one of which it must be set; without them, to any value but its default.
         excludes: names of other options, none of which may be given beside it.
         pair: name of another option: both are given, or none.
     """
@@ -99,6 +100,7 @@ class Option:
     section: Section
     queries: Query
     needs: tuple[str, ...] = ()
+    needs_values: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     pair: str | None = None
 
@@ -136,6 +138,7 @@ class Columns(TypedDict, total=False):
     section: Section
     queries: Query
     needs: tuple[str, ...]
+    needs_values: tuple[str, ...]
     excludes: tuple[str, ...]
     pair: str
 
@@ -148,6 +151,7 @@ class Rows:
     section: Section
     queries: Query
     needs: tuple[str, ...] = ()
+    needs_values: tuple[str, ...] = ()
 
     def option(
         self,
@@ -158,8 +162,8 @@ class Rows:
         doc: str,
         **columns: Unpack[Columns],
     ) -> Any:
-        option = Option(name, default, parse, error, doc, self.section, self.queries, self.needs)
-        return option_field(replace(option, **columns))
+        own = (self.section, self.queries, self.needs, self.needs_values)
+        return option_field(replace(Option(name, default, parse, error, doc, *own), **columns))
 
     def number(
         self,
@@ -256,12 +260,15 @@ class GivenOptions:
         self._contradictions = list(self._broken_rules())
 
     def _broken_rules(self) -> Iterator[str]:
-        """A sentence for each rule of the table that the given options break."""
+        """A sentence for each rule of the table that the given options break. What an option needs counts in queries
+        that may have it."""
         given = {option.name for option in self._known.values() if option.name in self._texts}
         for name, option in self._known.items():
-            if name in given and option.needs and not any(map(self._is_set, option.needs)):
+            needs = [other for other in option.needs if other in self._known]
+            if name in given and needs and not any(self._is_set(other, option.needs_values) for other in needs):
                 needed = " or ".join(f"'{other}'" for other in option.needs)
-                yield f"Option '{name}' has no effect without {needed}: set it or remove the option"
+                values = f" {' or '.join(option.needs_values)}" if option.needs_values else ""
+                yield f"Option '{name}' has no effect without {needed}{values}: set it or remove the option"
             if name in given:
                 yield from (
                     f"Set either '{name}' or '{other}', not both" for other in option.excludes if other in given
@@ -269,9 +276,13 @@ class GivenOptions:
             if option.pair is not None and len(given & {name, option.pair}) == 1:
                 yield f"Options '{name}' and '{option.pair}' must be set together"
 
-    def _is_set(self, name: str) -> bool:
-        """Whether the option has another value than its default, valid or not."""
-        return name not in self._values or self._values[name] != _defaults()[name]
+    def _is_set(self, name: str, texts: Sequence[str]) -> bool:
+        """Whether the option has the value of one of these texts, without them another than its default; or an invalid
+        value."""
+        if name not in self._values:
+            return True
+        value = self._values[name]
+        return value in map(OPTIONS[name].value, texts) if texts else value != _defaults()[name]
 
     def values(self, kind: type) -> dict[str, Any]:
         """The values of the options of a dataclass by field; None if there is neither a value nor a default."""
@@ -285,10 +296,6 @@ class GivenOptions:
         """The documented names of those options of these fields that the user gave."""
         options = options_of(kind)
         return [options[field].name for field in fields if options[field].name in self._texts]
-
-    def without_effect(self, query: Query) -> list[str]:
-        """The documented names of the given options that have no effect in `query`."""
-        return [name for name, option in self._known.items() if name in self._texts and not option.has_effect_in(query)]
 
     def has_invalid(self, kind: type) -> bool:
         """Whether a value of an option of the dataclass is invalid."""

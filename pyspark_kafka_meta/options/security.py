@@ -169,12 +169,15 @@ MECHANISMS = {mechanism.name: mechanism for mechanism in _ROWS}
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
+_PROTOCOL = "kafka.security.protocol"
 _rows = Rows(Section.SECURITY, Query.CONNECTED)
+_tls_rows = replace(_rows, needs=(_PROTOCOL,), needs_values=("SSL", "SASL_SSL"))
+_sasl_rows = replace(_rows, needs=(_PROTOCOL,), needs_values=("SASL_SSL", "SASL_PLAINTEXT"))
 
 
-def _one_of(name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
+def _one_of(rows: Rows, name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
     parse = partial(parse_choice, values={choice: choice for choice in choices})
-    return _rows.option(name, default, parse, f"Option '{name}' must be {_listed(choices)}", doc)
+    return rows.option(name, default, parse, f"Option '{name}' must be {_listed(choices)}", doc)
 
 
 def _listed(choices: tuple[str, ...]) -> str:
@@ -192,7 +195,45 @@ def _store_type(text: str) -> str:
 
 
 def _store(name: str, doc: str) -> Any:
-    return _rows.option(name, None, _store_type, f"Option '{name}' must be PEM or PKCS12", doc)
+    return _tls_rows.option(name, None, _store_type, f"Option '{name}' must be PEM or PKCS12", doc)
+
+
+def tls_rows(rows: Rows, prefix: str, common_doc: str | None = None) -> dict[str, Any]:
+    """The fields of what a connection trusts and shows, by name; with `common_doc` for each of them."""
+
+    def row(make: Callable[..., Any], name: str, doc: str, **columns: Any) -> Any:
+        return make(f"{prefix}{name}", common_doc or doc, **columns)
+
+    return {
+        "truststore_location": row(
+            rows.text,
+            "truststore.location",
+            "File of trusted authorities, PEM or PKCS#12. Default: the system's.",
+            excludes=(f"{prefix}truststore.certificates",),
+        ),
+        "truststore_password": row(rows.secret, "truststore.password", "Of a PKCS#12 truststore."),
+        "truststore_certificates": row(rows.text, "truststore.certificates", "Trusted authorities as PEM text."),
+        "keystore_location": row(
+            rows.text,
+            "keystore.location",
+            "File of the client's private key and certificates, PEM or PKCS#12.",
+            excludes=(f"{prefix}keystore.key",),
+        ),
+        "keystore_password": row(rows.secret, "keystore.password", "Of a PKCS#12 keystore."),
+        "keystore_key": row(
+            rows.secret,
+            "keystore.key",
+            "The client's private key as PEM text.",
+            pair=f"{prefix}keystore.certificate.chain",
+        ),
+        "keystore_certificate_chain": row(
+            rows.text, "keystore.certificate.chain", "The client's certificates as PEM text, its own first."
+        ),
+        "key_password": row(rows.secret, "key.password", "Of an encrypted PEM private key."),
+    }
+
+
+_tls = tls_rows(_tls_rows, "kafka.ssl.")
 
 
 def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:
@@ -217,35 +258,17 @@ class SecurityOptions:
     OAUTHBEARER, wherever they were given; `sasl_jaas_config` is None.
     """
 
-    protocol: str = _one_of(
-        "kafka.security.protocol", "PLAINTEXT", _PROTOCOLS, "Whether connections use TLS and a login."
-    )
-    truststore_location: str | None = _rows.text(
-        "kafka.ssl.truststore.location",
-        "File of trusted authorities, PEM or PKCS#12. Default: the system's.",
-        excludes=("kafka.ssl.truststore.certificates",),
-    )
-    truststore_password: Secret | None = _rows.secret("kafka.ssl.truststore.password", "Of a PKCS#12 truststore.")
+    protocol: str = _one_of(_rows, _PROTOCOL, "PLAINTEXT", _PROTOCOLS, "Whether connections use TLS and a login.")
+    truststore_location: str | None = _tls["truststore_location"]
+    truststore_password: Secret | None = _tls["truststore_password"]
     truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12. Default: detected.")
-    truststore_certificates: str | None = _rows.text(
-        "kafka.ssl.truststore.certificates", "Trusted authorities as PEM text."
-    )
-    keystore_location: str | None = _rows.text(
-        "kafka.ssl.keystore.location",
-        "File of the client's private key and certificates, PEM or PKCS#12.",
-        excludes=("kafka.ssl.keystore.key",),
-    )
-    keystore_password: Secret | None = _rows.secret("kafka.ssl.keystore.password", "Of a PKCS#12 keystore.")
+    truststore_certificates: str | None = _tls["truststore_certificates"]
+    keystore_location: str | None = _tls["keystore_location"]
+    keystore_password: Secret | None = _tls["keystore_password"]
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
-    keystore_key: Secret | None = _rows.secret(
-        "kafka.ssl.keystore.key",
-        "The client's private key as PEM text.",
-        pair="kafka.ssl.keystore.certificate.chain",
-    )
-    keystore_certificate_chain: str | None = _rows.text(
-        "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
-    )
-    key_password: Secret | None = _rows.secret("kafka.ssl.key.password", "Of an encrypted PEM private key.")
+    keystore_key: Secret | None = _tls["keystore_key"]
+    keystore_certificate_chain: str | None = _tls["keystore_certificate_chain"]
+    key_password: Secret | None = _tls["key_password"]
     checks_host_name: bool = _rows.option(
         "kafka.ssl.endpoint.identification.algorithm",
         "https",
@@ -253,10 +276,12 @@ class SecurityOptions:
         "Option 'kafka.ssl.endpoint.identification.algorithm' must be https or empty",
         "Certificates must match the host name. Empty: no check, with a warning.",
     )
-    sasl_mechanism: str | None = _one_of("kafka.sasl.mechanism", None, tuple(MECHANISMS), "Required for SASL.")
-    sasl_username: str | None = _rows.text("kafka.sasl.username", "For PLAIN and SCRAM.")
-    sasl_password: Secret | None = _rows.secret("kafka.sasl.password", "For PLAIN and SCRAM.")
-    sasl_jaas_config: JaasLogin | None = _rows.option(
+    sasl_mechanism: str | None = _one_of(
+        _sasl_rows, "kafka.sasl.mechanism", None, tuple(MECHANISMS), "Required for SASL."
+    )
+    sasl_username: str | None = _sasl_rows.text("kafka.sasl.username", "For PLAIN and SCRAM.")
+    sasl_password: Secret | None = _sasl_rows.secret("kafka.sasl.password", "For PLAIN and SCRAM.")
+    sasl_jaas_config: JaasLogin | None = _sasl_rows.option(
         "kafka.sasl.jaas.config",
         None,
         parse_jaas,
@@ -264,7 +289,7 @@ class SecurityOptions:
         'required username="..." password="...";`',
         "Login in the syntax of Java clients, instead of separate options.",
     )
-    oauth_token_provider: str | None = _rows.option(
+    oauth_token_provider: str | None = _sasl_rows.option(
         "oauthTokenProvider",
         None,
         parse_provider,
@@ -272,29 +297,29 @@ class SecurityOptions:
         "For OAUTHBEARER: module:Class, created without arguments, with a thread-safe method `token()`. An OSError "
         "is retried for a while; any other exception ends the query.",
     )
-    oauth_token_endpoint_url: str | None = _rows.text(
+    oauth_token_endpoint_url: str | None = _sasl_rows.text(
         "kafka.sasl.oauthbearer.token.endpoint.url",
         "OpenID Connect token endpoint, for client credentials.",
     )
-    oauth_ca_location: str | None = _rows.text(
+    oauth_ca_location: str | None = _sasl_rows.text(
         "kafka.https.ca.location",
         "PEM file or folder of authorities for the token endpoint. Default: the system's.",
     )
-    oauth_client_id: str | None = _rows.text(
+    oauth_client_id: str | None = _sasl_rows.text(
         "kafka.sasl.oauthbearer.client.credentials.client.id", "Client id for the token endpoint."
     )
-    oauth_client_secret: Secret | None = _rows.secret(
+    oauth_client_secret: Secret | None = _sasl_rows.secret(
         "kafka.sasl.oauthbearer.client.credentials.client.secret", "Client secret for the token endpoint."
     )
-    oauth_scope: str | None = _rows.text("kafka.sasl.oauthbearer.scope", "Scope for the token endpoint.")
-    oauth_extensions: tuple[tuple[str, str], ...] | None = _rows.option(
+    oauth_scope: str | None = _sasl_rows.text("kafka.sasl.oauthbearer.scope", "Scope for the token endpoint.")
+    oauth_extensions: tuple[tuple[str, str], ...] | None = _sasl_rows.option(
         "kafka.sasl.oauthbearer.extensions",
         None,
         parse_extensions,
         "Option 'kafka.sasl.oauthbearer.extensions' must be name=value between commas, with names of letters",
         "SASL extensions: logicalCluster=lkc-1,identityPoolId=pool-1.",
     )
-    kerberos_service_name: str | None = _rows.text(
+    kerberos_service_name: str | None = _sasl_rows.text(
         "kafka.sasl.kerberos.service.name", "For GSSAPI: service name of the brokers, usually kafka."
     )
 
@@ -385,8 +410,6 @@ def _revealed(jaas: JaasLogin, name: str) -> str | None:
 
 
 def _store_problems(options: SecurityOptions) -> Iterator[str]:
-    if not options.uses_tls and (name := _first_given(options, "truststore_", "keystore_", "key_password")):
-        yield f"Option '{name}' has no effect without TLS: set 'kafka.security.protocol' to SSL or SASL_SSL"
     if options.keystore_location or options.keystore_key:
         yield from package_problems("A client certificate", "cryptography")
     if "PKCS12" in (options.truststore_type, options.keystore_type):
@@ -395,8 +418,6 @@ def _store_problems(options: SecurityOptions) -> Iterator[str]:
 
 def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
     if not options.uses_sasl:
-        if name := _first_given(options, "sasl_", "oauth_", "kerberos_"):
-            yield f"Option '{name}' has no effect without SASL: set 'kafka.security.protocol' to SASL_SSL"
         return
     mechanism = options.mechanism
     if mechanism is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions
 from pyspark_kafka_meta.options.option_table import (
@@ -31,7 +32,7 @@ MAX_IN_FLIGHT_IF_IDEMPOTENT = 5
 """A broker remembers the sequence numbers of a producer's last five batches in a partition."""
 
 _writing = Rows(Section.WRITING, Query.WRITES)
-_transactions = Rows(Section.WRITING, Query.EXACTLY_ONCE)
+_transactions = Rows(Section.WRITING, Query.EXACTLY_ONCE, needs=("kafka.transactional.id",))
 
 
 def _parse_sink_id(text: str) -> str:
@@ -39,6 +40,11 @@ def _parse_sink_id(text: str) -> str:
     if re.search(r"/\d+/\d+$", sink_id):
         raise ValueError
     return sink_id
+
+
+def _level(codec: str, low: int, high: int) -> Any:
+    name, of = f"kafka.compression.{codec}.level", "kafka.compression.type"
+    return _writing.number(name, None, "Level of the codec.", low, high, needs=(of,), needs_values=(codec,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +73,9 @@ class ProducerOptions:
         {codec: codec for codec in CODECS},
         "Compression of record batches.",
     )
-    gzip_level: int | None = _writing.number("kafka.compression.gzip.level", None, "Level of the codec.", 1, 9)
-    lz4_level: int | None = _writing.number("kafka.compression.lz4.level", None, "Level of the codec.", 1, 17)
-    zstd_level: int | None = _writing.number("kafka.compression.zstd.level", None, "Level of the codec.", -131072, 22)
+    gzip_level: int | None = _level("gzip", 1, 9)
+    lz4_level: int | None = _level("lz4", 1, 17)
+    zstd_level: int | None = _level("zstd", -131072, 22)
     batch_bytes: int = _writing.number(
         "kafka.batch.size",
         "1000000",
@@ -115,14 +121,10 @@ class ProducerOptions:
         return options
 
     @property
-    def compression_levels(self) -> dict[str, int | None]:
-        """The given level of each codec that has levels."""
-        return {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
-
-    @property
     def compression_level(self) -> int | None:
         """None for the codec's default."""
-        return self.compression_levels.get(self.compression_type)
+        levels = {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
+        return levels.get(self.compression_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class TransactionOptions:
         "Writes exactly once for readers with read_committed. A name that the sink keeps across restarts, and no "
         "other query uses.",
         queries=Query.WRITES,
+        needs=(),
     )
     timeout_ms: int | None = _transactions.number(
         "kafka.transaction.timeout.ms",
@@ -167,6 +170,7 @@ class TransactionOptions:
         parse_id,
         "Option 'txnAppId' must be 1 to 255 printable characters",
         "Name of a series of batch writes, each of which is written once, however often it is repeated.",
+        pair="txnVersion",
     )
     txn_version: int | None = _transactions.number(
         "txnVersion",
@@ -261,12 +265,6 @@ def _producer_problems(options: ProducerOptions, client: ClientOptions) -> Itera
             f"kafka.delivery.timeout.ms ({delivery_ms}) should be equal to or larger than kafka.request.timeout.ms "
             f"({request_ms})."
         )
-    for codec, level in options.compression_levels.items():
-        if level is not None and options.compression_type not in (None, codec):
-            yield (
-                f"Option 'kafka.compression.{codec}.level' has no effect without 'kafka.compression.type' {codec}: set "
-                "this type or remove the level"
-            )
 
 
 def _subject_problems(given: GivenOptions, options: SinkOptions) -> Iterator[str]:
@@ -284,12 +282,8 @@ def _subject_problems(given: GivenOptions, options: SinkOptions) -> Iterator[str
 
 def _transaction_problems(given: GivenOptions, producer: ProducerOptions) -> Iterator[str]:
     if not given.given(TransactionOptions, "transactional_id"):
-        for name in given.without_effect(Query.AT_LEAST_ONCE):
-            yield f"Option '{name}' has no effect without 'kafka.transactional.id': set it or remove the option"
         return
     if producer.acks == 1:
         yield "Must set kafka.acks to all in order to use kafka.transactional.id."
     elif producer.idempotent is False:
         yield "Cannot set kafka.transactional.id without also enabling kafka.enable.idempotence."
-    if len(given.given(TransactionOptions, "txn_app_id", "txn_version")) == 1:
-        yield "Options 'txnAppId' and 'txnVersion' name a batch write together: set both or none"

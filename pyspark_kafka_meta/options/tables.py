@@ -109,15 +109,19 @@ _TABLE = options_of(TableOptions)["table"]
 
 
 def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
-    """The table that a query reads, and the options that it uses or that are unknown.
+    """The table that a query reads, and the options that it uses or that are unknown; of a side table without those
+    that have no effect.
 
     Raises:
         OptionError: the table is unknown.
     """
     named = CaseInsensitiveMap(options)
     table: Table = _TABLE.value(named.get(_TABLE.name, Table.RECORDS))
+    used = named.without(_TABLE.name)
+    if table is Table.RECORDS:
+        return table, used  # `SourceOptions.parse` warns of the others
     query, place = _query(table, _TOPIC.name in named)
-    return table, dict(without_effectless(CaseInsensitiveMap(named.without(_TABLE.name)), query, place))
+    return table, dict(without_effectless(CaseInsensitiveMap(used), query, place))
 
 
 def is_read(options: Mapping[str, str]) -> bool:
@@ -141,8 +145,6 @@ def batch_warnings(options: Mapping[str, str]) -> list[str]:
 def _query(table: Table, from_topic: bool) -> tuple[Query, str]:
     """The query that reads a table, and its name for warnings."""
     match table:
-        case Table.RECORDS:
-            return Query.RECORDS, "a read"
         case Table.REFRESH_EVENTS:
             query = Query.EVENT_TOPIC if from_topic else Query.EVENT_FILES
         case Table.CACHES:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from functools import partial
+from itertools import product
 
 import pytest
 
@@ -16,7 +19,8 @@ from pyspark_kafka_meta.options import (
     SinkOptions,
     SourceOptions,
 )
-from pyspark_kafka_meta.options.option_table import Option, Section, options_of
+from pyspark_kafka_meta.options.option_table import GivenOptions, Option, Section, options_of
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
 from pyspark_kafka_meta.options.tables import batch_warnings, is_read
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -100,7 +104,7 @@ def test_options_are_of_a_read_if_they_say_what_to_read_and_nothing_of_a_sink(
 
 def problems_of(*names: str) -> list[str]:
     """The sentences about these options of a read or of a write, of whatever values."""
-    kind, others = (SourceOptions, READ) if OPTIONS[names[0]].queries & Query.RECORDS else (SinkOptions, SERVERS)
+    kind, others = (SinkOptions, SERVERS) if OPTIONS[names[0]].queries & Query.WRITES else (SourceOptions, READ)
     with pytest.raises(OptionError) as caught:
         kind.parse({**others, **dict.fromkeys(names, "1")})
     return str(caught.value).splitlines()
@@ -109,10 +113,20 @@ def problems_of(*names: str) -> list[str]:
 @pytest.mark.parametrize("option", [option for option in OPTIONS.values() if option.needs], ids=lambda each: each.name)
 def test_option_is_refused_without_those_that_it_needs(option: Option) -> None:
     needed = " or ".join(f"'{name}'" for name in option.needs)
+    values = f" {' or '.join(option.needs_values)}" if option.needs_values else ""
 
-    assert f"Option '{option.name}' has no effect without {needed}: set it or remove the option" in problems_of(
-        option.name
-    )
+    expected = f"Option '{option.name}' has no effect without {needed}{values}: set it or remove the option"
+    assert expected in problems_of(option.name)
+
+
+def test_needed_values_are_values_of_the_needed_options() -> None:
+    for option in OPTIONS.values():
+        for name, text in product(option.needs, option.needs_values):
+            OPTIONS[name].value(text)
+
+
+def test_option_needs_no_option_that_its_query_cannot_have() -> None:
+    assert SourceOptions.parse({**READ, "decisionsTopic": "d"}).decisions_topic == "d"
 
 
 @pytest.mark.parametrize(("name", "other"), [(name, other) for name in OPTIONS for other in OPTIONS[name].excludes])
@@ -126,3 +140,42 @@ def test_half_of_a_pair_is_refused(name: str) -> None:
 
     for half in (name, pair):
         assert f"Options '{name}' and '{pair}' must be set together" in problems_of(half)
+
+
+def options_with(parse: object) -> list[Option]:
+    return [each for each in OPTIONS.values() if isinstance(each.parse, partial) and each.parse.func is parse]
+
+
+@pytest.mark.parametrize("option", options_with(parse_number), ids=lambda option: option.name)
+def test_number_is_whole_and_within_its_bounds(option: Option) -> None:
+    assert isinstance(option.parse, partial)
+    low, high = option.parse.keywords["low"], option.parse.keywords["high"]
+
+    assert [option.value(text) for text in (str(low), f" {high} ")] == [low, high]
+    for text in (str(low - 1), str(high + 1), "1.0", "1_0", "\u0663", "1MB", "", "x"):
+        with pytest.raises(OptionError, match=re.escape(option.name)) as refused:
+            option.value(text)
+        assert text in str(refused.value)
+
+
+@pytest.mark.parametrize("option", options_with(parse_choice), ids=lambda option: option.name)
+def test_choice_is_one_of_the_named_in_any_case(option: Option) -> None:
+    assert isinstance(option.parse, partial)
+    choices = option.parse.keywords["values"]
+
+    assert [option.value(f" {text.upper()} ") for text in choices] == list(choices.values())
+    for text in ("zz", f"{next(iter(choices))}x"):
+        with pytest.raises(OptionError, match=re.escape(option.name)) as refused:
+            option.value(text)
+        assert all(choice in str(refused.value) for choice in choices)
+    assert refused.match(f"did you mean '{next(iter(choices))}'")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_value_gets_to_the_field_of_its_option_whatever_the_case_of_its_name(part: type) -> None:
+    for field, option in options_of(part).items():
+        if option not in [*options_with(parse_number), *options_with(parse_choice)] or not option.queries:
+            continue
+        texts = option.parse.keywords.get("values") or [option.parse.keywords["high"]]  # type: ignore[attr-defined]
+        for spelled, text in product((option.name.lower(), option.name.upper()), map(str, texts)):
+            assert GivenOptions({spelled: text}, option.queries).value(part, field) == option.value(text)

@@ -11,7 +11,6 @@ from pyspark_kafka_meta.model import Address, TopicPartition
 from pyspark_kafka_meta.options import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    PLAINTEXT,
     ClientOptions,
     EventsOptions,
     FetchOptions,
@@ -34,63 +33,6 @@ def problems(options: dict[str, str]) -> list[str]:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
-    options = SourceOptions.parse(MINIMAL)
-
-    assert options == SourceOptions(
-        client=ClientOptions(
-            bootstrap_servers=(Address("localhost", 9092),),
-            security=PLAINTEXT,
-            client_id="kafkameta",
-            request_timeout_ms=30_000,
-            default_api_timeout_ms=60_000,
-            connection_setup_timeout_ms=10_000,
-            metadata_max_age_ms=300_000,
-            retry_backoff_ms=100,
-            retry_backoff_max_ms=1_000,
-        ),
-        fetch=FetchOptions(
-            client_rack="",
-            read_committed=False,
-            fetch_max_bytes=50 << 20,
-            max_partition_fetch_bytes=8 << 20,
-            fetch_max_wait_ms=500,
-            fetch_min_bytes=1,
-            check_crcs=True,
-        ),
-        events=EventsOptions(None, None, (Address("localhost", 9092),)),
-        decisions_topic="kafkameta-decisions",
-        topics=("t",),
-        topic_pattern=None,
-        assigned=None,
-        starting_offsets=None,
-        starting_timestamp_ms=None,
-        starting_times=None,
-        start_at_latest_if_unmatched=False,
-        ending_offsets=None,
-        ending_timestamp_ms=None,
-        ending_times=None,
-        max_offsets_per_trigger=None,
-        min_offsets_per_trigger=None,
-        max_trigger_delay_ms=15 * 60_000,
-        min_partitions=None,
-        max_records_per_partition=None,
-        max_tasks=None,
-        include_headers=False,
-        fail_on_data_loss=True,
-        on_topic_recreated=None,
-        new_partitions_at_latest=False,
-        skip_corrupt_batches=False,
-        max_decompressed_batch_bytes=256 * 1024 * 1024,
-        group_id=None,
-        group_id_prefix=None,
-        commit_group=None,
-        fetch_offset_retries=3,
-        fetch_offset_retry_interval_ms=1_000,
-        poll_timeout_ms=120_000,
-    )
-
-
 BY_TOPIC = OffsetsSpec(by_partition=((T0, 5),), by_topic=(("u", EARLIEST_OFFSET), ("v", LATEST_OFFSET)))
 T0_23 = OffsetsSpec(by_partition=((T0, 23), (T1, LATEST_OFFSET)))
 GOOD = [
@@ -105,29 +47,11 @@ GOOD = [
     ("startingOffsets", "-1000", "starting_offsets", LastOffsetsSpec(1000)),
     ("startingOffsets", "group: mine", "starting_offsets", GroupSpec("mine")),
     ("commitOffsetsToGroup", "mine", "commit_group", "mine"),
-    ("startingTimestamp", "1700000000000", "starting_timestamp_ms", 1_700_000_000_000),
     ("startingOffsetsByTimestamp", '{"t": {"0": 23}}', "starting_times", TimestampsSpec(by_partition=((T0, 23),))),
-    ("startingOffsetsByTimestampStrategy", "LATEST", "start_at_latest_if_unmatched", True),
-    ("endingTimestamp", "0", "ending_timestamp_ms", 0),
     ("endingOffsetsByTimestamp", '{"t": {"0": 23}}', "ending_times", TimestampsSpec(by_partition=((T0, 23),))),
-    ("maxOffsetsPerTrigger", "9223372036854775807", "max_offsets_per_trigger", 2**63 - 1),
-    ("minOffsetsPerTrigger", "5", "min_offsets_per_trigger", 5),
     ("maxTriggerDelay", "2h", "max_trigger_delay_ms", 7_200_000),
     ("maxTriggerDelay", "500", "max_trigger_delay_ms", 500),
-    ("maxRecordsPerPartition", "7", "max_records_per_partition", 7),
-    ("maxTasks", "4", "max_tasks", 4),
-    ("minPartitions", " 6 ", "min_partitions", 6),
-    ("includeHeaders", "TRUE", "include_headers", True),
-    ("failOnDataLoss", "false", "fail_on_data_loss", False),
-    ("onCorruptBatch", "Skip", "skip_corrupt_batches", True),
-    ("maxDecompressedBatchBytes", "1024", "max_decompressed_batch_bytes", 1024),
-    ("onTopicRecreated", "Latest", "on_topic_recreated", "latest"),
-    ("newPartitions", "latest", "new_partitions_at_latest", True),
     ("kafka.group.id", "mine", "group_id", "mine"),
-    ("groupIdPrefix", "my", "group_id_prefix", "my"),
-    ("fetchOffset.numRetries", "0", "fetch_offset_retries", 0),
-    ("fetchOffset.retryIntervalMs", "10", "fetch_offset_retry_interval_ms", 10),
-    ("kafkaConsumer.pollTimeoutMs", "5000", "poll_timeout_ms", 5000),
 ]
 
 
@@ -163,32 +87,9 @@ def test_events_topic_may_be_in_another_cluster() -> None:
     assert problem.startswith("Option 'eventsBootstrapServers' must be host:port between commas")
 
 
-def test_events_brokers_without_an_events_topic_are_refused() -> None:
-    assert problems({**MINIMAL, "EVENTSBOOTSTRAPSERVERS": "other:9093", "eventsPath": "/e"}) == [
-        "Option 'eventsBootstrapServers' has no effect without 'eventsTopic': set it or remove the option"
-    ]
-    (of_the_topic,) = problems({**MINIMAL, "eventsBootstrapServers": "other:9093", "eventsTopic": "a,b"})
-    assert "'eventsTopic' must be the name of one topic" in of_the_topic
-
-
-GOOD_KAFKA = [
-    ("kafka.client.id", "über id", "client_id", "über id"),
-    ("kafka.metadata.max.age.ms", "9223372036854775807", "metadata_max_age_ms", 2**63 - 1),
-    ("kafka.socket.connection.setup.timeout.ms", "1", "connection_setup_timeout_ms", 1),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "field", "value"), GOOD_KAFKA)
-def test_kafka_option_is_parsed(name: str, text: str, field: str, value: object) -> None:
-    assert getattr(SourceOptions.parse({**MINIMAL, name: text}).client, field) == value
-    assert getattr(ClientOptions.parse({**SERVERS, name: text}), field) == value
-
-
 GOOD_FETCH = [
     ("kafka.isolation.level", "read_committed", "read_committed", True),
     ("kafka.client.rack", "eu-1a", "client_rack", "eu-1a"),
-    ("kafka.check.crcs", "false", "check_crcs", False),
-    ("kafka.fetch.min.bytes", "0", "fetch_min_bytes", 0),
     ("KAFKA.FETCH.MAX.BYTES", "7", "fetch_max_bytes", 7),
 ]
 
@@ -232,11 +133,8 @@ BAD = [
     ("kafka.bootstrap.servers", "a:0", "0 is not a whole number from 1 to 65535"),
     ("kafka.bootstrap.servers", "a:65536", "65536 is not"),
     ("kafka.bootstrap.servers", " , ", "must be host:port between commas"),
-    ("kafka.isolation.level", "zz", "must be read_uncommitted or read_committed, got 'zz'"),
     ("kafka.client.id", "a\nb", "at most 255 printable characters"),
     ("kafka.client.rack", "a\nb", "'kafka.client.rack' must be at most 255 printable characters"),
-    ("kafka.request.timeout.ms", "0", "must be a whole number from 1 to 2147483647, got '0'"),
-    ("kafka.fetch.max.bytes", "2147483648", "must be a whole number from 0 to 2147483647"),
     ("subscribe", " , ", "No topics to subscribe to as specified value for option 'subscribe' is ' , '"),
     ("subscribe", "good,a b", "('a b' is not a topic name)"),
     ("subscribe", "x" * 100_000, "xxx...' ('xxx"),
@@ -263,24 +161,10 @@ BAD = [
     ("startingOffsets", "-10 parsecs", OFFSETS + "-10 parsecs"),
     ("startingOffsets", '{"t":"first"}', OFFSETS),
     ("endingOffsets", "-10m", "Option 'endingOffsets' must be latest or JSON"),
-    ("startingTimestamp", "2020-01-01", "Expected a single long value, got 2020-01-01"),
-    ("endingTimestamp", "-1", "Expected a single long value, got -1"),
     ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', 'Expected e.g. {"topicA":{"0":1700000000000}'),
     ("endingOffsetsByTimestamp", "latest", "Option 'endingOffsetsByTimestamp' must be JSON"),
-    ("startingOffsetsByTimestampStrategy", "FOO", "must be error or latest, got 'FOO'"),
-    ("startingOffsetsByTimestampStrategy", "Lastest", "got 'Lastest' (did you mean 'latest'?)"),
-    ("maxOffsetsPerTrigger", "0", "must be a whole number from 1 to 9223372036854775807, got '0'"),
-    ("maxOffsetsPerTrigger", "1_000", "got '1_000'"),
-    ("maxOffsetsPerTrigger", "٣", "got '٣'"),
-    ("minPartitions", "-1", "minPartitions must be positive"),
     ("maxTriggerDelay", "soon", "must be a time like 15m"),
     ("maxTriggerDelay", "-1s", "must be a time like 15m"),
-    ("maxRecordsPerPartition", "0", "maxRecordsPerPartition must be positive"),
-    ("minPartitions", "1.0", "minPartitions must be positive"),
-    ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
-    ("onTopicRecreated", "earlist", "got 'earlist' (did you mean 'earliest'?)"),
-    ("onTopicRecreated", "ignore", "Option 'onTopicRecreated' must be fail, earliest or latest, got 'ignore'"),
-    ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
     ("eventsPath", " ", "Option 'eventsPath' must be a folder or the URI of one"),
     ("eventsPath", "/tmp/\0", "Option 'eventsPath' must be a folder or the URI of one"),
     ("eventsPath", "s3:/bucket/events", "such as s3://bucket/folder"),
@@ -376,29 +260,6 @@ def test_each_unknown_option_has_its_own_sentence() -> None:
     ]
 
 
-REFUSED = [
-    (
-        "kafka.auto.offset.reset",
-        "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'star",
-    ),
-    ("kafka.key.deserializer", "Kafka option 'key.deserializer' is not supported as keys are deserialized as byte"),
-    ("kafka.value.deserializer", "Kafka option 'value.deserializer' is not supported as values are deserialized as"),
-    ("kafka.key.serializer", "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArray"),
-    ("kafka.value.serializer", "Kafka option 'value.serializer' is not supported as values are serialized with Byte"),
-    ("kafka.enable.auto.commit", "Kafka option 'enable.auto.commit' is not supported"),
-    ("kafka.interceptor.classes", "Kafka option 'interceptor.classes' is not supported"),
-    ("kafka.max.poll.records", "Kafka option 'max.poll.records' is not supported: there is no poll: kafka.fetch."),
-]
-
-
-@pytest.mark.parametrize(("name", "expected"), REFUSED)
-def test_error_of_a_refused_option_has_the_reason_and_no_value(name: str, expected: str) -> None:
-    (problem,) = problems({**MINIMAL, name: "hunter2"})
-
-    assert problem.startswith(expected)
-    assert "hunter2" not in problem
-
-
 def test_events_path_is_not_repeated_because_it_may_contain_keys() -> None:
     assert problems({**MINIMAL, "eventsPath": "s3 ://key:hunter2@bucket"}) == [
         "Option 'eventsPath' must be a folder or the URI of one, such as s3://bucket/folder"
@@ -461,10 +322,6 @@ CONTRADICTIONS = {
         "maxOffsetsPerTrigger": "3",
     },
     "The value of minPartitions(5) is higher than maxTasks(4).": {"minPartitions": "5", "maxTasks": "4"},
-    "Set either 'maxTasks' or 'maxRecordsPerPartition', not both": {
-        "maxTasks": "4",
-        "maxRecordsPerPartition": "1",
-    },
 }
 
 

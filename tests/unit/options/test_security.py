@@ -152,16 +152,12 @@ def test_password_without_encryption_is_logged(caplog: pytest.LogCaptureFixture)
 
 VALUE = "hunter2"
 WRONG = [
+    ({**SSL, "sasl.password": VALUE}, "has no effect without 'kafka.security.protocol' SASL_SSL or SASL_PLAINTEXT"),
     ({"security.protocol": VALUE}, "must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
     ({"security.protocol": "sasl-ssl"}, "SASL_SSL (did you mean 'SASL_SSL'?)"),
-    ({"sasl.username": VALUE}, "'kafka.sasl.username' has no effect without SASL"),
-    ({**SSL, "sasl.password": VALUE}, "'kafka.sasl.password' has no effect without SASL"),
-    ({"ssl.keystore.key": VALUE}, "'kafka.ssl.keystore.key' has no effect without TLS"),
     ({**SSL, "ssl.truststore.type": "JKS"}, "keytool -importkeystore"),
     ({**SSL, "ssl.truststore.type": VALUE}, "must be PEM or PKCS12"),
     ({**SSL, "ssl.truststore.type": "PKCS#12"}, "must be PEM or PKCS12 (did you mean 'PKCS12'?)"),
-    ({**SSL, "ssl.truststore.location": VALUE, "ssl.truststore.certificates": VALUE}, "not both"),
-    ({**SSL, "ssl.keystore.key": VALUE}, "must be set together"),
     ({**SSL, "ssl.endpoint.identification.algorithm": VALUE}, "must be https or empty"),
     ({**SSL, "ssl.key.password": " "}, "'kafka.ssl.key.password' must not be empty"),
     (SASL_SSL, "'kafka.sasl.mechanism' is required with SASL"),

@@ -45,7 +45,6 @@ def test_default_table_is_records() -> None:
 @pytest.mark.parametrize(
     ("options", "unused"),
     [
-        ({"table": "records", "maxfilespertrigger": "1"}, "'maxFilesPerTrigger' has no effect in a read"),
         ({"table": "brokers", "subscribe": "t"}, "'subscribe' has no effect in table brokers"),
         ({"table": "partitions", "eventsPath": "/e"}, "'eventsPath' has no effect in table partitions"),
         ({"table": "brokers", "kafka.acks": "1"}, "'kafka.acks' has no effect in table brokers"),
