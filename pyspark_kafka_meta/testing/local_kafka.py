@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
 
-from pyspark_kafka_meta.errors import ClusterError
+from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
+from pyspark_kafka_meta.events.origin import cli_origin
+from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.java_launcher import find_java
-from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing import cluster_requests, kafka_config, process_guard
+from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
+from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
+from pyspark_kafka_meta.model import Address, MetadataResponse
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.testing import kafka_config, process_guard
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST, KafkaRelease
 from pyspark_kafka_meta.testing.kafka_node import (
     JavaRuntime,
@@ -36,6 +43,8 @@ JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel
 STANDARD_PORTS = (19092, 29092, 39092)
 
 UP_TIMEOUT_S = 90.0
+METADATA_TIMEOUT_S = 2.0
+CLIENT_ID = "kafkameta-testing"
 
 _POLL_S = 0.1
 
@@ -177,10 +186,8 @@ class LocalKafka:
         servers = [self._plain_address(broker_id) for broker_id in self._running()]
         if not servers:
             raise ClusterError("No broker is running: start or resume a broker first.")
-        cluster_requests.create_topic(servers, name, partitions, replication, config or {})
-        self._wait_for_all(
-            f"does not know topic {name}", lambda address: cluster_requests.knows_topic(address, name, partitions)
-        )
+        _create_topic(servers, name, partitions, replication, config or {})
+        self._wait_for_all(f"does not know topic {name}", lambda address: _knows_topic(address, name, partitions))
         return name
 
     def pid(self, node_id: int) -> int:
@@ -229,9 +236,7 @@ class LocalKafka:
     def wait_until_up(self) -> None:
         """Wait until every started broker that is not paused responds, and reports all of them as live."""
         running = set(self._running())
-        self._wait_for_all(
-            "does not know all brokers", lambda address: running <= cluster_requests.live_brokers(address)
-        )
+        self._wait_for_all("does not know all brokers", lambda address: running <= live_brokers(address))
 
     def _running(self) -> list[int]:
         """The brokers that are started and not paused."""
@@ -260,18 +265,16 @@ class LocalKafka:
             write_files(folder, self._broker_properties(broker_id, folder), meta)
             node = self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guard.group)
             node.start()
-        controller = self._controller if self._release.has_kraft else self._zookeeper
-        node = self._nodes[CONTROLLER_ID] = controller(guard.folder / str(CONTROLLER_ID), runtime, guard.group)
+        folder = guard.folder / str(CONTROLLER_ID)
+        if self._release.has_kraft:
+            write_files(folder, self._controller_properties(folder), None)
+            format_controller(folder, runtime, self._layout.cluster_id, self._security.format_arguments())
+            node = KafkaNode(CONTROLLER_ID, folder, runtime, guard.group)
+        else:
+            write_files(folder, kafka_config.zookeeper_properties(self._layout, folder / "data"), None)
+            node = KafkaNode(CONTROLLER_ID, folder, runtime, guard.group, kafka_config.ZOOKEEPER_CLASS)
+        self._nodes[CONTROLLER_ID] = node
         node.start()
-
-    def _controller(self, folder: Path, runtime: JavaRuntime, group: int) -> KafkaNode:
-        write_files(folder, self._controller_properties(folder), None)
-        format_controller(folder, runtime, self._layout.cluster_id, self._security.format_arguments())
-        return KafkaNode(CONTROLLER_ID, folder, runtime, group)
-
-    def _zookeeper(self, folder: Path, runtime: JavaRuntime, group: int) -> KafkaNode:
-        write_files(folder, kafka_config.zookeeper_properties(self._layout, folder / "data"), None)
-        return KafkaNode(CONTROLLER_ID, folder, runtime, group, kafka_config.ZOOKEEPER_CLASS)
 
     def _move(self, node: KafkaNode, port: int) -> None:
         """Change the port of a broker that does not run."""
@@ -305,3 +308,43 @@ class LocalKafka:
                 f"There is no node {node_id} now: inside `with` there are {CONTROLLER_ID} and {self.broker_ids}."
             )
         return self._nodes[node_id]
+
+
+def live_brokers(address: Address) -> set[int]:
+    """The live brokers according to the broker at `address`; none if it does not respond."""
+    response = _metadata(address, ())
+    return {broker.node_id for broker in response.brokers} if response else set()
+
+
+def _knows_topic(address: Address, topic: str, partitions: int) -> bool:
+    """Whether the broker at `address` knows a leader of each of the topic's partitions."""
+    response = _metadata(address, [topic])
+    found = [partition for entry in (response.topics if response else ()) for partition in entry.partitions]
+    return sum(partition.leader_id >= 0 for partition in found) == partitions
+
+
+def _metadata(address: Address, topics: Collection[str]) -> MetadataResponse | None:
+    settings = ConnectionSettings(CLIENT_ID, connect_timeout_ms=1000, max_frame_bytes=1 << 20)
+    with closing(KafkaNetwork(settings)) as network:
+        try:
+            return network.metadata(address, topics, time.monotonic() + METADATA_TIMEOUT_S)
+        except KafkaMetaError:
+            return None
+
+
+def _create_topic(
+    servers: Sequence[Address], topic: str, partitions: int, replicas: int, config: Mapping[str, str]
+) -> None:
+    """Create a topic. Does not wait until every broker knows it.
+
+    Raises:
+        ClusterError: it exists, or the cluster refuses it or does not respond.
+    """
+    given = {"kafka.bootstrap.servers": ",".join(map(str, servers)), "kafka.client.id": CLIENT_ID}
+    with closing(client_without_events(ClientOptions.parse(given), cli_origin())) as client:
+        try:
+            is_new = ClusterAdmin(client).create_topic(topic, partitions, replicas, config)
+        except KafkaMetaError as error:
+            raise ClusterError(str(error)) from error
+    if not is_new:
+        raise ClusterError(f"Topic {topic} exists: choose another name, or none for a new name.")
