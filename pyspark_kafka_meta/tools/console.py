@@ -10,17 +10,17 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count, islice
 from time import sleep
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from pyspark_kafka_meta.errors import KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.errors import KafkaMetaError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.kafka.metadata import cache_state
 from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
@@ -128,33 +128,46 @@ def reporting(until_ended: bool = False) -> Iterator[None]:
         raise typer.Exit(0 if until_ended else INTERRUPTED) from None
 
 
-def watch(
-    look: Callable[[], T],
-    show: Callable[[T], None],
-    draw: Callable[[T], RenderableType],
-    terminal: Console | None,
-    every_s: float,
-    times: int | None,
-) -> bool:
-    """Look until Ctrl-C, or `times` times. Continues if no broker responds, and reports it.
+class Shown(NamedTuple, Generic[T]):
+    """How a look at the cluster is shown: as lines of JSON, or drawn on a terminal."""
 
-    Args:
-        show: prints a look where there is no terminal.
-        draw: what a terminal shows until the next look.
-        terminal: None for JSON and in a pipe.
+    rows: Callable[[T], Iterable[Mapping[str, Any]]]
+    draw: Callable[[T], RenderableType]
+
+    def show(self, seen: T, terminal: Console | None) -> None:
+        """`terminal` is None for JSON and in a pipe."""
+        if terminal is not None:
+            terminal.print(self.draw(seen))
+            return
+        for row in self.rows(seen):
+            print_json(row)
+
+
+def show_looks(
+    look: Callable[[], T], shown: Shown[T], terminal: Console | None, every_s: float | None, times: int | None
+) -> T | None:
+    """Look and show once; with `every_s` until Ctrl-C, or `times` times. A watch goes on while no broker responds, and
+    reports it.
 
     Returns:
-        Whether a broker responded in the last look.
+        What was seen at last; None if no broker responded then.
 
     Raises:
-        KafkaMetaError: an error that is not retriable, such as a refused login.
+        OptionError: there are `times` without `every_s`.
+        KafkaMetaError: of a single look, or one that is not retriable, such as a refused login.
     """
+    if every_s is None:
+        if times is not None:
+            raise OptionError("--count needs --watch")
+        seen = look()
+        shown.show(seen, terminal)
+        return seen
     if terminal is None:
-        return _repeat(look, show, note, every_s, times)
+        return _repeat(look, lambda seen: shown.show(seen, None), note, every_s, times)
     with Live(console=terminal, auto_refresh=False) as live:
         return _repeat(
             look,
-            lambda seen: live.update(draw(seen), refresh=True),
+            lambda seen: live.update(shown.draw(seen), refresh=True),
             lambda text: live.update(plain(text, "red"), refresh=True),
             every_s,
             times,
@@ -167,17 +180,16 @@ def _repeat(
     report: Callable[[str], None],
     every_s: float,
     times: int | None,
-) -> bool:
-    has_response = False
+) -> T | None:
+    seen = None
     for number in islice(count(), times):
         if number > 0:
             sleep(every_s)
         try:
             seen = look()
         except RETRIABLE_ERRORS as error:
-            has_response = False
+            seen = None
             report(error_text(error))
         else:
-            has_response = True
             show(seen)
-    return has_response
+    return seen

@@ -14,10 +14,9 @@ from rich.text import Text
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
-from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
-from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition, name_partitions
+from pyspark_kafka_meta.model import NO_LEADER, RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.rows import CacheRow, TransactionRow
+from pyspark_kafka_meta.tables.rows import CacheRow
 
 CHANGES_SHOWN = 3
 """A list of changes shows this many, and counts the rest."""
@@ -103,32 +102,6 @@ def changes_text(event: Event) -> str:
 
 def ms_text(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def seconds_text(value_ms: int | None) -> str:
-    return "" if value_ms is None else f"{value_ms / 1000:.1f} s"
-
-
-def open_text(row: TransactionRow) -> str:
-    """How long a transaction is open."""
-    return seconds_text(row.open_ms) or UNKNOWN if row.state in OPEN_STATES else "not open"
-
-
-def decided_text(row: TransactionRow) -> str:
-    """The decided batch that a transaction belongs to."""
-    if not row.is_decided:
-        return "no"
-    return f"version {row.batch_id}" if row.query_id is None else f"micro-batch {row.batch_id} of query {row.query_id}"
-
-
-def written_text(row: TransactionRow) -> str:
-    """The partitions that a transaction has written to."""
-    return name_partitions([TopicPartition(each.topic, each.partition) for each in row.partitions])
-
-
-def batch_text(batch_id: int | None) -> str:
-    """How far a query is."""
-    return "no micro-batch finished yet" if batch_id is None else f"after micro-batch {batch_id}"
 
 
 def recovery_text(event: Event) -> str:

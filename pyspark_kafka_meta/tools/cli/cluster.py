@@ -5,12 +5,12 @@ The request of `metadata` bypasses caches. With --refresh, the command also refr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,13 +25,9 @@ from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe_cluster
 from pyspark_kafka_meta.tables.lag import LagSummary
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
-from pyspark_kafka_meta.tools.console import print_json, watch
-from pyspark_kafka_meta.tools.formatting import (
-    TABLE_STYLE,
-    EventsTable,
-    batch_text,
-    plain,
-)
+from pyspark_kafka_meta.tools.console import Shown
+from pyspark_kafka_meta.tools.formatting import EventsTable, plain
+from pyspark_kafka_meta.tools.views import lag_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +62,6 @@ def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: O
     return Look(description, events)
 
 
-def show_metadata(seen: Look, console: Console | None) -> None:
-    """Print tables; without a console, a line of JSON."""
-    if console is None:
-        print_json(seen.as_dict())
-    else:
-        console.print(_metadata_tables(seen))
-
-
-def watch_metadata(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:
-    """Look as `console.watch`."""
-    return watch(look, lambda seen: show_metadata(seen, None), _metadata_tables, console, every_s, times)
-
-
 def _metadata_tables(seen: Look) -> Group:
     description, response = seen.description, seen.description.response
     heading = Text.assemble(
@@ -103,29 +86,21 @@ def _brokers_table(response: MetadataResponse) -> Table:
 def _topics_table(response: MetadataResponse) -> Table:
     columns = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "error")
     table = Table(*columns, title="Topics and leaders", title_justify="left")
-    for row in _topic_rows(response):
-        table.add_row(*map(plain, row))
-    return table
-
-
-def _topic_rows(response: MetadataResponse) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
     for topic in sorted(response.topics, key=lambda topic: topic.name):
         if topic.error_code:
-            rows.append((topic.name, "", "", "", "", "", describe(topic.error_code)))
-        rows += [
-            (
+            table.add_row(plain(topic.name), *[""] * 5, plain(describe(topic.error_code)))
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition):
+            row = (
                 topic.name,
-                str(partition.partition),
-                str(partition.leader_id) if partition.leader_id >= 0 else "none",
-                str(partition.leader_epoch),
+                partition.partition,
+                partition.leader_id if partition.leader_id >= 0 else "none",
+                partition.leader_epoch,
                 " ".join(map(str, partition.replicas)),
                 " ".join(map(str, sorted(partition.isr))),
                 describe(partition.error_code) if partition.error_code else "",
             )
-            for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
-        ]
-    return rows
+            table.add_row(*map(plain, row))
+    return table
 
 
 class _Screen:
@@ -170,38 +145,19 @@ class OwnCache:
         self._client.close()
 
 
-def show_lag(lag: CheckpointLag, console: Console | None) -> None:
-    """A table; without a console a JSON line for each partition."""
-    if console is not None:
-        console.print(_lag_tables(lag))
-        return
-    query = {"query_id": lag.progress.query_id, "batch_id": lag.progress.batch_id}
+def _lag_rows(lag: CheckpointLag) -> Iterator[dict[str, Any]]:
     for row in lag.rows:
-        print_json({**query, **asdict(row)})
-
-
-def watch_lag(look: Callable[[], CheckpointLag], console: Console | None, every_s: float, times: int | None) -> bool:
-    """Look as `console.watch`."""
-    return watch(look, lambda lag: show_lag(lag, None), _lag_tables, console, every_s, times)
+        yield {"query_id": lag.progress.query_id, "batch_id": lag.progress.batch_id, **asdict(row)}
 
 
 def _lag_tables(lag: CheckpointLag) -> Group:
-    progress, rows = lag.progress, lag.rows
-    finished = batch_text(progress.batch_id)
-    table = Table("partition", "next offset", "end offset", "records behind", "seconds behind", **TABLE_STYLE)
-    for row in rows:
-        partition = f"{row.topic}-{row.partition}"
-        table.add_row(
-            *map(plain, (partition, row.next_offset, row.end_offset, row.records_behind, _seconds(row.seconds_behind)))
-        )
-    summary = LagSummary.of(rows)
+    view, summary = lag_view(lag), LagSummary.of(lag.rows)
     parts = [f"{summary.records} records behind"]
     bound = "at least" if summary.unknown_ages or summary.unknown else "at most"
-    parts += [] if summary.oldest_s is None else [f"{bound} {_seconds(summary.oldest_s)} s"]
+    parts += [] if summary.oldest_s is None else [f"{bound} {summary.oldest_s:.1f} s"]
     parts += [f"{summary.unknown} partitions without an end"] if summary.unknown else []
-    heading = f"Query {progress.query_id}, {finished}, at {datetime.now():%H:%M:%S}: {', '.join(parts)}"
-    return Group(plain(heading, "bold"), table)
+    return Group(plain(f"{view.title}, at {datetime.now():%H:%M:%S}: {', '.join(parts)}", "bold"), view.table())
 
 
-def _seconds(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1f}"
+METADATA = Shown[Look](lambda seen: [seen.as_dict()], _metadata_tables)
+LAG = Shown(_lag_rows, _lag_tables)

@@ -37,7 +37,6 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     WatchSeconds,
     check_checkpoints,
     check_demo,
-    check_watch,
     cluster_options,
     events_options,
     flag,
@@ -46,7 +45,14 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     since_ms,
     within,
 )
-from pyspark_kafka_meta.tools.console import WARNINGS, handle_signals, reporting, table_console, timeout_options
+from pyspark_kafka_meta.tools.console import (
+    WARNINGS,
+    handle_signals,
+    reporting,
+    show_looks,
+    table_console,
+    timeout_options,
+)
 from pyspark_kafka_meta.tools.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
 from pyspark_kafka_meta.validators import INT32_MAX
@@ -95,22 +101,19 @@ def metadata(
 ) -> None:
     """Show brokers, topics and the leader of each partition, as reported by one broker."""
     from pyspark_kafka_meta.options import ClientOptions
-    from pyspark_kafka_meta.tools.cli.cluster import OwnCache, look_at, show_metadata, watch_metadata
+    from pyspark_kafka_meta.tools.cli.cluster import METADATA, OwnCache, look_at
     from pyspark_kafka_meta.tools.console import check_topics
 
     console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
-        check_watch(watch, count)
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse({**cluster, **timeout_options(timeout_ms)})
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
-        if watch is None:
-            seen = look_at(client, topic, own_cache)
-            show_metadata(seen, console)
-            if topic:
-                check_topics(seen.description.response)
-        elif not watch_metadata(lambda: look_at(client, topic, own_cache), console, watch, count):
+        seen = show_looks(lambda: look_at(client, topic, own_cache), METADATA, console, watch, count)
+        if seen is None:
             raise typer.Exit(1)
+        if topic and watch is None:
+            check_topics(seen.description.response)
 
 
 @app.command()
@@ -222,12 +225,11 @@ def transactions(
     """
     from pyspark_kafka_meta.options import ClusterOptions
     from pyspark_kafka_meta.tables.open_transactions import query_transactions
+    from pyspark_kafka_meta.tools.cli.transactions import TRANSACTIONS
     from pyspark_kafka_meta.tools.cli.transactions import settle as settle_sink
-    from pyspark_kafka_meta.tools.cli.transactions import show_transactions, watch_transactions
 
     console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None):
-        check_watch(watch, count)
         if settle is not None and watch is not None:
             raise OptionError("--settle and --watch exclude each other")
         cluster = cluster_options(bootstrap_servers, option, config)
@@ -242,11 +244,9 @@ def transactions(
                 console,
                 is_topic_given="decisionsTopic" in cluster,
             )
-        elif watch is not None:
-            is_done = watch_transactions(lambda: query_transactions(given), console, watch, count)
         else:
-            show_transactions(query_transactions(given), console)
-            return
+            seen = show_looks(lambda: query_transactions(given), TRANSACTIONS, console, watch, count)
+            is_done = seen is not None
         if not is_done:
             raise typer.Exit(1)
 
@@ -270,15 +270,12 @@ def lag(
     unread record, by its timestamp.
     """
     from pyspark_kafka_meta.tools.checkpoints import checkpoint_lag
-    from pyspark_kafka_meta.tools.cli.cluster import show_lag, watch_lag
+    from pyspark_kafka_meta.tools.cli.cluster import LAG
 
     console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None):
-        check_watch(watch, count)
         cluster = {**cluster_options(bootstrap_servers, option, config), **timeout_options(timeout_ms)}
-        if watch is None:
-            show_lag(checkpoint_lag(checkpoint, cluster), console)
-        elif not watch_lag(lambda: checkpoint_lag(checkpoint, cluster), console, watch, count):
+        if show_looks(lambda: checkpoint_lag(checkpoint, cluster), LAG, console, watch, count) is None:
             raise typer.Exit(1)
 
 
@@ -478,7 +475,7 @@ def migrate_checkpoint(
     the same offsets: check that the logs there have what the query reads next, and print the lag.
     """
     from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint, write_for_mirror
-    from pyspark_kafka_meta.tools.cli.cluster import show_lag
+    from pyspark_kafka_meta.tools.cli.cluster import LAG
 
     handle_signals()  # removes an incomplete copy
     with reporting():
@@ -486,7 +483,7 @@ def migrate_checkpoint(
         if cluster:
             if write is None:
                 raise OptionError("A checkpoint for another cluster needs --write FOLDER")
-            show_lag(write_for_mirror(checkpoint, write, cluster), table_console(as_json=False))
+            LAG.show(write_for_mirror(checkpoint, write, cluster), table_console(as_json=False))
             typer.echo(f"wrote {write}")
             return
         if write is not None:

@@ -1,7 +1,8 @@
 """The options that commands share, and their translation to options of the source.
 
 The file of `--config` is a properties file, as for `--command-config` of Kafka's tools. It is read as
-`java.util.Properties` reads it, but only `=` ends a name.
+`java.util.Properties` reads it, but only `=` ends a name: a line with a colon or a blank alone is a mistake, which
+`javaproperties` would read as an option.
 """
 
 from __future__ import annotations
@@ -207,12 +208,6 @@ def check_checkpoints(checkpoints: Sequence[str] | None, cluster: Mapping[str, s
     """Raises OptionError: checkpoints without `cluster`, the `kafka.*` options."""
     if checkpoints and not cluster:
         raise OptionError("--checkpoint needs --bootstrap-servers")
-
-
-def check_watch(watch: float | None, count: int | None) -> None:
-    """Raises OptionError: --count without --watch."""
-    if count is not None and watch is None:
-        raise OptionError("--count needs --watch")
 
 
 def since_ms(text: str, now_ms: int) -> int:

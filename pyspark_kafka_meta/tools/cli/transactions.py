@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime
 
 from rich.console import Console, Group
-from rich.table import Table
 
 from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.origin import cli_origin
@@ -31,34 +30,19 @@ from pyspark_kafka_meta.tables.open_transactions import (
     transaction_rows,
 )
 from pyspark_kafka_meta.tables.rows import TransactionRow
-from pyspark_kafka_meta.tools.console import note, print_json, watch
-from pyspark_kafka_meta.tools.formatting import (
-    TABLE_STYLE,
-    decided_text,
-    plain,
-    seconds_text,
-    written_text,
-)
+from pyspark_kafka_meta.tools.console import Shown, note
+from pyspark_kafka_meta.tools.formatting import plain
+from pyspark_kafka_meta.tools.views import transactions_view
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.decision import tasks_of_sink
 
 
-def show_transactions(rows: Sequence[TransactionRow], console: Console | None) -> None:
-    """A table; without a console a JSON line for each row."""
-    if console is None:
-        for row in rows:
-            print_json(asdict(row))
-    elif rows:
-        console.print(_table(rows))
-    else:
-        note("no transaction is open")
+def _tables(rows: Sequence[TransactionRow]) -> Group:
+    view = transactions_view(rows)
+    return Group(plain(f"At {datetime.now():%H:%M:%S}: {view.title}", "bold"), view.table())
 
 
-def watch_transactions(
-    look: Callable[[], Sequence[TransactionRow]], console: Console | None, every_s: float, times: int | None
-) -> bool:
-    """Look as `console.watch`."""
-    return watch(look, lambda rows: show_transactions(rows, None), _tables, console, every_s, times)
+TRANSACTIONS = Shown[Sequence[TransactionRow]](lambda rows: map(asdict, rows), _tables)
 
 
 def settle(
@@ -88,7 +72,10 @@ def settle(
         chosen = [row for row in rows if row.sink == sink]
         sinks = {name for name, _ in decisions} | {row.sink for row in rows if row.sink is not None}
         if sink not in sinks:
-            raise KafkaMetaError(_unknown(sink, sinks))
+            raise KafkaMetaError(
+                f"no query has written with kafka.transactional.id {shortened(sink)}: correct --settle; known are "
+                f"{name_first(sorted(sinks))}"
+            )
         if not chosen:
             note(f"nothing to settle: no transaction of {sink} is known to be open")
             return True
@@ -98,7 +85,7 @@ def settle(
                 "batches would be aborted: give the query's option decisionsTopic as --decisions-topic, or this topic "
                 "if the query did not set it"
             )
-        show_transactions(chosen, console)
+        TRANSACTIONS.show(chosen, console)
         decided = sum(row.is_decided for row in chosen)
         others = len(chosen) - decided
         question = f"Make the decided transactions of {sink} visible ({decided}), and abort the others ({others})?"
@@ -140,30 +127,3 @@ def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
         producer=default_options(ProducerOptions),
         transaction=replace(transaction, transactional_id=sink, decisions_topic=options.decisions_topic),
     )
-
-
-def _unknown(sink: str, sinks: Collection[str]) -> str:
-    return (
-        f"no query has written with kafka.transactional.id {shortened(sink)}: correct --settle; known are "
-        f"{name_first(sorted(sinks))}"
-    )
-
-
-def _tables(rows: Sequence[TransactionRow]) -> Group:
-    number = "1 transaction" if len(rows) == 1 else f"{len(rows) or 'no'} transactions"
-    return Group(plain(f"At {datetime.now():%H:%M:%S}: {number}", "bold"), _table(rows))
-
-
-def _table(rows: Sequence[TransactionRow]) -> Table:
-    table = Table("sink", "transactional id", "state", "open for", "timeout", "partitions", "decided", **TABLE_STYLE)
-    for row in rows:
-        table.add_row(
-            plain(row.sink),
-            plain(row.transactional_id),
-            plain(row.state),
-            plain(seconds_text(row.open_ms)),
-            plain(seconds_text(row.timeout_ms)),
-            plain(written_text(row)),
-            plain(decided_text(row)),
-        )
-    return table

@@ -11,12 +11,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -29,6 +28,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tools.console import defer_signals, note
 from pyspark_kafka_meta.tools.demo import TOO_BUSY
 from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, Cluster
+from pyspark_kafka_meta.tools.repeated_poll import RepeatedPoll
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 
@@ -48,7 +48,6 @@ JVM_END_S = 10.0
 RECORDS_PER_S = 480
 """To the first topic."""
 ROUNDS_PER_S = 10
-STOP_TIMEOUT_S = 10
 SLOW_WORKER = "Python worker failed to connect back"
 """In Spark's error when a Python process needs more than 10 s to start, a limit that no setting changes."""
 RESTARTS = 5
@@ -197,45 +196,40 @@ def records_per_round(topics: Sequence[str]) -> dict[str, int]:
     return {topic: first // len(REPLICAS) if number else first for number, topic in enumerate(topics)}
 
 
-class RecordFeed:
+class RecordFeed(RepeatedPoll):
     """Produces to each topic of the cluster inside `with`; keys spread the records over partitions. A round without a
     leader for each partition is given up."""
 
     def __init__(self, cluster: Cluster) -> None:
+        super().__init__("kafkameta-demo-feed", 1 / ROUNDS_PER_S)
         self._sent = 0
         self._failed = False
         self._cluster = cluster
-        self._client_options = replace(
+        options = replace(
             ClientOptions.parse(cluster.options),
             client_id="kafkameta-demo",
             metadata_max_age_ms=MAX_AGE_MS,
             request_timeout_ms=FEED_TIMEOUT_MS,
         )
+        self._client = client_without_events(options, cli_origin())
         self._producer_options = default_options(
             ProducerOptions, idempotent=False, delivery_timeout_ms=FEED_TIMEOUT_MS, max_block_ms=FEED_TIMEOUT_MS
         )
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(STOP_TIMEOUT_S)
+        super().__exit__()
+        self._client.close()
 
-    def _run(self) -> None:
+    def poll(self) -> None:
         columns = SinkColumns(key=1, value=2, headers=None, topic=0, partition=None, timestamp=None)
-        with closing(client_without_events(self._client_options, cli_origin())) as client:
-            while not self._stopped.wait(1 / ROUNDS_PER_S):
-                rows = self._next_round()
-                try:
-                    TaskWriter(client, self._producer_options, columns, None).write([rows])
-                except DeliveryTimeoutError:
-                    pass  # the demo stops brokers
-                except KafkaMetaError as error:
-                    self._report(error)
+        TaskWriter(self._client, self._producer_options, columns, None).write([self._next_round()])
+
+    def on_error(self, error: Exception) -> bool:
+        """Only the first error is printed: there may be many. None is, if the demo stopped the brokers."""
+        if not self._failed and not isinstance(error, DeliveryTimeoutError):
+            self._failed = True
+            note(f"a record could not be produced; the demo continues: {error}")
+        return True
 
     def _next_round(self) -> pa.RecordBatch:
         counts = records_per_round(self._cluster.topics)
@@ -244,9 +238,3 @@ class RecordFeed:
         self._sent += len(topics)
         values = [f"click {key}" for key in keys]
         return pa.record_batch([pa.array(each, pa.string()) for each in (topics, keys, values)], RECORD_COLUMNS)
-
-    def _report(self, error: KafkaMetaError) -> None:
-        """Only the first error: there may be many."""
-        if not self._failed:
-            self._failed = True
-            note(f"a record could not be produced; the demo continues: {error}")

@@ -103,7 +103,7 @@ Results = Mapping[Address, Reached | KafkaMetaError]
 def reach_all(addresses: Collection[Address], options: ClientOptions) -> Results:
     """The result, or the error, of each address, within the timeouts of the options."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kafkameta-doctor") as pool:
-        return dict(zip(addresses, pool.map(lambda address: _try(address, options), addresses), strict=True))
+        return dict(zip(addresses, pool.map(lambda address: _reach(address, options), addresses), strict=True))
 
 
 def responding(results: Results) -> dict[Address, Reached]:
@@ -188,23 +188,19 @@ def _speed(reached: Reached) -> str:
     return f"connected in {reached.connect_ms:.1f} ms, responds in {reached.latency_ms:.2f} ms"
 
 
-def _try(address: Address, options: ClientOptions) -> Reached | KafkaMetaError:
+def _reach(address: Address, options: ClientOptions) -> Reached | KafkaMetaError:
+    started = time.monotonic()
+    deadline = options.api_deadline(started)
     try:
-        return _reach(address, options)
+        with closing(Connection(address, ConnectionSettings.of(options), deadline)) as connection:
+            connect_ms = (time.monotonic() - started) * 1000
+            versions = {api: connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH)}
+            request = MetadataRequest(())
+            message = request.encode(versions[METADATA])
+            exchanges = [connection.call(METADATA, message, deadline) for _ in range(ROUND_TRIPS)]
+        response = request.decode(exchanges[-1], NO_LEADER)
     except KafkaMetaError as error:
         return error
-
-
-def _reach(address: Address, options: ClientOptions) -> Reached:
-    started = time.monotonic()
-    deadline = started + options.default_api_timeout_ms / 1000
-    with closing(Connection(address, ConnectionSettings.of(options), deadline)) as connection:
-        connect_ms = (time.monotonic() - started) * 1000
-        versions = {api: connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH)}
-        request = MetadataRequest(())
-        message = request.encode(versions[METADATA])
-        exchanges = [connection.call(METADATA, message, deadline) for _ in range(ROUND_TRIPS)]
-    response = request.decode(exchanges[-1], NO_LEADER)
     return Reached(connect_ms, median(exchange.latency_ms for exchange in exchanges), versions, response)
 
 

@@ -120,7 +120,8 @@ def judge_package(required: Requirement, installed: Installed) -> Finding | None
 
 
 def is_within(version: str, bounds: str) -> bool:
-    """Whether the version is within bounds of `>=` and `<`; `setup.cfg` has no others."""
+    """Whether the version is within bounds of `>=` and `<`; `setup.cfg` has no others. Not by `packaging`, which no
+    requirement installs: this check must run where packages are missing."""
     at_least, below = re.findall(r">=([\d.]+)", bounds), re.findall(r"<([\d.]+)", bounds)
     is_new_enough = all(_compare(version, bound) >= 0 for bound in at_least)
     return is_new_enough and all(_compare(version, bound) < 0 for bound in below)

@@ -186,18 +186,18 @@ class QueryListener(ProgressListener):
                 threading.Thread(target=self._run, name="kafkameta-query-listener", daemon=True).start()
 
     def _run(self) -> None:
-        while latest := self._next_reports():
+        """Log the latest report of each query. Without any the thread ends: Spark tells no listener that it was
+        removed."""
+        while True:
+            with self._lock:
+                latest, self._latest = self._latest, {}
+                self._is_running = bool(latest)
+            if not latest:
+                return
             try:
                 self._log(latest)
             except Exception:  # must not end the thread
                 logger.exception("unexpected error of the listener")
-
-    def _next_reports(self) -> dict[str, Progress]:
-        """The latest report of each query. Without any the thread ends: Spark tells no listener that it was removed."""
-        with self._lock:
-            latest, self._latest = self._latest, {}
-            self._is_running = bool(latest)
-            return latest
 
     def _log(self, latest: Mapping[str, Progress]) -> None:
         has_read = self._read()
@@ -210,7 +210,9 @@ class QueryListener(ProgressListener):
         if self._is_refused:
             return False
         try:
-            for event in self._open().read():
+            if self._source is None:  # a later thread goes on to read it
+                self._source = open_driver_events(self._events, SparkContext._active_spark_context)
+            for event in self._source.read():
                 if event["time_ms"] >= self._since_ms:
                     self._count(event)
             return True
@@ -218,12 +220,6 @@ class QueryListener(ProgressListener):
             logger.warning("the refreshes of queries are unknown: %s", error)
             self._is_refused = isinstance(error, AuthenticationError)  # repeated attempts may lock the account
             return False
-
-    def _open(self) -> EventSource:
-        """The events, which a later thread goes on to read."""
-        if self._source is None:
-            self._source = open_driver_events(self._events, SparkContext._active_spark_context)
-        return self._source
 
     def _count(self, event: Event) -> None:
         """An event may be read twice."""

@@ -7,12 +7,11 @@ and transactions, whose old values would look like a good state. prometheus_clie
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
 from pyspark_kafka_meta.errors import (
@@ -26,7 +25,6 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.events.liveness_lock import dead_caches
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
-from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata
 from pyspark_kafka_meta.tables.lag import query_lag
 from pyspark_kafka_meta.tables.open_transactions import query_transactions
@@ -45,6 +43,7 @@ from pyspark_kafka_meta.tools.exporter.totals import (
     read_lag,
     read_transactions,
 )
+from pyspark_kafka_meta.tools.repeated_poll import RepeatedPoll
 from pyspark_kafka_meta.tools.sources import EventSource
 
 if TYPE_CHECKING:
@@ -59,8 +58,6 @@ EVENTS_AT_ONCE = 1_000
 """Events that are in memory together."""
 REFUSED_LOGIN_S = 600.0
 """Until the next attempt after a refused login: repeated attempts may lock the account."""
-CLOSE_TIMEOUT_S = 2.0
-"""Closing waits this long for a poll; brokers that do not respond take longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +81,8 @@ class PollTargets:
     per_partition: bool = False
 
 
-class Poller:
-    """Polls inside `with`.
+class Poller(RepeatedPoll):
+    """Polls all sources.
 
     Attributes:
         readings: of the last poll; before the first poll only metrics of the exporter itself.
@@ -94,9 +91,9 @@ class Poller:
 
     def __init__(self, targets: PollTargets, interval_s: float) -> None:
         """Raises OptionError: an option of the cluster is invalid."""
+        super().__init__("kafkameta-exporter-poll", interval_s)
         self.queries = QueryTotals()
         self._targets = targets
-        self._interval_s = interval_s
         self._totals = EventTotals()
         self._live: Leaders | None = None
         self._transactions: Sequence[TransactionRow] | None = None  # unknown
@@ -111,17 +108,7 @@ class Poller:
             self._polls[Source.TRANSACTIONS] = self._poll_transactions
             self._polls[Source.LAG] = self._poll_lag
         self._health = {source: Health() for source in self._polls}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kafkameta-exporter-poll", daemon=True)
         self.readings = self._health_readings()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(CLOSE_TIMEOUT_S)
 
     def poll(self) -> None:
         """Poll each source once, whatever becomes of the others, and replace the readings."""
@@ -130,21 +117,13 @@ class Poller:
                 self._try(self._health[source], source, poll)
         self.readings = self._read(int(time.time() * 1000))
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            began = time.monotonic()
-            try:
-                self.poll()
-            except Exception as error:  # must not end the thread
-                logger.exception("unexpected error of the exporter")
-                self._fail(str(error))
-            self._stopped.wait(max(0.0, began + self._interval_s - time.monotonic()))
-
-    def _fail(self, trouble: str) -> None:
-        """Nothing is known."""
+    def on_error(self, error: Exception) -> bool:
+        """Of the figures themselves: nothing is known."""
+        logger.error("unexpected error of the exporter", exc_info=error)
         for health in self._health.values():
-            health.trouble, health.errors = trouble, health.errors + 1
+            health.trouble, health.errors = str(error), health.errors + 1
         self.readings = self._health_readings()
+        return True
 
     def _health_readings(self) -> Readings:
         """Metrics of the exporter itself."""
@@ -178,16 +157,14 @@ class Poller:
             self._lag, self._batches, self._transactions = {}, {}, None
 
     def _poll_events(self) -> None:
-        events = filter(self._is_target, self._targets.events.read())
+        application_id = self._targets.application_id
+        events = (event for event in self._targets.events.read() if application_id in (None, event["application_id"]))
         while chunk := list(islice(events, EVENTS_AT_ONCE)):
             # A poll that failed may have read a part of the events before the start.
             self._totals.add(chunk, are_new=self._health[Source.EVENTS].last_success_s is not None)
         # Spark kills Python workers, whose caches then report no end; on this machine they are known to be dead.
         self._totals.end(dead_caches())
         self._totals.forget(int(time.time() * 1000))
-
-    def _is_target(self, event: Event) -> bool:
-        return self._targets.application_id in (None, event["application_id"])
 
     def _poll_cluster(self) -> None:
         topics = self._totals.topics(int(time.time() * 1000))

@@ -7,8 +7,6 @@ that does not respond delays nothing else on the page.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,14 +38,13 @@ from pyspark_kafka_meta.tools.page.view_model import (
     moves_since,
     view_of,
 )
+from pyspark_kafka_meta.tools.repeated_poll import RepeatedPoll
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 POLL_S = 1.0
 CLUSTER_POLL_S = 2.0
-CLOSE_TIMEOUT_S = 2.0
-"""Closing waits this long for a poll; brokers that do not respond take longer."""
 
 
 class Snapshot(NamedTuple):
@@ -72,25 +69,20 @@ class ClusterPolls(NamedTuple):
     transactions: Callable[[], list[TransactionRow]]
 
 
-class RepeatedPoll(Generic[T]):
-    """Polls inside `with`, until brokers turn out not to support the request, or refuse the login: repeated attempts
-    may lock the account.
+class ClusterPoll(RepeatedPoll, Generic[T]):
+    """Polls until brokers turn out not to support the request, or refuse the login: repeated attempts may lock the
+    account.
 
     Args:
-        poll: returns the value. May take long.
+        get: returns the value. May take long.
         get_trouble: why there is no use in polling now, else None.
     """
 
-    def __init__(self, poll: Callable[[], T], get_trouble: Callable[[], str | None]) -> None:
+    def __init__(self, get: Callable[[], T], get_trouble: Callable[[], str | None]) -> None:
+        super().__init__("kafkameta-page-cluster", CLUSTER_POLL_S)
         self._last: Polled[T] = Polled()
-        self._poll = poll
+        self._get = get
         self._get_trouble = get_trouble
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kafkameta-page-cluster", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Does not wait for a response."""
@@ -102,26 +94,20 @@ class RepeatedPoll(Generic[T]):
         trouble = self._get_trouble()
         return self._last if trouble is None else Polled(trouble=trouble)
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                if self._get_trouble() is None:
-                    self._last = Polled(self._poll())
-            except UnsupportedBrokerError as error:
-                self._last = Polled(trouble=error_text(error), is_supported=False)
-                return
-            except AuthenticationError as error:
-                self._last = Polled(trouble=f"{error_text(error)} (not asked again: restart the command)")
-                return
-            except Exception as error:
-                self._last = Polled(trouble=page_error_text(error, self._last.trouble))
-            self._stopped.wait(CLUSTER_POLL_S)
+    def poll(self) -> None:
+        if self._get_trouble() is None:
+            self._last = Polled(self._get())
+
+    def on_error(self, error: Exception) -> bool:
+        text, is_supported = page_error_text(error, self._last.trouble), not isinstance(error, UnsupportedBrokerError)
+        if is_refused := isinstance(error, AuthenticationError):
+            text = f"{text} (not asked again: restart the command)"
+        self._last = Polled(trouble=text, is_supported=is_supported)
+        return is_supported and not is_refused
 
 
-class StatePoller:
-    """Polls inside `with`.
-
-    Args:
+class StatePoller(RepeatedPoll):
+    """Args:
         get_state: returns the state now.
         by_process: as in `view_of`.
         polls: None without a cluster.
@@ -138,6 +124,7 @@ class StatePoller:
     def __init__(
         self, get_state: Callable[[], ClusterState], by_process: bool, polls: ClusterPolls | None = None
     ) -> None:
+        super().__init__("kafkameta-page-poll", POLL_S)
         self.snapshot: Snapshot | None = None
         self.trouble: str | None = None
         self.state: ClusterState | None = None
@@ -147,18 +134,16 @@ class StatePoller:
         self._get_state = get_state
         self._by_process = by_process
         lags = polls.lags if polls else ()
-        self._lags = [(name, RepeatedPoll(poll, self._cluster_trouble)) for name, poll in lags]
-        self._transactions = RepeatedPoll(polls.transactions, self._cluster_trouble) if polls else None
+        self._lags = [(name, ClusterPoll(poll, self._cluster_trouble)) for name, poll in lags]
+        self._transactions = ClusterPoll(polls.transactions, self._cluster_trouble) if polls else None
         self._opened = ExitStack()
         self._moves: dict[TopicPartition, Move] = {}
         self._known: dict[int, BrokerRow] = {}
         self._samples: deque[Sample] = deque(maxlen=LAG_WINDOW_MS // LAG_SAMPLE_MS)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kafkameta-page-poll", daemon=True)
         self._action_thread = ThreadPoolExecutor(1, "kafkameta-page-action")
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        super().__enter__()
         for _, poll in self._lags:
             self._opened.enter_context(poll)
         if self._transactions is not None:
@@ -167,8 +152,7 @@ class StatePoller:
 
     def __exit__(self, *_: object) -> None:
         self._opened.close()
-        self._stopped.set()
-        self._thread.join(CLOSE_TIMEOUT_S)
+        super().__exit__()
         self._action_thread.shutdown(cancel_futures=True)
 
     def polled(self) -> PolledCluster:
@@ -190,24 +174,13 @@ class StatePoller:
         finally:
             self.running = None
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            began = time.monotonic()
-            try:
-                self._update(self._get_state())
-                self.trouble = None
-            except Exception as error:
-                if self._stopped.is_set():
-                    return  # the query or the events are being closed
-                self.trouble = page_error_text(error, self.trouble)
-            self._stopped.wait(max(0.0, began + POLL_S - time.monotonic()))
-
     def _cluster_trouble(self) -> str | None:
         """Why the cluster is not polled: brokers that do not respond to the state's requests respond to no others, and
         after a refused login each attempt may lock the account."""
         return "the cluster has not answered yet" if self.state is None else self.state.trouble
 
-    def _update(self, state: ClusterState) -> None:
+    def poll(self) -> None:
+        state = self._get_state()
         self._moves = moves_since(self._moves, self.state, state)
         self._known.update((row.node_id, row) for row in state.brokers)
         if self._lags and (not self._samples or state.now_ms >= self._samples[-1].time_ms + LAG_SAMPLE_MS):
@@ -219,7 +192,11 @@ class StatePoller:
             "lag": lag([name for name, _ in self._lags], self._samples, state.now_ms),
         }
         view = view_of(state, self._known, self.dead, self._moves, self._by_process)
-        self.state, self.snapshot = state, Snapshot(view, plots)
+        self.state, self.snapshot, self.trouble = state, Snapshot(view, plots), None
+
+    def on_error(self, error: Exception) -> bool:
+        self.trouble = page_error_text(error, self.trouble)
+        return True
 
 
 def page_error_text(error: Exception, before: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -26,7 +25,6 @@ from pyspark_kafka_meta.tools.cluster_state import (
 from pyspark_kafka_meta.tools.formatting import (
     ID_SHOWN,
     UNKNOWN,
-    batch_text,
     event_line,
     is_notable,
     joined,
@@ -34,6 +32,7 @@ from pyspark_kafka_meta.tools.formatting import (
 )
 from pyspark_kafka_meta.tools.page.plots import Behind
 from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS
+from pyspark_kafka_meta.tools.views import View, lag_view, transactions_view
 
 T = TypeVar("T")
 EVENTS_SHOWN = 10
@@ -158,16 +157,12 @@ class LagView:
 
     Attributes:
         name: of its checkpoint.
-        progress: the query's id, and how far it is; empty if unknown.
-        rows: the partitions that are furthest behind or unknown, in order.
-        left_out: number of the others.
+        view: None if unknown.
         trouble: why the lag is unknown; None before it is asked for.
     """
 
     name: str
-    progress: str
-    rows: Sequence[LagRow]
-    left_out: int
+    view: View | None
     trouble: str | None
 
 
@@ -176,15 +171,14 @@ class TransactionsView:
     """The open and the decided transactions.
 
     Attributes:
+        view: None if unknown.
         number: of open transactions; None if unknown.
-        left_out: number of rows that are not shown.
         trouble: why they are unknown; None before they are asked for.
         is_supported: whether brokers can list them.
     """
 
-    rows: Sequence[TransactionRow]
+    view: View | None
     number: int | None
-    left_out: int
     trouble: str | None
     is_supported: bool
 
@@ -233,12 +227,11 @@ def polled_view(named: Collection[NamedLag], transactions: Polled[list[Transacti
     """The lag of each query, and the transactions, as far as known."""
     lags = [lag for _, lag in named]
     known = [lag.value.rows for lag in lags if lag.value is not None]
-    rows = list(chain.from_iterable(known))
-    is_known = len(known) == len(lags)
+    records, seconds = _behind_texts(list(chain.from_iterable(known)), is_known=len(known) == len(lags))
     return PolledView(
         lags=[_lag_view(name, lag) for name, lag in named],
-        records_behind=_records_text(rows, is_known) if lags else None,
-        seconds_behind=_seconds_text(rows, is_known) if lags else None,
+        records_behind=records if lags else None,
+        seconds_behind=seconds if lags else None,
         transactions=None if transactions is None else _transactions_view(transactions),
     )
 
@@ -346,26 +339,15 @@ def _known_sum(values: Iterable[int | None]) -> int | None:
 
 
 def _lag_view(name: str, lag: Polled[CheckpointLag]) -> LagView:
-    if lag.value is None:
-        return LagView(name, "", (), 0, lag.trouble)
-    progress, rows = lag.value.progress, lag.value.rows
-    furthest = sorted(
-        rows, key=lambda row: math.inf if row.records_behind is None else row.records_behind, reverse=True
-    )
-    shown = sorted(furthest[:LAG_SHOWN], key=lambda row: (row.topic, row.partition))
-    return LagView(
-        name, f"query {progress.query_id}, {batch_text(progress.batch_id)}", shown, len(rows) - len(shown), None
-    )
+    return LagView(name, None if lag.value is None else lag_view(lag.value, LAG_SHOWN), lag.trouble)
 
 
-def _records_text(rows: Sequence[LagRow], is_known: bool) -> str:
+def _behind_texts(rows: Sequence[LagRow], is_known: bool) -> tuple[str, str]:
+    """Records and seconds; `is_known` is false if other rows are unknown."""
     summary = LagSummary.of(rows)
-    return _at_least(f"{summary.records:,}", summary.records > 0, is_known and not summary.unknown)
-
-
-def _seconds_text(rows: Sequence[LagRow], is_known: bool) -> str:
-    oldest_s = LagSummary.of(rows).oldest_s or 0.0
-    return _at_least(f"{oldest_s:,.1f}", oldest_s > 0, is_known and all(row.seconds_behind is not None for row in rows))
+    oldest_s, are_ages_known = summary.oldest_s or 0.0, all(row.seconds_behind is not None for row in rows)
+    records = _at_least(f"{summary.records:,}", summary.records > 0, is_known and not summary.unknown)
+    return records, _at_least(f"{oldest_s:,.1f}", oldest_s > 0, is_known and are_ages_known)
 
 
 def _at_least(text: str, is_positive: bool, is_known: bool) -> str:
@@ -374,11 +356,11 @@ def _at_least(text: str, is_positive: bool, is_known: bool) -> str:
 
 
 def _transactions_view(transactions: Polled[list[TransactionRow]]) -> TransactionsView:
-    if transactions.value is None:
-        return TransactionsView((), None, 0, transactions.trouble, transactions.is_supported)
     rows = transactions.value
+    if rows is None:
+        return TransactionsView(None, None, transactions.trouble, transactions.is_supported)
     number = sum(row.state in OPEN_STATES for row in rows)
-    return TransactionsView(rows[:TRANSACTIONS_SHOWN], number, max(len(rows) - TRANSACTIONS_SHOWN, 0), None, True)
+    return TransactionsView(transactions_view(rows, TRANSACTIONS_SHOWN), number, None, True)
 
 
 def _cell(row: CacheRow | None, leaders: Leaders) -> Cell:

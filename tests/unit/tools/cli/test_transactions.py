@@ -106,14 +106,9 @@ def test_open_transactions_are_json_lines_without_a_terminal(sinks: Sinks) -> No
 def test_person_sees_ages_and_decisions_and_no_escapes_of_a_producer(sinks: Sinks) -> None:
     shown = " ".join(run(env=TERMINAL).stdout.split())
 
-    assert "orders orders/0/0 Ongoing 5.0 s 900.0 s t-0 micro-batch 12 of query query-1" in shown
-    assert "orders orders/1/0 Ongoing 5.0 s 900.0 s t-0 no" in shown
+    assert "orders/0/0 orders Ongoing 5.0 s 900.0 s t-0 micro-batch 12 of query query-1" in shown
+    assert "orders/1/0 orders Ongoing 5.0 s 900.0 s t-0 no" in shown
     assert "\x1b[31m" not in shown
-
-
-def test_person_is_told_that_nothing_is_open(sinks: Sinks) -> None:
-    sinks.rows = []
-    assert run(env=TERMINAL).stderr == "kafkameta: no transaction is open\n"
 
 
 def changing(sinks: Sinks, monkeypatch: pytest.MonkeyPatch, *later: list[TransactionRow] | KafkaMetaError) -> None:
@@ -136,9 +131,12 @@ def test_watch_follows_transactions_and_goes_on_while_no_broker_responds(
 @pytest.mark.parametrize(
     ("rows", "number"), [(ROWS, "3 transactions"), (ROWS[:1], "1 transaction"), ([], "no transactions")]
 )
-def test_person_who_watches_sees_the_time_of_each_look(sinks: Sinks, rows: list[TransactionRow], number: str) -> None:
+@pytest.mark.parametrize("arguments", [[], ["--watch", "1", "--count", "1"]])
+def test_person_sees_the_time_of_each_look(
+    sinks: Sinks, rows: list[TransactionRow], number: str, arguments: list[str]
+) -> None:
     sinks.rows = rows
-    shown = run("--watch", "1", "--count", "1", env=TERMINAL).stdout
+    shown = run(*arguments, env=TERMINAL).stdout
 
     assert re.search(rf"At \d\d:\d\d:\d\d: {number}\b", shown)
 

@@ -27,6 +27,7 @@ from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress
 from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, TransactionPartition, TransactionRow
+from pyspark_kafka_meta.tools import repeated_poll
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cli import main
 from pyspark_kafka_meta.tools.cluster_state import SILENT_MS, ClusterState, known_brokers, newest_leaders
@@ -43,7 +44,7 @@ from pyspark_kafka_meta.tools.page.plots import (
     recoveries,
     timeline,
 )
-from pyspark_kafka_meta.tools.page.state_poller import ClusterPolls, RepeatedPoll, StatePoller
+from pyspark_kafka_meta.tools.page.state_poller import ClusterPoll, ClusterPolls, StatePoller
 from pyspark_kafka_meta.tools.page.ui import render
 from pyspark_kafka_meta.tools.page.view_model import (
     LAG_SHOWN,
@@ -270,18 +271,19 @@ def test_a_lag_that_is_unknown_in_a_partition_is_a_gap_in_the_plot(named: NamedL
 def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() -> None:
     lags = [(number % 7, 1.0) for number in range(LAG_SHOWN)]
     (shown,) = polled_view([lag_of((0, 0.0), *lags, (None, None))], None).lags
-    partitions = [row.partition for row in shown.rows]
+    assert shown.view is not None
+    partitions = [int(partition.removeprefix("t-")) for partition, *_ in shown.view.rows]
 
-    assert (len(partitions), shown.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
+    assert (len(partitions), shown.view.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
     assert partitions[-1] == LAG_SHOWN + 1, "the unknown one"
-    assert (shown.name, shown.progress) == ("copies", "query query-1, after micro-batch 7")
+    assert (shown.name, shown.view.title) == ("copies", "Query query-1, after micro-batch 7")
 
 
 def test_a_lag_without_a_response_says_why() -> None:
     view = view_of(state(*STALE), KNOWN, (), {}, False)
     html = render("lag", view=view, polled=polled_view([lag_of((None, None)), UNKNOWN_LAG], None), has_query=False)
 
-    assert html.count("<td>unknown</td>") == 3
+    assert html.count(">unknown</td>") == 3
     assert "Unknown: no broker responded" in html.partition("orders")[2]
 
 
@@ -559,7 +561,7 @@ def test_a_cluster_that_does_not_respond_is_not_polled_and_its_old_values_are_un
         next(looks)
         return trouble[-1]
 
-    poll = RepeatedPoll(lambda: asked.append(1), get_trouble)
+    poll = ClusterPoll(lambda: asked.append(1), get_trouble)
     with poll:
         wait_for(lambda: next(looks) > 10)
         assert (asked, poll.last) == ([], Polled(trouble="login refused"))
@@ -587,14 +589,14 @@ def test_a_poll_without_hope_is_made_once(
         raise error
 
     before = set(threading.enumerate())
-    with RepeatedPoll(ask, lambda: None) as poll:
+    with ClusterPoll(ask, lambda: None) as poll:
         wait_for(lambda: asked and set(threading.enumerate()) <= before)
 
     assert (len(asked), poll.last) == (1, last)
 
 
 def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_poller, "CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(repeated_poll, "CLOSE_TIMEOUT_S", 0.01)
     looks, responded = threading.Event(), threading.Event()
 
     def look() -> ClusterState:
