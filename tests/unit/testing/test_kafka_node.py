@@ -45,12 +45,5 @@ def test_zookeeper_that_is_slow_may_still_have_the_session(monkeypatch: pytest.M
     """A broker that starts before it expires would exit."""
     monkeypatch.setattr(kafka_node, "SESSION_TIMEOUT_S", 0.0)
     monkeypatch.setattr(kafka_node, "ZOOKEEPER_TIMEOUT_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ClusterError, match="still has the session"):
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ClusterError, match="session of broker 2"):
         kafka_node.wait_until_session_expired(silent.getsockname()[1], 2)
-
-
-def test_session_that_does_not_expire_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_node, "_has_session", lambda *_: True)
-    monkeypatch.setattr(kafka_node, "SESSION_TIMEOUT_S", 0.0)
-    with pytest.raises(ClusterError, match="still has the session of broker 2"):
-        kafka_node.wait_until_session_expired(9000, 2)

@@ -31,6 +31,7 @@ GOOD = made("good", 1, NOW_MS - 1_000, **learning("t", 1, 2)).to_json()
 BAD: dict[str, Any] = json.loads(made("bad", 1, NOW_MS - 500, **learning("t", 1, 2)).to_json())
 LOSS: dict[str, Any] = json.loads(made("bad", 1, NOW_MS - 500, kind=EventKind.DATA_LOSS).to_json())
 TINY = {"cache_id": "bad", "sequence": 1, "time_ms": NOW_MS}
+LISTS = ("partitions_learned", "leaders_changed", "topics_added", "died_cache_ids", "fetches", "produces")
 LEADER = {"topic": "t", "partition": 0, "leader_id": 1, "leader_epoch": 7}
 
 INVALID: dict[str, object] = {
@@ -76,6 +77,7 @@ INVALID: dict[str, object] = {
 INCOMPLETE: dict[str, object] = {
     "nothing more than an identity": TINY,
     "unknown kind": {**BAD, "kind": "exploded"},
+    "nulls for parts": {**BAD, **{name: [None] for name in LISTS}},
     "leader without an epoch": {**BAD, "partitions_learned": [{"topic": "t", "partition": 0, "leader_id": 1}]},
     "leader is an empty list": {**BAD, "partitions_learned": [[]]},
     "change without leaders": {**BAD, "leaders_changed": [{"topic": "t", "partition": 0}]},

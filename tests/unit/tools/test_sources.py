@@ -18,7 +18,7 @@ from pyspark_kafka_meta.tools.sources import FolderEvents, StateReader
 from tests.unit.written_events import made, write
 
 
-@pytest.mark.parametrize("command", ["events", "caches"])
+@pytest.mark.parametrize("command", ["events", "caches", "page --port 0"])
 @pytest.mark.parametrize(
     ("scheme", "name", "why"),
     [
@@ -30,7 +30,7 @@ from tests.unit.written_events import made, write
 def test_a_folder_that_is_not_there_is_a_mistake(
     command: str, scheme: str, name: str, why: str, tmp_path: Path
 ) -> None:
-    result = CliRunner().invoke(app, [command, "--path", f"{scheme}{tmp_path}/{name}"])
+    result = CliRunner().invoke(app, [*command.split(), "--path", f"{scheme}{tmp_path}/{name}"])
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
     assert f"cannot be read ({why}): correct --path" in result.stderr
 

@@ -191,35 +191,6 @@ def test_caches_of_one_application_are_chosen(tmp_path: Path) -> None:
     assert "no cache of application app-3 is alive" in none.stderr
 
 
-@pytest.fixture
-def odd_folder(tmp_path: Path) -> Path:
-    """Events of another version: a cache knows t-0 at epoch 4; another tells no epoch, and has nulls for parts."""
-    write(tmp_path, made("a" * 32, 1, NOW_MS - 9_000, **learning("t", 1, epoch=4)))
-    odd = {
-        **made("b" * 32, 1, NOW_MS - 8_000).to_dict(),
-        "partitions_learned": [None, {"topic": "t", "partition": 0, "leader_id": 2}],
-        "leaders_changed": [None],
-        "topics_added": [None],
-        "died_cache_ids": [None],
-    }
-    (tmp_path / f"events-{'d' * 32}-00000000.jsonl").write_text(json.dumps(odd) + "\n")
-    return tmp_path
-
-
-def test_parts_that_are_not_there_say_nothing(odd_folder: Path) -> None:
-    known = known_caches(FolderEvents(str(odd_folder)), 0, NOW_MS)
-
-    assert [(row.cache_id[0], row.leader_epoch) for row in known.rows] == [("a", 4), ("b", None)]
-    assert [(entry.row.cache_id[0], entry.behind_ms) for entry in stale(known, epoch=5, partition=0)] == [("a", None)]
-
-
-@pytest.mark.parametrize("command", ["caches", "events"])
-@pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}], ids=["pipe", "terminal"])
-def test_commands_read_events_that_lack_parts(command: str, env: dict[str, str], odd_folder: Path) -> None:
-    result = CliRunner().invoke(app, [command, "--path", str(odd_folder), "--since", "9999d"], env=env)
-    assert (result.exit_code, "a" * 8 in result.stdout) == (0, True)
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

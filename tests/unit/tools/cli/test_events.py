@@ -290,25 +290,6 @@ def test_text_of_brokers_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert "\x1b[2J" not in shown
 
 
-@pytest.mark.parametrize("line", ["no json", '{"cache_id":"c","sequence":1,"time_ms":9e30}', "[]"])
-def test_lines_that_are_no_events_are_left_out(folder: Path, line: str) -> None:
-    (folder / f"events-{'d' * 32}-00000000.jsonl").write_text(f"{line}\n")
-    assert sequences(run(folder).stdout) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("time_ms", [-1, 10**17])
-def test_an_event_of_no_possible_time_is_left_out(folder: Path, time_ms: int) -> None:
-    write(folder, made("c" * 32, 9, time_ms))
-    assert run(folder, env=TERMINAL).exit_code == 0
-    assert sequences(run(folder).stdout) == [1, 2, 3]
-
-
-def test_an_event_of_another_version_that_lacks_fields_is_shown(tmp_path: Path) -> None:
-    (tmp_path / f"events-{'d' * 32}-00000000.jsonl").write_text('{"cache_id":"c0ffee","sequence":1,"time_ms":5}\n')
-    result = run(tmp_path, env=TERMINAL)
-    assert (result.exit_code, "c0ffee" in result.stdout, "None" in result.stdout) == (0, True, False)
-
-
 def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
     assert (
         cache_text(made("c" * 32, 1, origin=Origin(role=Role.READER, host="worker")).to_dict())

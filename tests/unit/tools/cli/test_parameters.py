@@ -168,6 +168,7 @@ MISTAKES = [
     ("page --path p --events-topic t", "--path and --events-topic"),
     ("page --path p --cluster kafka", "--cluster excludes --path"),
     ("page --path p --checkpoint c", "--checkpoint needs --bootstrap-servers"),
+    ("page --path p --host 192.0.2.1", "cannot listen on 192.0.2.1, port 8080: Cannot assign requested address."),
     ("page --events-topic t", NO_BROKERS),
     ("transactions", NO_BROKERS),
     ("lag c --bootstrap-servers b:9 --count 2", "--count needs --watch"),

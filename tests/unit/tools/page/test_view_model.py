@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -388,14 +387,6 @@ def test_a_transaction_is_the_last_event_though_the_table_leaves_it_out() -> Non
     assert RefreshReason.TRANSACTION not in {event["reason"] for event in view.events}
 
 
-@pytest.mark.parametrize("term", ["2@4", "raises the epoch", "planner", "executors"])
-def test_what_caches_know_is_explained_beside_it(term: str) -> None:
-    html = render("caches", view=view_of(state(*STALE), KNOWN, (), {}, True), leaders_title="Cluster now")
-    above = " ".join(html.partition('<div class="scroll"')[0].split())
-
-    assert term in above, "what scrolls is cut off on a phone"
-
-
 def test_reasons_that_every_query_has_are_explained_beside_the_events_and_the_docs_named() -> None:
     html = render("events", view=view_of(state(*STALE), KNOWN, (), {}, True))
     (caption,) = re.findall("<caption>(.*?)</caption>", html, re.DOTALL)
@@ -483,21 +474,6 @@ def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callab
 
     assert told == ["RuntimeError, see the log of kafkameta page", "no broker responded"]
     assert said == "restart failed: ZeroDivisionError, see the log of kafkameta page"
-
-
-def test_a_folder_of_events_that_is_not_there_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.tools.page.server.serve", lambda *_: pytest.fail("an empty page is served"))
-    done = CliRunner().invoke(main.app, ["page", "--port", "0", "--path", str(tmp_path / "typo")])
-
-    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
-    assert "typo cannot be read (No such file or directory): correct --path" in done.stderr
-
-
-def test_where_nobody_can_listen_the_host_is_doubted_too() -> None:
-    done = CliRunner().invoke(main.app, ["page", "--path", "p", "--host", "192.0.2.1"])
-
-    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
-    assert "cannot listen on 192.0.2.1, port 8080: Cannot assign requested address. Give a --host" in done.stderr
 
 
 def test_without_the_packages_it_says_what_to_install(monkeypatch: Any) -> None:
