@@ -25,18 +25,12 @@ Sequences = list[tuple[int, int]]
 
 
 class Rounds(Stream):
-    """A stream of one topic. Each round writes a record, refreshes the reader's cache and reads a batch.
+    """A stream of one topic. Each round writes a record, refreshes the reader's cache and reads a batch."""
 
-    Args:
-        open_servers: addresses that need no login, to write at; None for `bootstrap_servers`.
-    """
-
-    def __init__(
-        self, bootstrap_servers: str, topic: str, folder: Path, open_servers: str | None = None, **options: str
-    ) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, folder: Path, **options: str) -> None:
         self.waited_s: list[float] = []
         self._topic, self._written = topic, 0
-        self._producer = Producer({"bootstrap.servers": open_servers or bootstrap_servers, "linger.ms": 0})
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0})
         super().__init__(bootstrap_servers, [topic], folder, **options)
 
     @property

@@ -378,15 +378,14 @@ class Worker:
 
     def attempt(
         self,
-        partitions: int | None = PARTITIONS,
+        partitions: int = PARTITIONS,
         max_rows: float = math.inf,
         delivery_timeout_ms: int = 60_000,
-        key_bytes: int = 1,
     ) -> Attempt:
-        """A new attempt. `partitions` get rows in turn; None leaves the choice to the writer."""
+        """A new attempt. `partitions` get rows in turn."""
         options = replace(self.options.producer, delivery_timeout_ms=delivery_timeout_ms)
         writer = TaskWriter(self.client, options, COLUMNS, self.topic)
-        self.attempts.append(Attempt(writer, len(self.attempts), partitions, max_rows, key_bytes))
+        self.attempts.append(Attempt(writer, len(self.attempts), partitions, max_rows))
         return self.attempts[-1]
 
     def retry(self) -> Attempt:
@@ -439,11 +438,8 @@ class Attempt(Background):
         ended_at: of `time.monotonic`; None before.
     """
 
-    def __init__(
-        self, writer: TaskWriter, number: int, partitions: int | None, max_rows: float, key_bytes: int
-    ) -> None:
+    def __init__(self, writer: TaskWriter, number: int, partitions: int, max_rows: float) -> None:
         self._writer = writer
-        self._key_bytes = key_bytes
         self.number, self.partitions = number, partitions
         self.rows = 0
         self.error: Exception | None = None
@@ -471,7 +467,7 @@ class Attempt(Background):
         def has_written() -> bool:
             assert self.error is None, self
             now = self._acknowledged()
-            return len(now) >= (self.partitions or 1) and all(now[part] > before.get(part, 0) + 50 for part in now)
+            return len(now) >= self.partitions and all(now[part] > before.get(part, 0) + 50 for part in now)
 
         poll_until(has_written, timeout_s)
 
@@ -519,8 +515,8 @@ class Attempt(Background):
             yield self._batch(numbers)
 
     def _batch(self, numbers: range) -> pa.RecordBatch:
-        partitions = [None if self.partitions is None else number % self.partitions for number in numbers]
-        keys = [None if partition is None else (b"%d" % partition).zfill(self._key_bytes) for partition in partitions]
+        partitions = [number % self.partitions for number in numbers]
+        keys = [b"%d" % partition for partition in partitions]
         values = [Row(self.number, number).value() for number in numbers]
         return pa.record_batch([keys, values, partitions], schema=SCHEMA)
 

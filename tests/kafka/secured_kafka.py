@@ -67,11 +67,6 @@ def unsecured_token(user: str) -> str:
     return ".".join(encoded) + "."
 
 
-class AliceTokens:
-    def token(self) -> str:
-        return unsecured_token("alice")
-
-
 class Listener(NamedTuple):
     port: int
     security: ListenerSecurity

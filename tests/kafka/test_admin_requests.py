@@ -130,8 +130,13 @@ def test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words(admin: 
         admin.create_topic(f"made-{uuid.uuid4().hex}", 1, 99, {})
 
 
-def test_configuration_of_a_topic_that_is_not_there_is_empty(admin: ClusterAdmin) -> None:
-    assert admin.topic_config(f"missing-{uuid.uuid4().hex}") == {}
+def test_configuration_of_a_topic_that_is_not_there_is_empty(
+    client: KafkaClient, admin: ClusterAdmin, topic: str
+) -> None:
+    missing = f"missing-{uuid.uuid4().hex}"
+
+    assert admin.topic_config(missing) == {}
+    assert (client.cleanup_policy(missing), client.cleanup_policy(topic)) == (None, "delete")
 
 
 def test_limit_of_transactions_is_that_of_the_brokers(client: KafkaClient, admin: ClusterAdmin) -> None:

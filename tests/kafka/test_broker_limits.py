@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,25 +14,21 @@ from pyspark_kafka_meta.errors import ConnectError, DeliveryTimeoutError
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
-from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.kafka.cluster_tools import create_topic
-from tests.kafka.harness import Stream, write_numbers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 MAX_REQUEST_BYTES = 500_000
 MAX_CONNECTIONS = 6
-TRANSACTIONAL_ID, TIMEOUT_MS = "orders/1/0", 60_000
 VALUE = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
 LIMITS = {
     "socket.request.max.bytes": str(MAX_REQUEST_BYTES),
     "max.connections.per.ip": str(MAX_CONNECTIONS),
-    "transaction.state.log.replication.factor": "3",
 }
 
 
@@ -82,11 +77,6 @@ def test_a_request_above_the_limit_of_the_brokers_names_size_and_setting(kafka: 
     assert write(kafka, 100, **{"kafka.max.request.size": "400000", "kafka.batch.size": "300000"}) == 100
 
 
-def test_too_few_brokers_for_transactions_name_the_setting(kafka: LocalKafka) -> None:
-    with closing(client(kafka)) as writing, pytest.raises(ConnectError, match=r"set it to at most 1 on the brokers"):
-        writing.coordinators.fence([TRANSACTIONAL_ID], TIMEOUT_MS, time.monotonic() + 15)
-
-
 def test_connections_above_the_limit_of_the_broker_are_refused_with_its_name(kafka: LocalKafka) -> None:
     (broker,) = kafka.broker_ids
     with ExitStack() as held:
@@ -96,24 +86,3 @@ def test_connections_above_the_limit_of_the_broker_are_refused_with_its_name(kaf
             refused.partitions(["t"], refused.api_deadline())
     with closing(client(kafka)) as accepted:
         assert len(accepted.partitions(["t"], accepted.api_deadline())) == 1
-
-
-def test_planners_and_readers_need_few_connections(
-    kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[object] = []
-    connect = sockets.connect
-
-    def counted(*arguments: object) -> object:
-        opened.append(arguments)
-        return connect(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(connection, "connect", counted)
-    write_numbers(kafka, "t", 0, 10)
-    stream = Stream(kafka.bootstrap_servers, ["t"], tmp_path)
-    with closing(stream):
-        stream.run_batch()
-        write_numbers(kafka, "t", 10, 20)
-        stream.run_batch()
-    assert len(stream.rows) >= 20
-    assert len(opened) <= 3, "the planner's, and the reader's for Fetch and Metadata"

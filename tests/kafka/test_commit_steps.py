@@ -7,33 +7,26 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Partition
 
-from pyspark_kafka_meta.errors import ChangedBatchError, ConnectError, DataLossError, FencedError, KafkaMetaError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.model import OpenTransaction, RowDigest, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.write.exactly_once import decision_records
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
-from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDecision, commit
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
-from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
+from pyspark_kafka_meta.write.exactly_once.commit_protocol import WriteDecision, commit
+from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.partition_queue import TaskOutput
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
-from tests.conftest import admin_client
 from tests.consumer import consume, consume_committed
-from tests.kafka.cluster_tools import create_topic, in_sync, no_broker_knows, poll_until
+from tests.kafka.cluster_tools import create_topic, in_sync, poll_until
 from tests.marks import thorough_after
 from tests.unit.scene import RecordingPublisher
 
@@ -134,11 +127,6 @@ def micro_batch(number: int, query: str = "query") -> BatchId:
     return BatchId(STREAM, query, number)
 
 
-def is_settled(decisions: DecisionsTopic, batch: BatchId) -> bool:
-    last = decisions.read().get(batch.series)
-    return last is not None and last.is_settled and last.batch == batch
-
-
 def rows(*batches: int, tasks: int = 1) -> list[str]:
     return sorted(f"{batch}-{task}-{partition}" for batch in batches for task in range(tasks) for partition in range(3))
 
@@ -171,30 +159,6 @@ def test_rows_are_visible_after_the_commit_alone(sink: Sink) -> None:
     committer.commit(micro_batch(0), [first, second], 0)
     assert sink.visible() == rows(0, tasks=2)
     assert sink.open_transactions() == []
-
-
-@pytest.mark.thorough
-def test_an_undisturbed_commit_takes_each_step_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner, committer, taken = sink.committer(), sink.committer(), list[str]()
-    run = StepRunner.run
-    decisions = DecisionsTopic(sink.client(), sink.options().transaction.decisions_topic, sink.topic)
-
-    def recorded(runner: StepRunner, step: Step) -> Any:
-        taken.append(type(step).__name__)
-        return run(runner, step)
-
-    monkeypatch.setattr(StepRunner, "run", recorded)
-    of_first_plan = ["Fence", "ReadDecisions", "ConfirmDecisions", "AbortOpen"]
-    of_commit = ["Fence", "ReadDecisions", "WriteDecision", "Commit", "WriteSettled", "AbortOpen"]
-    for batch in range(2):
-        taken.clear()
-        plan = planner.plan(STREAM)
-        assert taken == (of_first_plan if batch == 0 else ["ReadDecisions", "AbortOpen"])
-        taken.clear()
-        committer.commit(micro_batch(batch), [sink.write(plan, batch)], 0)
-        assert taken == of_commit
-        # A coordinator acknowledges before its marker is in the log. A plan that comes before it recovers.
-        poll_until(partial(is_settled, decisions, micro_batch(batch)))
 
 
 def test_batches_follow_each_other_under_the_same_ids(sink: Sink) -> None:
@@ -238,29 +202,6 @@ def test_a_decision_larger_than_a_message_of_its_topic_is_recovered(sink: Sink, 
     assert sink.committer(**decisions).plan().decisions[STREAM].is_settled
 
 
-@pytest.mark.thorough
-def test_parts_of_decisions_are_read_from_a_log_that_was_compacted(
-    sink: Sink, make_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The later decision has replaced some parts of the earlier one; the others are left."""
-    monkeypatch.setattr(decision_records, "PART_BYTES", 1_000)
-    compacted_soon = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.001"}
-    decisions = {"decisionsTopic": make_topic(config=compacted_soon)}
-    for batch, size in enumerate((9, 4)):
-        committer = sink.committer(**decisions)
-        written = sink.write(committer.plan(), batch)
-        decide_alone(committer, micro_batch(batch), [written._replace(written=written.written * 7 * size)])
-
-    def parts() -> list[int]:
-        keys = [json.loads(message.key() or b"") for message in consume(sink.servers, decisions["decisionsTopic"])]
-        return [key[2] for key in keys if len(key) == 3]
-
-    poll_until(lambda: parts().count(0) == 1, 90)
-    assert max(parts()) > 4
-    assert is_written(sink.committer(**decisions).plan().decisions, micro_batch(1))
-    assert sink.visible() == rows(0, 1)
-
-
 def test_a_lost_attempt_is_aborted(sink: Sink) -> None:
     committer = sink.committer()
     plan = committer.plan()
@@ -282,22 +223,6 @@ def test_decided_records_whose_transaction_was_aborted_are_copied(sink: Sink) ->
     assert sink.visible() == rows(0, tasks=2)
     sink.committer().plan()
     assert sink.visible() == rows(0, tasks=2)
-
-
-@pytest.mark.thorough
-def test_repeated_batch_succeeds_with_the_same_rows_alone(sink: Sink) -> None:
-    committer = sink.committer()
-    plan = committer.plan()
-    committer.commit(micro_batch(0), [sink.write(plan, 0), sink.write(plan, 0, task=1)], 0, RowDigest(6, 1))
-    sink.committer().commit(micro_batch(0), [], 0, RowDigest(6, 1))
-    again = [sink.write(plan, 0, task=task) for task in range(2)]
-    sink.committer().commit(micro_batch(0), again, 0, RowDigest(6, 1))
-    with pytest.raises(ChangedBatchError, match=r"written before with other rows \(6 then, 6 now\)"):
-        sink.committer().commit(micro_batch(0), [], 0, RowDigest(6, 2))
-    with pytest.raises(ChangedBatchError, match=r"written before with other rows \(6 then, 3 now\)"):
-        sink.committer().commit(micro_batch(0), [sink.write(plan, 0)], 0, RowDigest(3, 1))
-    assert sink.visible() == rows(0, tasks=2)
-    assert sink.open_transactions() == []
 
 
 @pytest.mark.thorough
@@ -341,39 +266,6 @@ def test_marker_that_partitions_refuse_for_long_is_no_loss(
         assert sink.visible() == rows(0)
 
 
-@pytest.mark.thorough
-def test_recreated_decisions_topic_is_named(sink: Sink, kafka: Any) -> None:
-    decisions = {"decisionsTopic": f"{sink.topic}-decisions"}
-    committer = sink.committer(**decisions)
-    committer.commit(micro_batch(0), [sink.write(committer.plan(), 0)], 0)
-    admin = admin_client(kafka)
-    admin.delete_topics([decisions["decisionsTopic"]])[decisions["decisionsTopic"]].result(30)
-    poll_until(lambda: no_broker_knows(sink.servers, decisions["decisionsTopic"]))
-    sink.committer(**decisions).plan()  # creates it
-    with pytest.raises(DataLossError, match=r"decisions are gone from topic .*: the topic was deleted and recreated"):
-        committer.commit(micro_batch(1), [sink.write(committer.plan(STREAM), 1)], 0)
-    restarted = sink.committer(**decisions)
-    restarted.commit(micro_batch(1), [sink.write(restarted.plan(), 1)], 0)
-    assert sink.visible() == rows(0, 1)
-
-
-@pytest.mark.thorough
-def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:
-    committer = sink.committer()
-    plan = committer.plan()
-    written = sink.write(plan, 0)
-    decide_alone(committer, micro_batch(0), [written])
-    client = sink.client()
-    client.coordinators.fence([written.transactional_id], plan.timeout_ms, client.api_deadline())
-    poll_until(lambda: not sink.open_transactions())
-    admin = admin_client(kafka)
-    for future in admin.delete_records([Partition(sink.topic, 1, 1)]).values():
-        future.result(30)
-    with pytest.raises(DataLossError, match=f"1 of 1 records of a decided batch are gone from {sink.topic}-1"):
-        sink.committer().plan()
-    assert sink.visible_now() == []
-
-
 def test_decisions_topic_with_several_partitions_is_refused(sink: Sink, make_topic: Callable[..., str]) -> None:
     """Decisions would be read from one of them alone."""
     with pytest.raises(KafkaMetaError, match="has 2 partitions, and decisions need one"):
@@ -415,29 +307,6 @@ def test_foreign_records_among_the_decisions_do_not_matter_but_a_lost_decision_d
         sink.committer(**decisions).plan()
 
 
-@pytest.mark.thorough
-def test_overlapping_batch_writes_with_one_id_are_each_visible_once(sink: Sink) -> None:
-    """Each recognises its own decision, also after that of the other."""
-    slow, quick = sink.committer(), sink.committer()
-    go_on = decide_alone(slow, BatchId(BATCH, "slow", 0), [sink.write(slow.plan(), 0)])
-    quick.commit(BatchId(BATCH, "quick", 0), [sink.write(quick.plan(), 1)], 0)
-    go_on()
-    assert sink.visible() == rows(0, 1)
-    assert sink.open_transactions() == []
-
-
-@pytest.mark.thorough
-def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:
-    older, newer = sink.committer(), sink.committer()
-    older.commit(micro_batch(5, "older"), [sink.write(older.plan(), 5)], 0)
-    newer.commit(micro_batch(0, "newer"), [sink.write(newer.plan(), 0)], 0)
-    written = sink.write(older.plan(), 6)
-    with pytest.raises(FencedError, match=r"micro-batch 0 of query newer .* stop this query"):
-        older.commit(micro_batch(6, "older"), [written], 0)
-    older.abort(1, all_ended=True)
-    assert sink.visible() == rows(5, 0)
-
-
 def test_an_old_driver_that_goes_on_writes_no_decision(sink: Sink) -> None:
     old = sink.committer()
     protocol, runner = commit(micro_batch(0), [sink.write(old.plan(), 0)], 0), old.step_runner()
@@ -448,18 +317,6 @@ def test_an_old_driver_that_goes_on_writes_no_decision(sink: Sink) -> None:
     new.commit(micro_batch(0), [sink.write(new.plan(), 0)], 0)
     assert runner.run(step) is False
     assert sink.visible() == rows(0)
-
-
-@pytest.mark.thorough
-def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
-    committer = sink.committer(**{"kafka.transaction.timeout.ms": "6000"})
-    written = sink.write(committer.plan(), 0)
-    decide_alone(committer, micro_batch(0), [written])
-    poll_until(lambda: not sink.open_transactions())
-    sink.committer().plan()
-    assert sink.visible() == rows(0)
-    (recovered,) = [event for event in sink.events if event.kind is EventKind.TRANSACTIONS_RECOVERED]
-    assert (recovered.details.transactions, recovered.details.copied_records) == (1, PARTITIONS)
 
 
 def test_copies_leave_out_what_others_have_written_between_the_records(sink: Sink) -> None:

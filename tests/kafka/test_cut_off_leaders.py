@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import statistics
 import time
 import uuid
 from collections import Counter
@@ -184,23 +183,12 @@ def kafka() -> Iterator[CutOffKafka]:
         yield stack.enter_context(CutOffKafka(stack))
 
 
-@pytest.fixture(scope="module")
-def rounds() -> Iterator[list[dict[str, float]]]:
-    """How many seconds after the cut something happened, of each round."""
-    found: list[dict[str, float]] = []
-    yield found
-    for name in found[0] if found else ():
-        seconds = [times[name] for times in found]
-        logger.info("%s: median %.1f s, max %.1f s", name, statistics.median(seconds), max(seconds))
-
-
 @pytest.mark.parametrize("number", range(CUTS))
 def test_a_leader_that_does_not_know_that_it_was_replaced_hides_no_record(
-    kafka: CutOffKafka, rounds: list[dict[str, float]], tmp_path: Path, number: int
+    kafka: CutOffKafka, tmp_path: Path, number: int
 ) -> None:
     played = Round.prepare(kafka, kafka.broker_ids[number % len(kafka.broker_ids)], tmp_path)
     times = played.play()
-    rounds.append(times)
     seconds = {name: round(time_s, 1) for name, time_s in times.items()}
     refreshes = Counter(event["reason"] for reader in played.readers.values() for event in refreshes_of(reader))
     found = {name: dict(faults(reader, played.producer.acked)) for name, reader in played.readers.items()}

@@ -1,4 +1,5 @@
-"""Brokers crash, hang, stop and move under a stream: no record is lost or repeated, and every batch ends in time.
+"""Brokers crash, hang, stop and move under a stream, and leaders, replicas and partitions change: no record is lost or
+repeated, and every batch ends in time.
 
 Other tests of `make test` that need the nodes of a cluster are here too: each cluster costs four Java processes."""
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,17 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.read.planning import offset_planner
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, HOST
 from tests.kafka.checker import leaders_learned
-from tests.kafka.cluster_tools import create_topic, elect_leader, in_sync
+from tests.kafka.cluster_tools import Cluster, create_topic, elect_leader, in_sync, reassign
 from tests.kafka.harness import BATCH_DEADLINE_S, Stage, Stream
 from tests.kafka.test_transaction_requests import V1, V2, new_client, opened, partition, soon
 
-__all__ = ["partition"]
 pytestmark = pytest.mark.kafka
+
+__all__ = ["partition"]
 
 STARTS = 5
 """Addresses are tried in random order."""
@@ -205,3 +208,63 @@ def test_a_controller_among_the_bootstrap_servers_is_passed_over_and_alone_is_na
     with pytest.raises(UnsupportedBrokerError, match=f"{controller} offers no Metadata, as a KRaft controller"):
         known_brokers(controller)
     assert time.monotonic() - began < 30, "the API timeout is 60 s"
+
+
+BY_ERROR_OR_PLAN = {"leader_hint", "fenced_epoch", "not_leader", "replaced_leader"}
+
+
+def assert_learned(turns: Sequence[int], changes: Sequence[tuple[str, int]]) -> None:
+    """The leaders were learned in this order, by errors of old leaders, or from plans of the new leaders' logs. A
+    broker that misses a heartbeat loses its leaderships, so other changes may come in between. A slow broker causes a
+    refresh by request_timeout before its error comes."""
+    learned = iter([leader for _, leader in changes])
+    assert all(leader in learned for leader in turns), changes
+    found = {leader for reason, leader in changes if reason in {*BY_ERROR_OR_PLAN, "request_timeout"}}
+    assert set(turns) <= found, changes
+
+
+def test_r6_preferred_elections_one_after_the_other(kafka: Cluster, stage: Stage, wait_for: Any) -> None:
+    topic, (first, *others) = f"r6-{uuid.uuid4().hex}", kafka.broker_ids
+    create_topic(kafka, topic, [[first, *others]])
+    wait_for(lambda: in_sync(kafka, topic, 3))
+    turns = [*others, first]
+    with stage(topic, partitions=1) as scene:
+        for leader in turns:
+            reassign(kafka, topic, 0, [leader, *(broker for broker in (first, *others) if broker != leader)])
+            elect_leader(kafka, topic, 0, leader)
+            scene.read_on()
+    scene.assert_invariants()
+    assert_learned(turns, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
+
+
+@pytest.mark.thorough
+def test_r7_replicas_move_to_brokers_that_had_none(kafka: Cluster, stage: Stage, leader_of: Any, wait_for: Any) -> None:
+    topic, (first, second, third) = f"r7-{uuid.uuid4().hex}", kafka.broker_ids
+    create_topic(kafka, topic, [[first]], {"min.insync.replicas": "1"})
+    moves = [second, third, first]
+    with stage(topic, partitions=1) as scene:
+        for home in moves:
+            reassign(kafka, topic, 0, [home])
+            wait_for(lambda home=home: leader_of(topic, 0) == home)
+            scene.read_on()
+    scene.assert_invariants()
+    assert_learned(moves, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
+
+
+@pytest.mark.thorough
+def test_r8_new_partitions_are_read_from_their_start(
+    stage: Stage,
+    make_topic: Callable[..., str],
+    add_partitions: Callable[[str, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offset_planner, "PLANNER_MAX_AGE_MS", 1_000)  # how soon planners learn of new partitions
+    topic = make_topic(partitions=1)
+    with stage(topic, partitions=1) as scene:
+        for partitions in (2, 6):
+            add_partitions(topic, partitions)
+            scene.producer.grow(partitions)
+            scene.read_on()
+    scene.assert_invariants()
+    first_read = {row.log: row.offset for row in reversed(scene.stream.rows)}
+    assert first_read == {TopicPartition(topic, number): 0 for number in range(6)}

@@ -125,46 +125,6 @@ def test_r14_a_slow_network_is_read_through(
     scene.assert_invariants()
 
 
-def test_r14_a_network_too_slow_for_a_whole_response_is_read_through_in_smaller_ones(
-    proxied: ProxiedKafka, tmp_path: Path
-) -> None:
-    topic = proxied.create_topic(1)
-    written = [f"{number}-" + "x" * 100_000 for number in range(6)]
-    one_record_per_batch = {"batch.num.messages": 1, "log_level": 0}
-    producer = Producer({"bootstrap.servers": proxied.kafka.admin_servers, **one_record_per_batch})
-    for text in written:
-        producer.produce(topic, text, partition=0)
-    assert producer.flush(30) == 0
-    stream = proxied.stream(topic, tmp_path)
-    for proxy in proxied.proxies.values():
-        proxy.network = Network.SLOW
-    try:
-        stream.run_until(lambda: len(stream.rows) == len(written), timeout_s=60)
-    finally:
-        for proxy in proxied.proxies.values():
-            proxy.network = Network.GOOD
-        stream.close()
-    assert [row.value for row in stream.rows] == written
-
-
-def test_r19_a_record_larger_than_any_fetch_limit_comes_whole(proxied: ProxiedKafka, tmp_path: Path) -> None:
-    topic = proxied.create_topic(1, {"max.message.bytes": "8000000"})
-    value = "x" * 5_000_000
-    producer = Producer(
-        {"bootstrap.servers": proxied.kafka.admin_servers, "message.max.bytes": 8_000_000, "log_level": 0}
-    )
-    for text in ("before", value, "after"):
-        producer.produce(topic, text, partition=0)
-        assert producer.flush(30) == 0
-    limits = {"kafka.max.partition.fetch.bytes": "1000", "kafka.fetch.max.bytes": "1000"}
-    stream = proxied.stream(topic, tmp_path, **limits)
-    try:
-        stream.run_until(lambda: len(stream.rows) == 3)
-        assert [row.value for row in stream.rows] == ["before", value, "after"]
-    finally:
-        stream.close()
-
-
 def test_r20_a_client_over_its_quota_is_slowed_and_loses_nothing(proxied: ProxiedKafka, tmp_path: Path) -> None:
     topic = proxied.create_topic(1)
     written = [f"{number}-" + "x" * 50_000 for number in range(60)]

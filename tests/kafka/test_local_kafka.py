@@ -26,8 +26,6 @@ from pyspark_kafka_meta.testing import (
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, with_class_archive
 from tests.kafka.cluster_tools import Cluster
 
-LAYOUT = kafka_config.ClusterLayout("Aa", 9000, {2: 9002, 3: 9003, 4: 9004})
-
 START_AND_WAIT = """
 import subprocess, sys
 from pathlib import Path
@@ -156,29 +154,6 @@ def test_folder_of_a_killed_watcher_is_removed(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [live.folder]
     live.close()
     assert not list(tmp_path.iterdir())
-
-
-def test_settings_of_the_controller(tmp_path: Path) -> None:
-    server = kafka_config.controller_properties(LAYOUT, tmp_path, {})
-    assert server["process.roles"] == "controller"
-    assert server["listeners"] == "CONTROLLER://127.0.0.1:9000"
-    assert server["min.insync.replicas"] == "2"
-
-
-def test_settings_of_a_broker(tmp_path: Path) -> None:
-    server = kafka_config.broker_properties(LAYOUT, 3, tmp_path, {"log.retention.check.interval.ms": "7"})
-    assert server["node.id"] == "3"
-    assert server["listeners"] == "PLAINTEXT://127.0.0.1:9003"
-    assert server["controller.quorum.voters"] == "1@127.0.0.1:9000"
-    assert server["offsets.topic.replication.factor"] == "3"
-    assert server["log.retention.check.interval.ms"] == "7"
-
-
-def test_one_broker_replicates_once(tmp_path: Path) -> None:
-    alone = kafka_config.ClusterLayout("Aa", 9000, {2: 9002})
-    server = kafka_config.broker_properties(alone, 2, tmp_path, {})
-    factors = {value for name, value in server.items() if name.endswith(("replication.factor", "min.isr"))}
-    assert factors == {"1"}
 
 
 def test_cluster_ids_never_look_like_an_option() -> None:

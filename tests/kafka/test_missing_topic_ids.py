@@ -74,14 +74,6 @@ def recreate(kafka: LocalKafka, topic: str) -> None:
     poll_until(created)
 
 
-def stream_of_twenty(kafka: LocalKafka, topic: str, open_stream: OpenStream) -> Stream:
-    """A stream that has read the numbers from 0 to 19."""
-    write_numbers(kafka, topic, 0, 20)
-    stream = open_stream()
-    stream.run_until(lambda: len(stream.rows) == 20)
-    return stream
-
-
 def test_leader_epoch_that_went_back_shows_a_recreated_topic_that_has_grown(
     old_kafka: LocalKafka, topic: str, open_stream: OpenStream
 ) -> None:
@@ -98,40 +90,3 @@ def test_leader_epoch_that_went_back_shows_a_recreated_topic_that_has_grown(
     assert len(strict.rows) == 20
     lenient.run_until(lambda: len(lenient.rows) == 80)
     assert [row.value for row in lenient.rows[20:]] == [str(number) for number in range(100, 160)]
-
-
-def test_recreated_topic_that_grew_after_an_election_is_noticed(
-    old_kafka: LocalKafka, topic: str, open_stream: OpenStream
-) -> None:
-    stream = stream_of_twenty(old_kafka, topic, open_stream)
-    recreate(old_kafka, topic)
-    write_numbers(old_kafka, topic, 100, 110)
-    move_leader(old_kafka, topic)
-    write_numbers(old_kafka, topic, 110, 160)
-
-    with pytest.raises(DataLossError, match=rf"log of {topic}-0 was truncated to offset 10 "):
-        stream.run_until(lambda: False)
-    assert len(stream.rows) == 20
-
-
-def test_shorter_log_of_the_same_leader_epoch_is_a_recreated_topic(
-    old_kafka: LocalKafka, topic: str, open_stream: OpenStream
-) -> None:
-    stream = stream_of_twenty(old_kafka, topic, open_stream)
-    recreate(old_kafka, topic)
-    write_numbers(old_kafka, topic, 100, 110)
-
-    with pytest.raises(DataLossError, match=rf"topic {topic} was deleted and recreated"):
-        stream.run_until(lambda: False)
-
-
-def test_recreated_topic_that_grew_in_the_same_leader_epoch_is_the_limit_that_a_warning_names(
-    old_kafka: LocalKafka, topic: str, open_stream: OpenStream, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream = stream_of_twenty(old_kafka, topic, open_stream)
-    recreate(old_kafka, topic)
-    write_numbers(old_kafka, topic, 100, 160)
-    stream.run_until(lambda: len(stream.rows) == 60)
-
-    assert stream.rows[20].value == "120", "the first twenty records of the new topic are lost"
-    assert f"the brokers report no ids of {topic}" in caplog.text

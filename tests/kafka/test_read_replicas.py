@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +15,6 @@ from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest
 from pyspark_kafka_meta.model import Broker, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import Cluster
 
 pytestmark = pytest.mark.kafka
@@ -100,17 +98,3 @@ def test_each_rack_reads_from_its_own_replica(
 @pytest.mark.parametrize("rack", ["", "of nobody"])
 def test_without_a_replica_in_the_rack_the_leader_is_read(leader: int, make_worker: MakeWorker, rack: str) -> None:
     assert make_worker(rack).read() == [leader]
-
-
-@pytest.mark.thorough
-def test_death_of_the_replica_costs_neither_rows_nor_time(
-    leader: int, make_worker: MakeWorker, breakable_kafka: LocalKafka, wait_for: Callable[..., Any]
-) -> None:
-    replica = next(broker_id for broker_id in breakable_kafka.broker_ids if broker_id != leader)
-    worker = settled(make_worker, replica, leader, wait_for)
-    breakable_kafka.kill(replica)
-    began = time.monotonic()
-
-    assert worker.read() == [replica, leader]
-    assert time.monotonic() - began < REQUEST_TIMEOUT_S, "the read does not wait for the dead replica"
-    assert worker.read() == [leader]

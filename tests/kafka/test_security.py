@@ -7,11 +7,9 @@ import json
 import logging
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +17,27 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (
     AclOperation,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
 )
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, ConnectError, KafkaMetaError, TlsError
+from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.network import connection, sockets
-from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
-from pyspark_kafka_meta.kafka.network.security.sasl_login import log_in
-from pyspark_kafka_meta.kafka.protocol.frame_codec import API_VERSIONS, request_schema
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
-from tests.kafka.harness import Stream, Task, Worker
+from tests.kafka.harness import Stream, Task
 from tests.kafka.secured_kafka import (
     GROUP,
     MECHANISMS,
     RECORDS,
     SASL,
-    SESSION_MS,
     TLS,
     TOPIC,
-    USERS,
     SecuredKafka,
-    unsecured_token,
 )
 from tests.marks import thorough_after
 from tests.unit.scene import RecordingPublisher
@@ -60,8 +48,6 @@ FAILURE_S = 25
 """Limit for a failure; timeouts of requests are 30 s by default."""
 CONNECTIONS = 4
 """Limit per failure, with the connections that diagnose it: two of the planner and two of the reader."""
-
-SPARK_LOGINS = {"SSL": "certificate", "SASL_PLAINTEXT": "PLAIN by JAAS", "SASL_SSL": "OAUTHBEARER"}
 
 by_each_protocol = pytest.mark.parametrize("secured", MECHANISMS, indirect=True)
 
@@ -91,82 +77,6 @@ def assert_login_works(secured: SecuredKafka, login: dict[str, str], folder: Pat
 def test_every_way_in_reads_produces_and_commits(secured: SecuredKafka, tmp_path: Path) -> None:
     for name, login in secured.logins().items():
         assert_login_works(secured, login, tmp_path / name)
-
-
-@pytest.mark.parametrize("secured", SASL, indirect=True)
-def test_tokens_of_a_class_of_the_users_get_in(secured: SecuredKafka, tmp_path: Path) -> None:
-    login = {**secured.logins()["OAUTHBEARER"], "oauthTokenProvider": "tests.kafka.secured_kafka:AliceTokens"}
-    named = {name: text for name, text in login.items() if not name.startswith("kafka.sasl.oauthbearer.")}
-    assert_login_works(secured, named, tmp_path)
-
-
-@pytest.mark.thorough
-@pytest.mark.spark
-@by_each_protocol
-def test_spark_reads_streams_and_reports_events_by_each_protocol(
-    secured: SecuredKafka, spark: SparkSession, tmp_path: Path, wait_for: Callable[..., Any]
-) -> None:
-    """The options reach planners, tasks and the topic of events. Other logins only differ in the client."""
-    login, events = secured.logins()[SPARK_LOGINS[secured.protocol]], f"events-{uuid.uuid4().hex}"
-    secured.create_topic(events)
-    cluster = {"kafka.bootstrap.servers": secured.servers, **login, "eventsTopic": events}
-    assert_batch_and_stream_agree(spark, cluster, tmp_path)
-    wait_for(partial(all_roles_reported, spark, cluster))
-
-
-def assert_batch_and_stream_agree(spark: SparkSession, cluster: dict[str, str], folder: Path) -> None:
-    """Both read the same rows, and no file or progress report contains a secret."""
-    options = {**cluster, "eventsPath": str(folder / "events"), "subscribe": TOPIC, "startingOffsets": "earliest"}
-    rows = spark.read.format("kafkameta").options(**options).load().count()
-    table = f"secured_{uuid.uuid4().hex}"
-    stream = spark.readStream.format("kafkameta").options(**options).load().writeStream.format("memory")
-    query = stream.queryName(table).option("checkpointLocation", str(folder / "checkpoint")).start()
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-
-    assert rows >= RECORDS
-    assert spark.table(table).count() == rows
-    written = [path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()]
-    assert len(written) > 2
-    assert not any("canary" in text for text in written)
-    assert "canary" not in str(query.lastProgress)
-
-
-def all_roles_reported(spark: SparkSession, cluster: dict[str, str]) -> bool:
-    """Whether the topic of events, read with the same login, has refreshes of planners and readers."""
-    side = spark.read.format("kafkameta").options(**cluster, table="refresh_events").load()
-    roles = {row.role for row in side.where("outcome = 'changed'").select("role").distinct().collect()}
-    return roles >= {"planner", "reader"}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("secured", SASL, indirect=True)
-def test_a_session_is_renewed_on_the_same_connection(
-    secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., Any]
-) -> None:
-    lifetimes: list[float] = []
-
-    def counted(*arguments: Any) -> float:
-        lifetimes.append(log_in(*arguments))
-        return lifetimes[-1]
-
-    monkeypatch.setattr(connection, "log_in", counted)
-    security = client_options(secured, secured.options()).security
-    settings = ConnectionSettings("test", connect_timeout_ms=30_000, max_frame_bytes=1 << 20, security=security)
-    client = connection.Connection(secured.address, settings, time.monotonic() + 30)
-    request = request_schema(API_VERSIONS, 2).ApiVersionsRequest()
-
-    def has_logged_in_again() -> bool:
-        client.call(API_VERSIONS, request, time.monotonic() + 30)
-        return len(lifetimes) == 3
-
-    try:
-        wait_for(has_logged_in_again)
-    finally:
-        client.close()
-    assert lifetimes == [pytest.approx(SESSION_MS, rel=0.1)] * 3
 
 
 @by_each_protocol
@@ -257,24 +167,6 @@ def test_r16_a_tls_failure_says_which(secured: SecuredKafka, fails: Callable[...
         fails(name, failure)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("secured", TLS, indirect=True)
-def test_r16_a_broker_that_is_silent_in_the_handshake_is_left_in_time(
-    secured: SecuredKafka, connections: list[Any], tmp_path: Path
-) -> None:
-    short_timeouts = {"kafka.default.api.timeout.ms": "4000", "kafka.socket.connection.setup.timeout.ms": "1000"}
-    (broker,) = secured.kafka.broker_ids
-    secured.kafka.pause(broker)
-    began = time.monotonic()
-    try:
-        with pytest.raises(ConnectError, match="did not finish the TLS handshake in time: is it a Kafka broker"):
-            secured.read(tmp_path, secured.options(**short_timeouts))
-    finally:
-        secured.kafka.resume(broker)
-    assert time.monotonic() - began < FAILURE_S
-    assert len(connections) <= 2 * 4  # attempts of 1 s, each with a second connection without TLS
-
-
 @pytest.mark.parametrize("secured", TLS, indirect=True)
 def test_r16_pem_files_get_in_once_they_are_the_right_ones(
     secured: SecuredKafka, fails: Callable[..., None], tmp_path: Path
@@ -334,32 +226,6 @@ def test_r17_a_refused_login_is_tried_a_few_times_at_most(secured: SecuredKafka,
         fails(name, failure)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("secured", SASL, indirect=True)
-def test_r17_a_password_that_is_changed_ends_a_running_stream(
-    secured: SecuredKafka, connections: list[Any], tmp_path: Path, wait_for: Callable[..., Any]
-) -> None:
-    stream = Stream(secured.servers, [TOPIC], tmp_path, **secured.options("carol"))
-    with closing(stream), stream:
-        wait_for(lambda: len(stream.rows) >= RECORDS)
-        connections.clear()
-        change_password(secured, "carol", "canary-changed")
-        try:
-            wait_for(lambda: stream.error, timeout_s=FAILURE_S)
-        finally:
-            change_password(secured, "carol", USERS["carol"])
-    assert isinstance(stream.error, AuthenticationError)
-    assert "refused the SCRAM-SHA-512 login" in str(stream.error)
-    assert "canary" not in str(stream.error)
-    assert len(connections) <= CONNECTIONS
-
-
-def change_password(secured: SecuredKafka, user: str, password: str) -> None:
-    admin, login = secured.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    changes: list[Any] = [UserScramCredentialUpsertion(user, login, password.encode())]
-    admin.alter_user_scram_credentials(changes)[user].result(60)
-
-
 @pytest.mark.parametrize("secured", thorough_after(1, reversed(MECHANISMS)), indirect=True)
 def test_r18_who_lacks_a_right_is_told_the_topic_and_the_operation(
     secured: SecuredKafka, fails: Callable[..., None]
@@ -367,18 +233,6 @@ def test_r18_who_lacks_a_right_is_told_the_topic_and_the_operation(
     for user, operation in (("mallory", "DESCRIBE"), ("dora", "READ")):
         sentence = f"no ACL allows this user {operation} on topic {TOPIC}"
         fails(user, Failure(secured.options(user), secured.servers, AuthorizationError, sentence))
-
-
-@pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
-def test_r18_a_pattern_that_acls_leave_nothing_of_is_warned_about(
-    secured: SecuredKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream = Stream(secured.servers, [], tmp_path, subscribePattern=TOPIC, **secured.options("mallory"))
-    with closing(stream):
-        stream.run_batch()
-    assert stream.rows == []
-    assert "matches no topic that this user may see" in caplog.text
-    assert "correct it, or allow DESCRIBE on the topic" in caplog.text
 
 
 @pytest.mark.parametrize("secured", thorough_after(1, reversed(MECHANISMS)), indirect=True)
@@ -412,48 +266,3 @@ def read_planned(stream: Stream, tasks: list[Task]) -> None:
     deadline = time.monotonic() + FAILURE_S
     while time.monotonic() < deadline:
         stream.read(tasks)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
-def test_right_that_is_taken_away_ends_the_attempt_and_the_next_attempt_needs_it_back(secured: SecuredKafka) -> None:
-    topic = f"written-{uuid.uuid4().hex}"
-    secured.create_topic(topic)
-    secured.allow("grace", AclOperation.WRITE, topic)
-    worker = Worker(
-        secured.kafka.admin_servers,
-        topic,
-        **secured.options("grace"),
-        **{"kafka.bootstrap.servers": secured.servers},
-    )
-    with closing(worker.client):
-        with worker.attempt(partitions=1) as attempt:
-            attempt.write_on()
-            secured.forbid("grace")
-            text = attempt.wait_for_error(AuthorizationError, FAILURE_S)
-        assert f"no ACL allows this user WRITE on topic {topic}" in text
-        secured.allow("grace", AclOperation.WRITE, topic)
-        worker.retry()
-        worker.assert_written()
-
-
-class RefusedFirst:
-    """The class in `oauthTokenProvider`: its first token is of no issuer."""
-
-    issued = 0
-
-    def token(self) -> str:
-        RefusedFirst.issued += 1
-        return unsecured_token("alice") if RefusedFirst.issued > 1 else "canary.token.refused"
-
-
-@pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
-def test_r17_a_new_token_follows_a_refused_token(
-    secured: SecuredKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RefusedFirst, "issued", 0)
-    bare = {name: text for name, text in secured.options().items() if not name.startswith("kafka.sasl.")}
-    tokens = {"kafka.sasl.mechanism": "OAUTHBEARER", "oauthTokenProvider": f"{__name__}:RefusedFirst"}
-
-    assert secured.read(tmp_path, {**bare, **tokens}) >= RECORDS
-    assert RefusedFirst.issued > 1

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.errors import FencedError, InvalidRowError
+from pyspark_kafka_meta.errors import InvalidRowError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_OPEN
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
@@ -88,19 +88,6 @@ def visible(kafka: Any, topic: str) -> list[int]:
     return sorted(int(message.value() or b"") for message in consume_committed(kafka.bootstrap_servers, topic))
 
 
-def test_one_transaction_after_the_other(kafka: Any, topic: str, open_task: OpenTask) -> None:
-    """As of the driver: under V1 all have one epoch, and sequence numbers that continue."""
-    task = open_task()
-    for number in range(3):
-        writer = task.writer()
-        writer.write_encoded([(task.first, encoded_batch(2))])
-        writer.write([batch(*range(10 * number, 10 * number + 6))])
-        assert not is_readable(kafka.bootstrap_servers, topic)
-        task.commit()
-
-    assert visible(kafka, topic) == sorted([0, 1] * 3 + [10 * number + n for number in range(3) for n in range(6)])
-
-
 def test_failed_task_leaves_nothing_open_and_nothing_of_it_is_appended_later(
     kafka: Any, topic: str, open_task: OpenTask
 ) -> None:
@@ -117,18 +104,3 @@ def test_failed_task_leaves_nothing_open_and_nothing_of_it_is_appended_later(
 
     assert late in NOT_OPEN
     assert visible(kafka, topic) == [5, 6]
-
-
-def test_fenced_task_leaves_its_successor_alone(kafka: Any, topic: str, open_task: OpenTask) -> None:
-    task, successor = open_task(), open_task()
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield batch(1, 2)
-        successor.writer().write([batch(3, 4)])
-        yield batch(5, 6)
-
-    with pytest.raises(FencedError, match=f"uses transactional id {topic}/0/0"):
-        task.writer().write(rows())
-    successor.commit()
-
-    assert visible(kafka, topic) == [3, 4]

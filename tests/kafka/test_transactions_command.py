@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
 from pyspark_kafka_meta.model import TransactionVersion
-from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions, Table
+from pyspark_kafka_meta.options import ClusterOptions, Table
 from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tools.cli.main import app
 from tests.kafka.test_commit_steps import Sink, decide_alone, micro_batch, rows
@@ -76,17 +76,6 @@ def test_open_and_decided_transactions_are_shown_and_settled(sink: Sink, other_p
 
 
 @pytest.mark.thorough
-def test_first_batch_of_a_sink_that_was_never_decided_is_aborted(sink: Sink) -> None:
-    lost = sink.write(sink.committer().plan(), 0)
-
-    refused = run(sink, "--settle", sink.topic, "--yes")
-    assert (refused.exit_code, lost.transactional_id in shown(sink)) == (1, True)
-    assert "or this topic if the query did not set it" in refused.stderr
-    assert run(sink, "--settle", sink.topic, "--yes", "--decisions-topic", DECISIONS_TOPIC).exit_code == 0
-    assert (lost.transactional_id in shown(sink), sink.visible()) == (False, [])
-
-
-@pytest.mark.thorough
 def test_table_of_a_query_has_the_same_rows(sink: Sink) -> None:
     written = sink.write(sink.committer().plan(), 0)
     options = ClusterOptions.parse({"kafka.bootstrap.servers": sink.servers})
@@ -97,10 +86,3 @@ def test_table_of_a_query_has_the_same_rows(sink: Sink) -> None:
 
     assert [row["transactional_id"] for row in found] == [written.transactional_id]
     assert found[0]["open_ms"] <= shown(sink)[written.transactional_id]["open_ms"]
-
-
-def test_unknown_sink_changes_nothing(sink: Sink) -> None:
-    result = run(sink, "--settle", "no-such-sink", "--yes")
-
-    assert result.exit_code == 1
-    assert "no query has written with kafka.transactional.id no-such-sink" in result.stderr

@@ -28,13 +28,7 @@ def set_producers(cluster: LocalKafka, producers: Mapping[str, ProducerIdAndEpoc
         key, value = _key(transactional_id), _value(producer)
         writer.produce(LOG, key=key, value=value, partition=partition, on_delivery=_delivered)
     assert writer.flush(60) == 0
-    restart(cluster)
-
-
-def restart(cluster: LocalKafka, **config: str) -> None:
-    """Restart the only broker, with these settings besides its own, whose names have underscores instead of dots."""
     (broker_id,) = cluster.broker_ids
-    cluster._config |= {name.replace("_", "."): value for name, value in config.items()}
     port = cluster.address(broker_id).port
     cluster.stop(broker_id)
     cluster.start(broker_id, port)

@@ -45,7 +45,6 @@ class TappedProduces(ProduceRequests):
         applied: faults that the writer got.
         codes: how often the writer got each error code.
         failures: connections that failed with requests in flight.
-        throttle_ms: total time for which brokers wanted no request.
         sent: how often each batch was sent, by partition, producer id, producer epoch and base sequence.
     """
 
@@ -57,7 +56,6 @@ class TappedProduces(ProduceRequests):
         self.codes: Counter[str] = Counter()
         self.sent: Counter[tuple[TopicPartition, int, int, int]] = Counter()
         self.failures = 0
-        self.throttle_ms = 0
         self._pending: defaultdict[int, deque[dict[TopicPartition, Fault]]] = defaultdict(deque)
         self._lasting: dict[tuple[TopicPartition, int], Fault] = {}  # by partition and producer epoch
 
@@ -90,7 +88,6 @@ class TappedProduces(ProduceRequests):
             self.failures += 1
             self._pending.pop(received.node_id, None)
         elif received is not None:
-            self.throttle_ms += received.throttle_ms
             pending = self._pending[received.node_id].popleft()
             received = self._with_faults(received, pending)
             self.codes.update(ErrorCode(part.error_code).name for part in received.partitions if part.error_code)
