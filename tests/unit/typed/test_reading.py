@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,6 +33,7 @@ from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR
 from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.unit.typed.digits import Digits
 
+SIDES = ("key_format", "value_format")
 NARROW, WIDE = '"1"', '"wide"'
 
 
@@ -45,7 +47,7 @@ def of_query(registry: MockRegistry | None, topics: str = "t", **options: str) -
     url = {} if registry is None else {"schema.registry.url": registry.url}
     given = {"kafka.bootstrap.servers": "a:1", "subscribe": topics, "valueFormat": "avro", **url, **options}
     parsed = SourceOptions.parse(given)
-    formats = {field: getattr(parsed.typed, field) and Digits for field in ("key_format", "value_format")}
+    formats: dict[str, Any] = {field: getattr(parsed.typed, field) and Digits for field in SIDES}
     return query_schemas(replace(parsed.typed, **formats), parsed.topics)
 
 

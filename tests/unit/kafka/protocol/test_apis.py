@@ -96,14 +96,14 @@ def response_to(api: Api, version: int | None = None, **changed: Any) -> Any:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def produce_by(version: TransactionVersion | None, by_id: bool = True) -> ApiRequest[Any]:
+def produce_by(version: TransactionVersion | None, by_id: bool = True) -> Any:
     request = SENT[PRODUCE]
     if version is not None:
         request = replace(request, transactional_id=ID, transaction_version=version)
     return request if by_id else nameless(request)
 
 
-def nameless(request: Any) -> ApiRequest[Any]:
+def nameless(request: Any) -> Any:
     """The request without the ids of topics."""
     return replace(request, partitions=tuple(replace(each, topic_id=None) for each in request.partitions))
 
