@@ -48,7 +48,197 @@ def verdicts(findings: Iterable[Finding]) -> list[tuple[str, Verdict]]:
     return [(one.check, one.verdict) for one in found]
 
 
-# This machine.
+def row(**changes: Any) -> PartitionRow:
+    fields: dict[str, Any] = {
+        "topic": "t",
+        "partition": 0,
+        "topic_id": "00000000-0000-0000-0000-000000000001",
+        "leader_id": 1,
+        "leader_epoch": 4,
+        "replicas": (1, 2),
+        "isr": (1, 2),
+        "start_offset": 0,
+        "end_offset": 5,
+    }
+    return PartitionRow(**{**fields, **changes})
+
+
+def fetched(error_code: int = 0, records: bytes = b"") -> FetchedPartition:
+    return FetchedPartition(TopicPartition("t", 0), error_code, records, 5, 5)
+
+
+PYARROW, PYSPARK = Requirement("pyarrow", ">=18"), Requirement("pyspark", ">=4.0")
+NO_MODULE = "ModuleNotFoundError: No module named"
+DENIED, UNKNOWN = "TOPIC_AUTHORIZATION_FAILED (error 29)", "UNKNOWN_TOPIC_OR_PARTITION (error 3)"
+REFUSED = ConnectError("cannot connect to a:9092: Connection refused")
+
+
+def packages(requirement: Requirement, *installed: object) -> list[Finding | None]:
+    return [machine_checks.judge_package(requirement, Installed(*installed))]  # type: ignore[arg-type]
+
+
+def worker_python(report: object) -> list[Finding]:
+    text = None if report is None else json.dumps(report)
+    return [machine_checks.judge_worker_python("python3", False, text, (3, 11))]
+
+
+def broker(seen: Any, rack: str = "") -> Iterable[Finding]:
+    return connection_checks.broker_findings([Broker(1, A, "r1")], {A: seen}, rack)
+
+
+def versions(fetch: int) -> list[Finding]:
+    return [connection_checks.versions_finding([NEW, {METADATA: 12, FETCH: fetch}])]
+
+
+def partition(**changes: Any) -> list[Finding | None]:
+    return [topic_checks.judge_partition(row(**changes))]
+
+
+def fetch(response: FetchedPartition, must_read: bool = True) -> list[Finding]:
+    return [topic_checks.judge_fetched("fetch", response, 1.0, must_read)]
+
+
+def spark(text: str) -> list[Finding]:
+    return [connection_checks.judge_spark_error(text)]
+
+
+bootstrap, topic = connection_checks.bootstrap_findings, topic_checks.judge_topic
+Expected = tuple[str, Verdict, str, str]
+"""Check and verdict; parts of the description and of the fix."""
+VERSIONS: Expected = ("versions", OK, "Metadata v13, Fetch v16", "")
+CASES: list[tuple[Iterable[Finding | None], list[Expected]]] = [
+    # a package is there, new enough and whole; without pyspark the checks of brokers work
+    (packages(PYARROW, "18.1", ""), []),
+    (packages(PYARROW, None, ""), []),
+    (packages(PYARROW, "17.0", ""), [("package pyarrow", FAIL, "17.0, required is pyarrow>=18", "'pyarrow>=18'")]),
+    (packages(PYARROW, None, "ImportError: libz"), [("package pyarrow", FAIL, "(ImportError: libz)", "pip install")]),
+    (packages(PYSPARK, None, f"{NO_MODULE} 'pyspark'", True), [("package pyspark", WARN, "is missing", "pip install")]),
+    (packages(PYSPARK, None, f"{NO_MODULE} 'py4j'"), [("package pyspark", FAIL, "'py4j'", "pip install")]),
+    # the Python of workers must be that of the driver
+    (
+        worker_python([[3, 11], []]),
+        [("PYSPARK_PYTHON", OK, "is not set, so that Spark starts python3: Python 3.11", "")],
+    ),
+    (
+        worker_python([[3, 12], []]),
+        [("PYSPARK_PYTHON", FAIL, "is Python 3.12; the driver's is 3.11", "export PYSPARK")],
+    ),
+    (worker_python([[3, 11], ["kio"]]), [("PYSPARK_PYTHON", FAIL, "which lacks kio", "export PYSPARK_PYTHON=")]),
+    (worker_python(None), [("PYSPARK_PYTHON", FAIL, "which does not run", "export PYSPARK_PYTHON=")]),
+    # one bootstrap address must respond; all lead to one cluster
+    (
+        bootstrap({A: ConnectError("dead"), B: reached()}),
+        [("bootstrap a:9092", WARN, "dead", "remove it"), ("bootstrap b:9092", OK, "connected in", "")],
+    ),
+    (
+        bootstrap({A: ConnectError("dead"), B: TlsError("no trust")}),
+        [("bootstrap a:9092", FAIL, "dead", "firewalls"), ("bootstrap b:9092", FAIL, "no trust", "kafka.ssl.")],
+    ),
+    (
+        list(bootstrap({A: reached("one"), B: reached("two")}))[2:],
+        [("bootstrap", FAIL, "a:9092 is in one, b:9092 is in two", "single cluster")],
+    ),
+    # a broker is judged at the address that it advertises
+    (broker(reached()), [("broker 1", OK, "a:9092", ""), VERSIONS]),
+    (broker(reached(latency_ms=101)), [("broker 1", WARN, "a:9092", "closer"), VERSIONS]),
+    (broker(REFUSED), [("broker 1", FAIL, "Connection refused", "advertised.listeners of broker 1")]),
+    (broker(TlsError("the certificate has expired")), [("broker 1", FAIL, "expired", "certificate")]),
+    (broker(reached(), "r1"), [("broker 1", OK, "a:9092", ""), VERSIONS]),
+    (
+        broker(reached(), "r2"),
+        [("broker 1", OK, "a:9092", ""), VERSIONS, ("rack", WARN, "no broker is in it", "remove")],
+    ),
+    (connection_checks.broker_findings([], {A: reached()}, ""), [("brokers", FAIL, "no brokers", "wait"), VERSIONS]),
+    (
+        connection_checks.shared_addresses([Broker(1, A), Broker(3, A), Broker(2, B)]),
+        [("brokers", FAIL, "brokers 1, 3 all advertise a:9092", "an address of its own")],
+    ),
+    # the oldest broker says what is missing
+    (versions(16), [("versions", OK, "Metadata v12, Fetch v16", "")]),
+    (versions(15), [("versions", WARN, "Metadata v12, Fetch v15", "3.7")]),
+    (versions(12), [("versions", WARN, "Metadata v12, Fetch v12", "3.7")]),
+    # a partition needs a leader and its replicas
+    (partition(), []),
+    (partition(isr=(1,)), [("partition t-0", WARN, "1 of 2 replicas", "look at broker 2")]),
+    (
+        partition(leader_id=-1, isr=(), offline_replicas=(1,), error="x"),
+        [("partition t-0", FAIL, "no leader", "start the brokers with its replicas: 1")],
+    ),
+    (partition(leader_id=-1, error="x"), [("partition t-0", FAIL, "no leader", "with its replicas: 1, 2")]),
+    (partition(error="no response"), [("partition t-0", FAIL, "no response", "kafka-topics --describe --topic t")]),
+    # a topic tells its partitions, and only the bad ones by name
+    (topic([PartitionRow(topic="t", error=DENIED)]), [("topic t", FAIL, DENIED, "--operation Read --topic t")]),
+    (topic([PartitionRow(topic="t", error=UNKNOWN)]), [("topic t", FAIL, UNKNOWN, "kafka-topics --create --topic t")]),
+    (
+        topic([PartitionRow(topic="t", error=DENIED)], "Write"),
+        [("topic t", FAIL, DENIED, "--operation Write --topic t (Write includes Describe)")],
+    ),
+    (
+        topic([row(), row(partition=1, isr=(2,)), row(partition=2, start_offset=3)]),
+        [
+            ("partition t-1", WARN, "1 of 2 replicas", "look at broker 1"),
+            ("topic t", OK, "partitions: 3, led and in sync: 2; records: about 12", ""),
+        ],
+    ),
+    (
+        topic([row(topic_id=None)]),
+        [("topic t", WARN, "report no topic id", "upgrade the brokers"), ("topic t", OK, "in sync: all", "")],
+    ),
+    # a fetch that gets no records says why; who only writes needs no right to read
+    (fetch(fetched()), [("fetch", OK, "is empty", "")]),
+    (fetch(fetched(29)), [("fetch", FAIL, DENIED, "--operation Read --topic t")]),
+    (fetch(fetched(6)), [("fetch", FAIL, "NOT_LEADER_OR_FOLLOWER", "log of its leader")]),
+    (fetch(fetched(records=b"\x09" * 61)), [("fetch", FAIL, "t-0: ", "onCorruptBatch")]),
+    (
+        fetch(fetched(records=bytes(61))),
+        [("fetch", FAIL, "message format v0", "or copy the topic: see docs/troubleshoo")],
+    ),
+    (fetch(fetched(records=batch([Row(0)], attributes=5))), [("fetch", FAIL, "t-0: ", "docs/troubleshooting.md")]),
+    (fetch(fetched(), False), [("fetch", OK, "is empty", "")]),
+    (fetch(fetched(6), False), [("fetch", FAIL, "NOT_LEADER_OR_FOLLOWER", "log of its leader")]),
+    (fetch(fetched(29), False), [("fetch", WARN, DENIED, "nothing, if this user only writes")]),
+    # an error of Spark is its most specific line
+    (
+        spark("Job aborted\n[PYTHON_VERSION_MISMATCH] 3.9\nat"),
+        [("spark", FAIL, "[PYTHON_VERSION_MISMATCH] 3.9", "SPARK_P")],
+    ),
+    (spark('IOException: Cannot run program "python9"'), [("spark", FAIL, "Cannot run program", "PYSPARK_PYTHON")]),
+    (spark("java.net.SocketException: Connection reset"), [("spark", FAIL, "Connection reset", "PYSPARK_PYTHON")]),
+    (
+        spark("from the Python worker:\nE: [PYTHON_VERSION_MISMATCH] 3"),
+        [("spark", FAIL, "MISMATCH] 3", "PYSPARK_PYTHON")],
+    ),
+    (spark("[JAVA_GATEWAY_EXITED] Java gateway"), [("spark", FAIL, "JAVA_GATEWAY_EXITED", "JAVA_HOME")]),
+    (spark("Could not parse Master URL: 'x'"), [("spark", FAIL, "Could not parse", "any small pyspark job")]),
+    (spark(""), [("spark", FAIL, "the job failed", "any small pyspark job")]),
+]
+
+
+@pytest.mark.parametrize(("found", "expected"), [(list(found), expected) for found, expected in CASES])
+def test_findings(found: list[Finding | None], expected: list[Expected]) -> None:
+    findings = [finding for finding in found if finding is not None]
+
+    assert verdicts(findings) == [(check, verdict) for check, verdict, _, _ in expected]
+    for finding, (_, _, what, fix) in zip(findings, expected, strict=True):
+        assert what in finding.what and "\n" not in finding.what
+        assert fix in finding.fix
+
+
+UNBOUNDED = ({"start_offset": None}, {"end_offset": None}, {"start_offset": None, "end_offset": None})
+
+
+def test_one_partition_of_each_leader_is_fetched_rather_one_with_records() -> None:
+    rows = [row(end_offset=0), row(partition=1), row(partition=2, leader_id=2, end_offset=0), row(partition=3)]
+    rows += [row(partition=4 + at, leader_id=3, **bounds) for at, bounds in enumerate(UNBOUNDED)]
+    assert [one.partition for one in topic_checks.partition_of_each_leader(rows)] == [1, 2]
+
+
+def test_of_many_bad_partitions_the_worst_are_named() -> None:
+    rows = [row(partition=number, isr=(2,)) for number in range(100)] + [row(partition=100, leader_id=-1)]
+    found = list(topic_checks.judge_topic(rows))
+    assert len(found) == topic_checks.MAX_NAMED + 1
+    assert verdicts(found)[0] == ("partition t-100", FAIL)
+    assert found[-1].what.startswith("partitions: 101, led and in sync: 0;")
 
 
 @pytest.mark.parametrize(
@@ -84,28 +274,6 @@ def test_every_requirement_of_this_package_is_read_whole() -> None:
     assert all(set(one.bounds) <= set("0123456789.,<>=") for one in required)
 
 
-@pytest.mark.parametrize(
-    ("installed", "text"),
-    [
-        (Installed("18.1", ""), None),
-        (Installed(None, ""), None),
-        (Installed("17.0", ""), "its version is 17.0, required is pyarrow>=18"),
-        (Installed(None, "ImportError: libz"), "it cannot be imported (ImportError: libz)"),
-    ],
-)
-def test_a_package_is_there_new_enough_and_whole(installed: Installed, text: str | None) -> None:
-    found = machine_checks.judge_package(Requirement("pyarrow", ">=18"), installed)
-    assert (found and found.what) == text
-    assert found is None or (found.verdict, "pip install 'pyarrow>=18'" in found.fix) == (FAIL, True)
-
-
-def test_missing_pyspark_is_a_warning_and_a_broken_one_a_failure() -> None:
-    pyspark, error = Requirement("pyspark", ">=4.0"), "ModuleNotFoundError: No module named"
-    missing = machine_checks.judge_package(pyspark, Installed(None, f"{error} 'pyspark'", is_missing=True))
-    broken = machine_checks.judge_package(pyspark, Installed(None, f"{error} 'py4j'"))
-    assert [found and found.verdict for found in (missing, broken)] == [WARN, FAIL]
-
-
 def test_machine_without_pyspark_needs_neither_java_nor_a_python_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_but_pyspark(name: str) -> object:
         if name == "pyspark":
@@ -118,23 +286,6 @@ def test_machine_without_pyspark_needs_neither_java_nor_a_python_of_spark(monkey
 
     found = {finding.check: finding.verdict for finding in machine_checks.machine_findings()}
     assert found == {"python": OK, "package pyspark": WARN}
-
-
-@pytest.mark.parametrize(
-    ("told", "text"),
-    [
-        (json.dumps([[3, 11], []]), None),
-        (json.dumps([[3, 12], []]), "which is Python 3.12; the driver's is 3.11"),
-        (json.dumps([[3, 11], ["kio"]]), "which lacks kio"),
-        (None, "which does not run"),
-    ],
-)
-def test_the_python_of_workers_must_be_that_of_the_driver(told: str | None, text: str | None) -> None:
-    found = machine_checks.judge_worker_python("python3", False, told, (3, 11))
-    assert found.verdict is (OK if text is None else FAIL)
-    assert "is not set, so that Spark starts python3" in found.what
-    assert (text or "with the packages") in found.what
-    assert text is None or "export PYSPARK_PYTHON=" in found.fix
 
 
 @pytest.mark.parametrize(
@@ -194,209 +345,6 @@ def test_the_python_and_the_java_that_the_environment_names_are_tried(
     assert java.fix == "install Java 17 or later and put it on PATH, or set JAVA_HOME"
 
 
-# Brokers.
-
-
-def test_a_dead_address_beside_one_that_responds_is_a_warning() -> None:
-    found = connection_checks.bootstrap_findings({A: ConnectError("dead"), B: reached()})
-    assert verdicts(found) == [("bootstrap a:9092", WARN), ("bootstrap b:9092", OK)]
-
-
-def test_dead_addresses_alone_are_failures() -> None:
-    found = list(connection_checks.bootstrap_findings({A: ConnectError("dead"), B: TlsError("no trust")}))
-    assert verdicts(found) == [("bootstrap a:9092", FAIL), ("bootstrap b:9092", FAIL)]
-    assert "firewalls" in found[0].fix
-    assert "kafka.ssl." in found[1].fix
-
-
-def test_addresses_of_two_clusters_are_a_failure() -> None:
-    *_, found = connection_checks.bootstrap_findings({A: reached("one"), B: reached("two")})
-    assert (found.verdict, "a:9092 is in one, b:9092 is in two" in found.what) == (FAIL, True)
-
-
-@pytest.mark.parametrize(
-    ("seen", "verdict", "fix"),
-    [
-        (reached(), OK, ""),
-        (reached(latency_ms=101), WARN, "closer"),
-        (ConnectError("cannot connect to a:9092: Connection refused"), FAIL, "advertised.listeners of broker 1"),
-        (TlsError("the certificate has expired"), FAIL, "certificate"),
-    ],
-)
-def test_a_broker_is_judged_at_the_address_that_it_advertises(seen: Any, verdict: Verdict, fix: str) -> None:
-    found, *_ = connection_checks.broker_findings([Broker(1, A)], {A: seen}, rack="")
-    assert (found.check, found.verdict) == ("broker 1", verdict)
-    assert fix in found.fix
-
-
-def test_a_cluster_that_knows_no_broker_cannot_be_read() -> None:
-    found = connection_checks.broker_findings([], {A: reached()}, rack="")
-    assert verdicts(found) == [("brokers", FAIL), ("versions", OK)]
-
-
-def test_brokers_behind_one_address_cannot_be_told_apart() -> None:
-    found = connection_checks.shared_addresses([Broker(1, A), Broker(3, A), Broker(2, B)])
-    (finding,) = found
-    assert "brokers 1, 3 all advertise a:9092" in finding.what
-
-
-@pytest.mark.parametrize(("fetch", "verdict", "release"), [(16, OK, ""), (15, WARN, "3.7"), (12, WARN, "3.7")])
-def test_the_oldest_broker_says_what_is_missing(fetch: int, verdict: Verdict, release: str) -> None:
-    found = connection_checks.versions_finding([NEW, {METADATA: 12, FETCH: fetch}])
-    assert found.verdict is verdict
-    assert f"Metadata v12, Fetch v{fetch}" in found.what
-    assert release in found.fix
-
-
-@pytest.mark.parametrize(("rack", "warned"), [("", False), ("r1", False), ("r2", True)])
-def test_a_rack_without_brokers_is_a_warning(rack: str, warned: bool) -> None:
-    found = connection_checks.broker_findings([Broker(1, A, "r1")], {A: reached()}, rack)
-    assert ("rack" in {one.check for one in found}) is warned
-
-
-# Topics.
-
-
-def row(**changes: Any) -> PartitionRow:
-    fields: dict[str, Any] = {
-        "topic": "t",
-        "partition": 0,
-        "topic_id": "00000000-0000-0000-0000-000000000001",
-        "leader_id": 1,
-        "leader_epoch": 4,
-        "replicas": (1, 2),
-        "isr": (1, 2),
-        "start_offset": 0,
-        "end_offset": 5,
-    }
-    return PartitionRow(**{**fields, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "verdict", "text"),
-    [
-        ({}, None, ""),
-        ({"isr": (1,)}, WARN, "look at broker 2"),
-        (
-            {"leader_id": -1, "isr": (), "offline_replicas": (1,), "error": "x"},
-            FAIL,
-            "start the brokers with its replicas: 1",
-        ),
-        ({"leader_id": -1, "error": "x"}, FAIL, "start the brokers with its replicas: 1, 2"),
-        ({"error": "b:9092 did not answer"}, FAIL, "kafka-topics --describe --topic t"),
-    ],
-)
-def test_a_partition_needs_a_leader_and_its_replicas(changes: Any, verdict: Verdict | None, text: str) -> None:
-    found = topic_checks.judge_partition(row(**changes))
-    assert (found and found.verdict) is verdict
-    assert found is None or text in found.fix
-
-
-@pytest.mark.parametrize(
-    ("error", "fix"),
-    [
-        ("TOPIC_AUTHORIZATION_FAILED (error 29)", "--operation Read --topic t"),
-        ("UNKNOWN_TOPIC_OR_PARTITION (error 3)", "kafka-topics --create --topic t"),
-    ],
-)
-def test_a_topic_that_cannot_be_had_says_how_to_get_it(error: str, fix: str) -> None:
-    (found,) = topic_checks.judge_topic([PartitionRow(topic="t", error=error)])
-    assert (found.check, found.verdict, found.what) == ("topic t", FAIL, error)
-    assert fix in found.fix
-
-
-def test_a_topic_to_write_needs_the_right_to_write() -> None:
-    (found,) = topic_checks.judge_topic(
-        [PartitionRow(topic="t", error="TOPIC_AUTHORIZATION_FAILED (error 29)")], "Write"
-    )
-    assert "--operation Write --topic t (Write includes Describe)" in found.fix
-
-
-def test_a_topic_tells_its_partitions_and_only_the_bad_ones_by_name() -> None:
-    found = list(topic_checks.judge_topic([row(), row(partition=1, isr=(2,)), row(partition=2, start_offset=3)]))
-    assert verdicts(found) == [("partition t-1", WARN), ("topic t", OK)]
-    assert found[1].what == "partitions: 3, led and in sync: 2; records: about 12"
-
-
-def test_a_topic_without_an_id_is_warned_of() -> None:
-    found = list(topic_checks.judge_topic([row(topic_id=None)]))
-    assert verdicts(found) == [("topic t", WARN), ("topic t", OK)]
-    assert "the brokers report no topic id" in found[0].what
-
-
-def test_of_many_bad_partitions_the_worst_are_named() -> None:
-    rows = [row(partition=number, isr=(2,)) for number in range(100)] + [row(partition=100, leader_id=-1)]
-    found = list(topic_checks.judge_topic(rows))
-    assert len(found) == topic_checks.MAX_NAMED + 1
-    assert verdicts(found)[0] == ("partition t-100", FAIL)
-    assert found[-1].what.startswith("partitions: 101, led and in sync: 0;")
-
-
-def test_one_partition_of_each_leader_is_fetched_rather_one_with_records() -> None:
-    rows = [row(end_offset=0), row(partition=1), row(partition=2, leader_id=2, end_offset=0), row(partition=3)]
-    rows.append(row(partition=4, leader_id=3, start_offset=None, end_offset=None, error="dead"))
-    assert [one.partition for one in topic_checks.partition_of_each_leader(rows)] == [1, 2]
-
-
-def fetched(error_code: int = 0, records: bytes = b"") -> FetchedPartition:
-    return FetchedPartition(TopicPartition("t", 0), error_code, records, 5, 5)
-
-
-@pytest.mark.parametrize(
-    ("response", "verdict", "text"),
-    [
-        (fetched(), OK, ""),
-        (fetched(29), FAIL, "--operation Read --topic t"),
-        (fetched(6), FAIL, "log of its leader"),
-        (fetched(records=b"\x09" * 61), FAIL, "onCorruptBatch"),
-        (fetched(records=bytes(61)), FAIL, "docs/troubleshooting.md"),
-        (fetched(records=batch([Row(0)], attributes=5)), FAIL, "docs/troubleshooting.md"),
-    ],
-)
-def test_a_fetch_that_gets_no_records_says_why(response: FetchedPartition, verdict: Verdict, text: str) -> None:
-    found = topic_checks.judge_fetched("fetch", response, 1.0)
-    assert found.verdict is verdict
-    assert text in found.fix
-
-
-@pytest.mark.parametrize(("error_code", "verdict"), [(0, OK), (6, FAIL), (29, WARN)])
-def test_a_user_who_only_writes_needs_no_right_to_read(error_code: int, verdict: Verdict) -> None:
-    assert topic_checks.judge_fetched("fetch", fetched(error_code), 1.0, must_read=False).verdict is verdict
-
-
-def test_on_corrupt_batch_is_proposed_for_corrupt_batches_alone() -> None:
-    found = topic_checks.judge_fetched("fetch", fetched(records=bytes(61)), 1.0)
-
-    assert "message format v0" in found.what
-    assert "onCorruptBatch" not in found.fix
-
-
-# Executors.
-
-
-@pytest.mark.parametrize(
-    ("text", "what", "fix"),
-    [
-        ("Job aborted\n[PYTHON_VERSION_MISMATCH] 3.9 and 3.11\nat", "[PYTHON_VERSION_MISMATCH] 3.9", "PYSPARK_PYTHON"),
-        ('java.io.IOException: Cannot run program "python9"', "Cannot run program", "PYSPARK_PYTHON"),
-        ("java.net.SocketException: Connection reset", "Connection reset", "PYSPARK_PYTHON"),
-        (
-            "from the Python worker:\nE: [PYTHON_VERSION_MISMATCH] 3.12",
-            "[PYTHON_VERSION_MISMATCH] 3.12",
-            "PYSPARK_PYTHON",
-        ),
-        ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "JAVA_GATEWAY_EXITED", "JAVA_HOME"),
-        ("Could not parse Master URL: 'x'", "Could not parse", "any small pyspark job"),
-        ("", "the job failed", "any small pyspark job"),
-    ],
-)
-def test_an_error_of_spark_is_told_in_one_line(text: str, what: str, fix: str) -> None:
-    found = connection_checks.judge_spark_error(text)
-    assert (found.verdict, "\n" in found.what) == (FAIL, False)
-    assert what in found.what
-    assert fix in found.fix
-
-
 def test_the_worst_that_tasks_of_an_executor_saw_is_kept() -> None:
     rows = [
         ("e1", "ok", "fine", ""),
@@ -405,12 +353,6 @@ def test_the_worst_that_tasks_of_an_executor_saw_is_kept() -> None:
         ("e1", "ok", "again", ""),
     ]
     assert connection_checks.worst_of_each(rows) == [Finding("e0", OK, "fine"), Finding("e1", FAIL, "lost", "mend")]
-
-
-@pytest.mark.parametrize(("start", "end"), [(None, 5), (0, None), (None, None)])
-def test_a_partition_without_known_bounds_is_not_fetched(start: int | None, end: int | None) -> None:
-    row = PartitionRow(topic="t", partition=0, leader_id=1, leader_epoch=0, start_offset=start, end_offset=end)
-    assert topic_checks.partition_of_each_leader([row]) == []
 
 
 def test_an_option_that_is_no_good_there_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,9 +378,6 @@ def test_an_executor_with_another_folder_than_the_driver_is_told(
 
     assert found[:2] == ("executor 1 on worker: eventsPath", verdict)
     assert ("eventsTopic" in found[3]) is (verdict == "warn")
-
-
-# All of them.
 
 
 @given(st.sampled_from([kind for kind in vars(errors).values() if isinstance(kind, type)]))
