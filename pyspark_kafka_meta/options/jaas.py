@@ -66,8 +66,8 @@ def parse_jaas(text: str) -> JaasLogin:
 
 def jaas_text(module: str, options: Mapping[str, str]) -> str:
     """The inverse of `parse_jaas`."""
-    quoted = (f'{name}="{value}"' for name, value in ((n, _escape(v)) for n, v in options.items()))
-    return " ".join([module, "required", *quoted]) + ";"
+    escaped = {name: re.sub(r'(["\\])', r"\\\1", value) for name, value in options.items()}
+    return " ".join([module, "required", *(f'{name}="{value}"' for name, value in escaped.items())]) + ";"
 
 
 _EQUALS, _END = "\0=", "\0;"  # differ from every word and quoted text
@@ -94,7 +94,3 @@ def _unescape(quoted: str) -> str:
         return chr(int(escaped, 8)) if escaped[0] in "01234567" else _ESCAPES.get(escaped, escaped)
 
     return re.sub(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", plain, quoted, flags=re.DOTALL)
-
-
-def _escape(value: str) -> str:
-    return re.sub(r'(["\\])', r"\\\1", value)

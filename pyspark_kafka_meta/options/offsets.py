@@ -132,6 +132,15 @@ _EXPECTED_TIMES = 'Expected e.g. {"topicA":{"0":1700000000000},"topicB":{"0":170
 _rows = Rows(Section.START_AND_END, Query.RECORDS)
 
 
+def _timestamp(name: str, doc: str) -> Any:
+    error = f"Option '{name}' is milliseconds since 1970. Expected a single long value, got {{value}}"
+    return _rows.option(name, None, partial(parse_number, low=0, high=INT64_MAX), error, doc)
+
+
+def _times(name: str, doc: str) -> Any:
+    return _rows.option(name, None, parse_times, f"Option '{name}' must be JSON. {_EXPECTED_TIMES}", doc)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OffsetOptions:
     """The start and end of a query.
@@ -151,19 +160,13 @@ class OffsetOptions:
         "(earliest or latest).",
         queries=Query.RECORDS | Query.EVENT_FILES | Query.EVENT_TOPIC,
     )
-    starting_timestamp_ms: int | None = _rows.option(
+    starting_timestamp_ms: int | None = _timestamp(
         "startingTimestamp",
-        None,
-        partial(parse_number, low=0, high=INT64_MAX),
-        "Option 'startingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
         "Start each partition at its first record with this timestamp (ms since 1970 UTC) or later. Overrides the "
         "other starting options.",
     )
-    starting_times: TimestampsSpec | None = _rows.option(
+    starting_times: TimestampsSpec | None = _times(
         "startingOffsetsByTimestamp",
-        None,
-        parse_times,
-        f"Option 'startingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
         "Starting timestamp of every partition. Overrides startingOffsets.",
     )
     start_at_latest_if_unmatched: bool = _rows.choice(
@@ -179,19 +182,13 @@ class OffsetOptions:
         "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest). JSON also ends a "
         "stream, which then reads no other partition.",
     )
-    ending_timestamp_ms: int | None = _rows.option(
+    ending_timestamp_ms: int | None = _timestamp(
         "endingTimestamp",
-        None,
-        partial(parse_number, low=0, high=INT64_MAX),
-        "Option 'endingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
         "End each partition of a batch before its first record with this timestamp or later, else at its end. "
         "Overrides the other ending options.",
     )
-    ending_times: TimestampsSpec | None = _rows.option(
+    ending_times: TimestampsSpec | None = _times(
         "endingOffsetsByTimestamp",
-        None,
-        parse_times,
-        f"Option 'endingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
         "Ending timestamp of every partition. Overrides endingOffsets.",
     )
 

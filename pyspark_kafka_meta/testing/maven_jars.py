@@ -65,7 +65,9 @@ def _resolved(coordinates: Sequence[str], transitive: bool) -> Path:
     target = jar_folder(coordinates, transitive)
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_name(f"{target.name}.lock"), coordinates[0]):
+        with target.with_name(f"{target.name}.lock").open("w") as lock:
+            if not _has_locked(lock):
+                _wait_for_lock(lock, coordinates[0])
             if not target.is_dir():
                 _download(coordinates, ivy_module(coordinates, transitive), target)
     return target
@@ -77,14 +79,6 @@ def jar_folder(coordinates: Sequence[str], transitive: bool = True) -> Path:
     digest = hashlib.sha256(module.encode()).hexdigest()[:8]
     _, artifact, *_, version = coordinates[0].split(":")
     return cache_dir() / "jars" / f"{artifact}-{version}-{digest}"
-
-
-@contextmanager
-def _locked(path: Path, coordinate: str) -> Iterator[None]:
-    with path.open("w") as lock:
-        if not _has_locked(lock):
-            _wait_for_lock(lock, coordinate)
-        yield
 
 
 def _has_locked(lock: IO[str]) -> bool:

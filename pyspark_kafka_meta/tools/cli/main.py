@@ -36,7 +36,6 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     TimeoutMs,
     WatchSeconds,
     check_checkpoints,
-    check_demo,
     cluster_options,
     events_options,
     flag,
@@ -395,7 +394,12 @@ def demo(
     with reporting(), ExitStack() as opened:
         check_pyspark()
         yours = cluster_options(bootstrap_servers, option, config)
-        check_demo(cluster, topic, feed, yours)
+        if yours and cluster is not None:
+            raise OptionError("--cluster and --bootstrap-servers exclude each other")
+        if (topic is None) == ("kafka.bootstrap.servers" in yours) or (topic is None and (feed or yours)):
+            raise OptionError(
+                "--bootstrap-servers and --topic need each other; --feed, --option and --config need both"
+            )
         if topic is not None:
             seen = run_demo(UserCluster(yours, topic), console, feed, interactive, whole)
         else:

@@ -189,21 +189,6 @@ def of_application(options: dict[str, str], application: str | None) -> tuple[di
     return (options, application) if folder is None else ({"eventsPath": str(folder)}, None)
 
 
-def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours: Mapping[str, str]) -> None:
-    """Check that the options of `demo` fit together.
-
-    Args:
-        yours: the `kafka.*` options of the user's cluster.
-
-    Raises:
-        OptionError: two clusters are given, or incomplete cluster options.
-    """
-    if yours and cluster is not None:
-        raise OptionError("--cluster and --bootstrap-servers exclude each other")
-    if (topic is None) == ("kafka.bootstrap.servers" in yours) or (topic is None and (feed or yours)):
-        raise OptionError("--bootstrap-servers and --topic need each other; --feed, --option and --config need both")
-
-
 def check_checkpoints(checkpoints: Sequence[str] | None, cluster: Mapping[str, str]) -> None:
     """Raises OptionError: checkpoints without `cluster`, the `kafka.*` options."""
     if checkpoints and not cluster:

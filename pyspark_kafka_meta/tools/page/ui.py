@@ -125,7 +125,9 @@ class Page:
                 self._plot("lag", "", "plot")
             self._draw_cluster()
             self._draw_tables()
-            self._draw_plots()
+            for name, title in PLOTS.items():
+                with _section(name, title, "card half"):
+                    self._plot(name, "", "plot")
         self.refresh()
         ui.timer(REFRESH_S, self.refresh)
 
@@ -200,11 +202,6 @@ class Page:
         with _section("events", "Events"):
             self._plot("timeline", "timeline", "plot lanes")
             self._part("events")
-
-    def _draw_plots(self) -> None:
-        for name, title in PLOTS.items():
-            with _section(name, title, "card half"):
-                self._plot(name, "", "plot")
 
     def _add_broker(self, broker_id: int) -> _Card:
         with self._map, ui.element("li").classes("broker") as item:

@@ -210,7 +210,11 @@ def view_of(
         by_process: whether to show one cache for each executor: right where Spark has one worker in each.
     """
     leaders = dict(sorted(state.leaders().items()))
-    caches = _executor_caches(state) if by_process else _recent_caches(state)
+    if by_process:
+        by_name = caches_by_process(state.caches)
+        caches = [_cache(name, rows, next(iter(rows.values()))) for name, rows in by_name.items() if rows]
+    else:
+        caches = _recent_caches(state)
     events = [event for event in state.events if is_notable(event)][-EVENTS_SHOWN:][::-1]
     return PageView(
         state=state,
@@ -278,12 +282,6 @@ def _broker_cards(
     ]
 
 
-def _executor_caches(state: ClusterState) -> list[Cache]:
-    return [
-        _cache(name, rows, next(iter(rows.values()))) for name, rows in caches_by_process(state.caches).items() if rows
-    ]
-
-
 def _recent_caches(state: ClusterState) -> list[Cache]:
     """Those with a recent event, the latest first."""
     by_id: dict[str, list[CacheRow]] = {}
@@ -303,14 +301,14 @@ def _cache(name: str, entries: Mapping[TopicPartition, CacheRow], row: CacheRow)
 
 def _cache_table(caches: Sequence[Cache], leaders: Leaders) -> CacheTable:
     shown = caches[:CACHES_SHOWN]
-    rows = [
-        (
-            partition,
-            leader_text(row.leader_id, row.leader_epoch),
-            [_cell(cache.entries.get(partition), leaders) for cache in shown],
-        )
-        for partition, row in leaders.items()
-    ]
+    rows = []
+    for partition, leader in leaders.items():
+        known = [cache.entries.get(partition) for cache in shown]
+        cells = [
+            Cell(leader_text(row.leader_id, row.leader_epoch), is_stale(row, leaders)) if row else Cell("", False)
+            for row in known
+        ]
+        rows.append((partition, leader_text(leader.leader_id, leader.leader_epoch), cells))
     return CacheTable([(cache.name, cache.process) for cache in shown], rows, len(caches) - len(shown))
 
 
@@ -361,9 +359,3 @@ def _transactions_view(transactions: Polled[list[TransactionRow]]) -> Transactio
         return TransactionsView(None, None, transactions.trouble, transactions.is_supported)
     number = sum(row.state in OPEN_STATES for row in rows)
     return TransactionsView(transactions_view(rows, TRANSACTIONS_SHOWN), number, None, True)
-
-
-def _cell(row: CacheRow | None, leaders: Leaders) -> Cell:
-    return (
-        Cell("", False) if row is None else Cell(leader_text(row.leader_id, row.leader_epoch), is_stale(row, leaders))
-    )
