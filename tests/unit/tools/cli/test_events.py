@@ -20,7 +20,7 @@ from pyspark_kafka_meta.tools import sources
 from pyspark_kafka_meta.tools.cli import events as events_module
 from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.formatting import cache_text
+from pyspark_kafka_meta.tools.formatting import broker_text, cache_text, changes_text, reason_text
 from pyspark_kafka_meta.tools.sources import FolderEvents, open_events
 from tests.unit.written_events import learning, made, moving, sequences, write
 
@@ -131,39 +131,46 @@ def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(tmp
     assert "writer 1 worker:7 aaaaaaaa" in run(tmp_path, "--role", "writer", env=TERMINAL).stdout
 
 
-def test_transactions_that_a_committer_ended_are_said_to_a_person(tmp_path: Path) -> None:
-    committer = Origin(role=Role.COMMITTER, executor_id="driver", host="head", pid=3)
-    ended = {"transactional_id": "orders", "transactions": 3, "transactions_ms": 12.34, "copied_records": 40}
-    kind = {"kind": EventKind.TRANSACTIONS_RECOVERED, "reason": RefreshReason.TRANSACTION}
-    write(tmp_path, made("a" * 32, 1, NOW_MS, origin=committer, **kind, **ended))
-    shown = " ".join(run(tmp_path, "--role", "committer", "--reason", "transaction", env=TERMINAL).stdout.split())
+PLACE = {"cause_topic": "t", "cause_partition": 3}
+LOOKED_UP = {"kind": EventKind.SCHEMA_LOOKUP, "schema_subject": "t-value"}
+RECOVERED = {"transactional_id": "orders", "transactions": 3, "transactions_ms": 12.34, "copied_records": 40}
+TEXTS: list[tuple[dict[str, Any], str, str, str]] = [
+    (
+        {"kind": EventKind.TRANSACTIONS_RECOVERED, "reason": RefreshReason.TRANSACTION, **RECOVERED},
+        "transaction",
+        "(transactions_recovered)",
+        "transactions recovered: 3 of orders in 12.3 ms, 40 records copied",
+    ),
+    ({**LOOKED_UP, "reason": RefreshReason.QUERY_SCHEMA}, "query_schema", "schema registry", "subject t-value"),
+    (
+        {**LOOKED_UP, "reason": RefreshReason.REGISTRATION, "schema_id": 8},
+        "registration",
+        "schema registry",
+        "subject t-value, schema id 8",
+    ),
+    (
+        {**LOOKED_UP, "reason": RefreshReason.UNKNOWN_SCHEMA, "schema_subject": None, "schema_id": 7, "error": "no"},
+        "unknown_schema",
+        "schema registry",
+        "schema id 7, no",
+    ),
+    (
+        {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, "malformed_records": 40, **PLACE},
+        "malformed: t-3",
+        "(malformed_records)",
+        "40 malformed records (value), truncated",
+    ),
+    ({"kind": EventKind.BORN, "died_cache_ids": ("c0ffee" * 5,)}, "max_age", "(born)", "caches that died: c0ffeec0"),
+]
 
-    assert "(transactions_recovered)" in shown
-    assert "transactions recovered: 3 of orders in 12.3 ms, 40 records copied" in shown
 
+@pytest.mark.parametrize(("event", "why", "asked", "changes"), TEXTS)
+def test_texts_of_an_event(event: dict[str, Any], why: str, asked: str, changes: str) -> None:
+    origin = Origin(role=Role.COMMITTER, host="head")  # of an unknown process
+    texts = made("a" * 32, 1, NOW_MS, origin=origin, **event).to_dict()
 
-def test_schemas_and_malformed_records_are_said_to_a_person(tmp_path: Path) -> None:
-    asked = {"kind": EventKind.SCHEMA_LOOKUP, "reason": RefreshReason.QUERY_SCHEMA, "schema_subject": "t-value"}
-    unknown = {**asked, "reason": RefreshReason.UNKNOWN_SCHEMA, "schema_subject": None, "schema_id": 7, "error": "no"}
-    registered = {**asked, "reason": RefreshReason.REGISTRATION, "schema_id": 8}
-    bad = {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, "malformed_records": 40}
-    place = {"cause_topic": "t", "cause_partition": 3}
-    events: list[dict[str, Any]] = [asked, unknown, {**bad, **place}, registered]
-    for sequence, event in enumerate(events, 1):
-        write(tmp_path, made("a" * 32, sequence, NOW_MS, **event))
-    shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
-
-    assert "query_schema schema registry 2.5 subject t-value" in shown
-    assert "registration schema registry 2.5 subject t-value, schema id 8" in shown
-    assert "schema id 7, no" in shown
-    assert "malformed: t-3" in shown and "40 malformed records (value), truncated" in shown
-
-
-def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:
-    write(tmp_path, made("a" * 32, 1, NOW_MS, kind=EventKind.BORN, died_cache_ids=("c0ffee" * 5,)))
-    shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
-    assert "(born)" in shown
-    assert "caches that died: c0ffeec0" in shown
+    assert cache_text(texts) == "committer head aaaaaaaa"
+    assert (reason_text(texts), broker_text(texts), changes_text(texts)) == (why, asked, changes)
 
 
 def test_what_is_left_out_unasked_and_what_is_not_there_is_said_beside_the_output(
@@ -288,13 +295,6 @@ def test_text_of_brokers_cannot_steer_the_terminal(tmp_path: Path) -> None:
 
     assert r"\x1b[2Jgone [bold]loud[/] \u202eesrever" in shown
     assert "\x1b[2J" not in shown
-
-
-def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
-    assert (
-        cache_text(made("c" * 32, 1, origin=Origin(role=Role.READER, host="worker")).to_dict())
-        == "reader worker cccccccc"
-    )
 
 
 @pytest.mark.usefixtures("no_pyspark")
