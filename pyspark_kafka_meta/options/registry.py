@@ -92,7 +92,7 @@ def renamed_row(option: Option, rename: Callable[[str], str], doc: str, **column
 def _as_for_kafka(field: str) -> Any:
     """The row of a TLS option of brokers, for the registry."""
     option, columns = options_of(SecurityOptions)[field], {"section": _rows.section, "queries": _rows.queries}
-    return renamed_row(option, _of_registry, _AS_KAFKAS, needs=_rows.needs, **columns)
+    return renamed_row(option, _of_registry, _AS_KAFKAS, needs=_rows.needs, needs_values=(), **columns)
 
 
 def _of_registry(name: str) -> str:

@@ -198,44 +198,6 @@ def _store(name: str, doc: str) -> Any:
     return _tls_rows.option(name, None, _store_type, f"Option '{name}' must be PEM or PKCS12", doc)
 
 
-def tls_rows(rows: Rows, prefix: str, common_doc: str | None = None) -> dict[str, Any]:
-    """The fields of what a connection trusts and shows, by name; with `common_doc` for each of them."""
-
-    def row(make: Callable[..., Any], name: str, doc: str, **columns: Any) -> Any:
-        return make(f"{prefix}{name}", common_doc or doc, **columns)
-
-    return {
-        "truststore_location": row(
-            rows.text,
-            "truststore.location",
-            "File of trusted authorities, PEM or PKCS#12. Default: the system's.",
-            excludes=(f"{prefix}truststore.certificates",),
-        ),
-        "truststore_password": row(rows.secret, "truststore.password", "Of a PKCS#12 truststore."),
-        "truststore_certificates": row(rows.text, "truststore.certificates", "Trusted authorities as PEM text."),
-        "keystore_location": row(
-            rows.text,
-            "keystore.location",
-            "File of the client's private key and certificates, PEM or PKCS#12.",
-            excludes=(f"{prefix}keystore.key",),
-        ),
-        "keystore_password": row(rows.secret, "keystore.password", "Of a PKCS#12 keystore."),
-        "keystore_key": row(
-            rows.secret,
-            "keystore.key",
-            "The client's private key as PEM text.",
-            pair=f"{prefix}keystore.certificate.chain",
-        ),
-        "keystore_certificate_chain": row(
-            rows.text, "keystore.certificate.chain", "The client's certificates as PEM text, its own first."
-        ),
-        "key_password": row(rows.secret, "key.password", "Of an encrypted PEM private key."),
-    }
-
-
-_tls = tls_rows(_tls_rows, "kafka.ssl.")
-
-
 def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:
     """Checked as in Kafka's `OAuthBearerClientInitialResponse`."""
     pairs = [pair.strip() for pair in text.split(",")]
@@ -259,16 +221,32 @@ class SecurityOptions:
     """
 
     protocol: str = _one_of(_rows, _PROTOCOL, "PLAINTEXT", _PROTOCOLS, "Whether connections use TLS and a login.")
-    truststore_location: str | None = _tls["truststore_location"]
-    truststore_password: Secret | None = _tls["truststore_password"]
+    truststore_location: str | None = _tls_rows.text(
+        "kafka.ssl.truststore.location",
+        "File of trusted authorities, PEM or PKCS#12. Default: the system's.",
+        excludes=("kafka.ssl.truststore.certificates",),
+    )
+    truststore_password: Secret | None = _tls_rows.secret("kafka.ssl.truststore.password", "Of a PKCS#12 truststore.")
     truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12. Default: detected.")
-    truststore_certificates: str | None = _tls["truststore_certificates"]
-    keystore_location: str | None = _tls["keystore_location"]
-    keystore_password: Secret | None = _tls["keystore_password"]
+    truststore_certificates: str | None = _tls_rows.text(
+        "kafka.ssl.truststore.certificates", "Trusted authorities as PEM text."
+    )
+    keystore_location: str | None = _tls_rows.text(
+        "kafka.ssl.keystore.location",
+        "File of the client's private key and certificates, PEM or PKCS#12.",
+        excludes=("kafka.ssl.keystore.key",),
+    )
+    keystore_password: Secret | None = _tls_rows.secret("kafka.ssl.keystore.password", "Of a PKCS#12 keystore.")
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
-    keystore_key: Secret | None = _tls["keystore_key"]
-    keystore_certificate_chain: str | None = _tls["keystore_certificate_chain"]
-    key_password: Secret | None = _tls["key_password"]
+    keystore_key: Secret | None = _tls_rows.secret(
+        "kafka.ssl.keystore.key",
+        "The client's private key as PEM text.",
+        pair="kafka.ssl.keystore.certificate.chain",
+    )
+    keystore_certificate_chain: str | None = _tls_rows.text(
+        "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
+    )
+    key_password: Secret | None = _tls_rows.secret("kafka.ssl.key.password", "Of an encrypted PEM private key.")
     checks_host_name: bool = _rows.option(
         "kafka.ssl.endpoint.identification.algorithm",
         "https",
