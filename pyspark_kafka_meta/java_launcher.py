@@ -16,11 +16,8 @@ HOW_TO_GET_JAVA = f"install Java {MIN_JAVA_VERSION} or later and put it on PATH,
 
 
 def find_java() -> Path:
-    """The Java launcher: `$JAVA_HOME/bin/java`, else `java` on PATH.
-
-    Raises:
-        ClusterError: there is no Java, or it is older than Java 17.
-    """
+    """The Java launcher: `$JAVA_HOME/bin/java`, else `java` on PATH. Raises ClusterError: there is no Java, or it is
+    older than Java 17."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if found is None:
@@ -35,10 +32,7 @@ def find_java() -> Path:
 
 def find_java_since(version: int) -> Path:
     """The launcher of a Java of this release or later: that of JAVA_HOME, PATH, or a usual folder, in this order.
-
-    Raises:
-        ClusterError: there is none.
-    """
+    Raises ClusterError: there is none."""
     homes = [Path(os.environ["JAVA_HOME"])] if "JAVA_HOME" in os.environ else []
     on_path = shutil.which("java")
     installed = [home for pattern in USUAL_HOMES for home in sorted(Path("/").glob(pattern))]

@@ -69,10 +69,7 @@ class ClientOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ClientOptions:
         """The `kafka.*` options alone, for a client that reads no topic. Those of `FetchOptions` are only checked.
-
-        Raises:
-            OptionError: one line for each missing, unknown or invalid option.
-        """
+        Raises OptionError: one line for each missing, unknown or invalid option."""
         given = GivenOptions(options, Query.BROKERS)
         client = cls.of(given)
         given.raise_problems()
@@ -118,10 +115,7 @@ class FetchOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> FetchOptions:
         """The options of reading among the `kafka.*` options, without a check that a client can be made of these.
-
-        Raises:
-            OptionError: one line for each unknown or invalid option.
-        """
+        Raises OptionError: one line for each unknown or invalid option."""
         given = GivenOptions(options, Query.CLUSTER)
         given.raise_problems()
         return cls.of(given)

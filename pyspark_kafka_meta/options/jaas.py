@@ -43,11 +43,8 @@ class JaasLogin:
 
 
 def parse_jaas(text: str) -> JaasLogin:
-    """Parses a configuration of one login module.
-
-    Raises:
-        ValueError: the text is invalid; the message has the place, not the text.
-    """
+    """Parses a configuration of one login module. Raises ValueError: the text is invalid; the message has the place,
+    not the text."""
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[1].lower() not in ("required", "requisite", "sufficient", "optional"):
         raise ValueError('a login module, "required" and options must come first')

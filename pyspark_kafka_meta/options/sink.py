@@ -211,11 +211,8 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Parses options by name in any case.
-
-        Raises:
-            OptionError: one line for each missing, unknown or invalid option.
-        """
+        """Parses options by name in any case. Raises OptionError: one line for each missing, unknown or invalid
+        option."""
         own = CaseInsensitiveMap(options).without(CHECKPOINT_LOCATION)
         given = GivenOptions(own, Query.WRITES, "a write")
         client = ClientOptions.of(given)
@@ -236,11 +233,7 @@ class SinkOptions:
         return parsed
 
     def for_stream(self) -> SinkOptions:
-        """For `df.writeStream`.
-
-        Raises:
-            OptionError: an option is for batch writes.
-        """
+        """For `df.writeStream`. Raises OptionError: an option is for batch writes."""
         if self.transaction.txn_app_id is not None:
             raise_problems(
                 ["Options 'txnAppId' and 'txnVersion' are for batch writes: a stream numbers its own, remove them"]

@@ -200,11 +200,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Parses options by name in any case, as far as possible before the kind of query is known.
-
-        Raises:
-            OptionError: one line for each missing, unknown or invalid option.
-        """
+        """Parses options by name in any case, as far as possible before the kind of query is known. Raises OptionError:
+        one line for each missing, unknown or invalid option."""
         given = GivenOptions(options, Query.RECORDS, "a read")
         client = ClientOptions.of(given)
         values = given.values(cls)
@@ -218,11 +215,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
         return parsed
 
     def for_batch(self) -> SourceOptions:
-        """For `spark.read`: from earliest to latest where nothing else is said.
-
-        Raises:
-            OptionError: one line for each starting or ending offset that a batch cannot have.
-        """
+        """For `spark.read`: from earliest to latest where nothing else is said. Raises OptionError: one line for each
+        starting or ending offset that a batch cannot have."""
         starting = self.start() or OffsetsSpec(EARLIEST_OFFSET)
         ending = self.end() or OffsetsSpec(LATEST_OFFSET)
         raise_problems(batch_problems(starting, ending))
@@ -231,11 +225,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
         return replace(self, starting_offsets=starting, ending_offsets=ending, on_topic_recreated=None)
 
     def for_stream(self) -> SourceOptions:
-        """For `spark.readStream`: a new query starts at latest by default.
-
-        Raises:
-            OptionError: the end would move with each restart.
-        """
+        """For `spark.readStream`: a new query starts at latest by default. Raises OptionError: the end would move with
+        each restart."""
         raise_problems(stream_problems(self.end()))
         self._warn_of_group_ids()
         return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))

@@ -110,11 +110,7 @@ _TABLE = options_of(TableOptions)["table"]
 
 def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
     """The table that a query reads, and the options that it uses or that are unknown; of a side table without those
-    that have no effect.
-
-    Raises:
-        OptionError: the table is unknown.
-    """
+    that have no effect. Raises OptionError: the table is unknown."""
     named = CaseInsensitiveMap(options)
     table: Table = _TABLE.value(named.get(_TABLE.name, Table.RECORDS))
     used = named.without(_TABLE.name)

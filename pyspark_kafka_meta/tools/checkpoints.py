@@ -39,28 +39,20 @@ class CheckpointLag:
 
 
 def checkpoint_lag(checkpoint: str, cluster: Mapping[str, str]) -> CheckpointLag:
-    """The lag now.
+    """The lag now. Raises KafkaMetaError: as `read_checkpoint` and `query_lag`.
 
     Args:
         checkpoint: as of `read_checkpoint`.
         cluster: `kafka.*` options.
-
-    Raises:
-        KafkaMetaError: as `read_checkpoint` and `query_lag`.
     """
     progress = read_checkpoint(checkpoint)
     return CheckpointLag(progress, query_lag(cluster, progress.offsets))
 
 
 def starting_offsets(checkpoint: Path) -> tuple[list[str], int | None]:
-    """The next offsets of each Kafka source, as JSON for the option startingOffsets.
-
-    Returns:
-        The JSON texts, in the order of the sources, and the number of a batch that was planned but not committed.
-
-    Raises:
-        CheckpointError: not the checkpoint of a query of Spark's Kafka source, or the query never began.
-    """
+    """The next offsets of each Kafka source, as JSON for the option startingOffsets. Returns the JSON texts, in the
+    order of the sources, and the number of a batch that was planned but not committed. Raises CheckpointError: not the
+    checkpoint of a query of Spark's Kafka source, or the query never began."""
     with _in_one_line(f"{checkpoint} cannot be read"):
         if not checkpoint.is_dir():
             raise CheckpointError(f"{checkpoint} is no folder of this machine: correct the path, or copy it here first")
@@ -76,10 +68,8 @@ def write_checkpoint(checkpoint: Path, target: Path) -> None:
     """Copy the checkpoint to `target`, with kafkameta's offsets. The copy appears complete or not at all.
 
     Query id, state, batch numbers and an uncommitted batch stay. So a sink that identifies batches by number, such as
-    Spark's file sink, neither skips nor repeats a batch.
-
-    Raises:
-        CheckpointError: as `starting_offsets`, or `target` exists, is in the checkpoint or cannot be created.
+    Spark's file sink, neither skips nor repeats a batch. Raises CheckpointError: as `starting_offsets`, or `target`
+    exists, is in the checkpoint or cannot be created.
     """
     starting_offsets(checkpoint)
     with _in_one_line(f"{checkpoint} cannot be read"):

@@ -147,15 +147,8 @@ def show_looks(
     look: Callable[[], T], shown: Shown[T], terminal: Console | None, every_s: float | None, times: int | None
 ) -> T | None:
     """Look and show once; with `every_s` until Ctrl-C, or `times` times. A watch goes on while no broker responds, and
-    reports it.
-
-    Returns:
-        What was seen at last; None if no broker responded then.
-
-    Raises:
-        OptionError: there are `times` without `every_s`.
-        KafkaMetaError: of a single look, or one that is not retriable, such as a refused login.
-    """
+    reports it. Returns what was seen at last; None if no broker responded then. Raises OptionError: there are `times`
+    without `every_s`; KafkaMetaError: of a single look, or one that is not retriable, such as a refused login."""
     if every_s is None:
         if times is not None:
             raise OptionError("--count needs --watch")

@@ -49,13 +49,10 @@ class Look:
 
 
 def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: OwnCache | None) -> Look:
-    """Look at the cluster.
+    """Look at the cluster. Raises KafkaMetaError: as `describe_cluster`.
 
     Args:
         topics: None for all topics.
-
-    Raises:
-        KafkaMetaError: as `describe_cluster`.
     """
     description = describe_cluster(options, topics)
     events = [] if own_cache is None else own_cache.refresh([topic.name for topic in description.response.topics])
@@ -125,13 +122,7 @@ class OwnCache:
 
     def refresh(self, topics: Collection[str]) -> list[Event]:
         """Refresh the cache on demand, with these and all earlier topics. The first call also bootstraps the cache.
-
-        Returns:
-            The events since the last call.
-
-        Raises:
-            ConnectError: no broker responded in time.
-        """
+        Returns the events since the last call. Raises ConnectError: no broker responded in time."""
         cache, deadline = self._client.cache, self._client.api_deadline()
         cache.track(topics)
         if cache.snapshot.generation == 0:

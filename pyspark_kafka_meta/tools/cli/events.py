@@ -182,14 +182,8 @@ def show_caches(known: KnownCaches, console: Console | None) -> None:
 
 
 def show_stale(known: KnownCaches, client: ClientOptions, console: Console | None) -> bool:
-    """The entries that are older than the state of the cluster.
-
-    Returns:
-        Whether there was a cache to compare.
-
-    Raises:
-        ConnectError: no broker responded.
-    """
+    """The entries that are older than the state of the cluster. Returns whether there was a cache to compare. Raises
+    ConnectError: no broker responded."""
     if known.why_none:
         note(f"nothing to compare with the cluster: {known.why_none}")
         return False

@@ -144,13 +144,11 @@ JsonOrPipe = Annotated[bool, flag("--json", "Print JSON lines, the default witho
 def cluster_options(
     servers: str | None, options: Sequence[str] | None, config: Path | None, parts: Sequence[type] = READING
 ) -> dict[str, str]:
-    """The `kafka.*` options; the command line takes precedence over the file.
+    """The `kafka.*` options; the command line takes precedence over the file. Raises OptionError: the file or an option
+    cannot be read. The text contains no values, which may be secret.
 
     Args:
         parts: of the table of options, which the command uses in the file.
-
-    Raises:
-        OptionError: the file or an option cannot be read. The text contains no values, which may be secret.
     """
     found = {} if config is None else _in_file(config, parts)
     try:
@@ -163,15 +161,13 @@ def cluster_options(
 def events_options(
     path: str | None, topic: str | None, cluster: Mapping[str, str], uses_brokers: bool = False, others: str = ""
 ) -> dict[str, str]:
-    """The options of the table `refresh_events`.
+    """The options of the table `refresh_events`. Raises OptionError: both places are given, or options of a cluster
+    without a use.
 
     Args:
         cluster: the `kafka.*` options.
         uses_brokers: whether `cluster` has another use than to read the topic.
         others: options with such a use, for the error text.
-
-    Raises:
-        OptionError: both places are given, or options of a cluster without a use.
     """
     if path is not None and topic is not None:
         raise OptionError("--path and --events-topic exclude each other")
@@ -231,10 +227,7 @@ def _full_name(name: str) -> str:
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
     """Names and values. A backslash at the end of a line continues it, except in comments; two stand for a backslash.
-
-    Raises:
-        ValueError: a line is not NAME=VALUE; the text is its number.
-    """
+    Raises ValueError: a line is not NAME=VALUE; the text is its number."""
     for line in _LINE.finditer(text):
         if (pair := _CONTINUED.sub(r"\1", line[0]).lstrip()) and pair[0] not in "#!":
             try:

@@ -53,18 +53,13 @@ def settle(
     *,
     is_topic_given: bool = False,
 ) -> bool:
-    """Settle what a sink has decided and abort its other transactions, as its next run would.
+    """Settle what a sink has decided and abort its other transactions, as its next run would. Returns whether nothing
+    is left to do. Raises KafkaMetaError: the sink is unknown, perhaps in this topic only, transactions stay open, or as
+    `BatchCommitter.plan`.
 
     Args:
         is_confirmed: asks the user a question, if there is something to end; returns whether to go on.
         is_topic_given: whether the user has named the topic of decisions.
-
-    Returns:
-        Whether nothing is left to do.
-
-    Raises:
-        KafkaMetaError: the sink is unknown, perhaps in this topic only, transactions stay open, or as
-            `BatchCommitter.plan`.
     """
     with closing(client_without_events(options.client, cli_origin())) as client:
         decisions = read_decisions(client, options.decisions_topic)

@@ -139,11 +139,8 @@ class DemoQuery:
         self._records_per_s = 0.0
 
     def progress(self) -> tuple[Positions, Positions, float]:
-        """First offsets, next offsets, and the rows per second of the last micro-batch with rows.
-
-        Raises:
-            QueryFailedError: the query ended.
-        """
+        """First offsets, next offsets, and the rows per second of the last micro-batch with rows. Raises
+        QueryFailedError: the query ended."""
         with defer_signals():
             error, last = self._query.exception(), self._query.lastProgress
         if error is not None and SLOW_WORKER in str(error) and self._restarts < RESTARTS:

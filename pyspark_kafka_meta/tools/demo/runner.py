@@ -102,11 +102,8 @@ class RunningQuery:
 
 @contextmanager
 def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[RunningQuery]:
-    """Two executors that read the cluster's topics and write their copies; cleans up.
-
-    Raises:
-        KafkaMetaError: the query cannot start.
-    """
+    """Two executors that read the cluster's topics and write their copies; cleans up. Raises KafkaMetaError: the query
+    cannot start."""
     SourceOptions.parse({**cluster.options, **cluster.selection})
     client = ClientOptions.parse({**cluster.options, **timeout_options(CLUSTER_TIMEOUT_MS)})
     feed = RecordFeed(cluster) if is_fed else None
@@ -132,11 +129,8 @@ def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Ru
 
 
 def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool, is_whole: bool) -> bool:
-    """Play the scenes of the cluster; returns whether each played scene was seen.
-
-    Raises:
-        KafkaMetaError: the query cannot start, or it ended.
-    """
+    """Play the scenes of the cluster; returns whether each played scene was seen. Raises KafkaMetaError: the query
+    cannot start, or it ended."""
     with start_query(cluster, console, is_fed) as query:
         scenes, whole = (scenes_of(cluster, query.events, each) for each in (is_whole, True))
         with DemoScreen(console, query.state_reader.read, query.activity) as screen:

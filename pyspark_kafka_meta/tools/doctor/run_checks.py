@@ -26,15 +26,13 @@ def run_checks(
     checks_executors: bool,
     events_path: str | None,
 ) -> Iterator[Section]:
-    """Yields each section; only the first if packages are missing on this machine.
+    """Yields each section; only the first if packages are missing on this machine. Raises OptionError: the options are
+    invalid.
 
     Args:
         cluster: the `kafka.*` options, and those of typed values; empty to check only this machine and the executors.
         checks_writes: whether to check that `topics` can be written. Then `cluster` may have options of writing too.
         events_path: the eventsPath of the queries, which executors must share.
-
-    Raises:
-        OptionError: the options are invalid.
     """
     machine = list(machine_findings())
     yield "This machine", machine
@@ -83,11 +81,8 @@ def run_checks(
 
 
 def show_findings(sections: Iterable[Section], console: Console | None) -> bool:
-    """Print each section after its checks: a table, or without a console a JSON line for each finding.
-
-    Returns:
-        Whether nothing failed.
-    """
+    """Print each section after its checks: a table, or without a console a JSON line for each finding. Returns whether
+    nothing failed."""
     counts: Counter[Verdict] = Counter()
     for title, section in sections:
         findings = list(section)

@@ -227,11 +227,8 @@ def damaged_batch() -> bytes:
 
 
 def split_options(cluster: Mapping[str, str]) -> tuple[dict[str, str], SinkOptions]:
-    """The `kafka.*` options without the options of writing only, and all options parsed for writing.
-
-    Raises:
-        OptionError: an option is invalid, or is neither of reading nor of writing.
-    """
+    """The `kafka.*` options without the options of writing only, and all options parsed for writing. Raises
+    OptionError: an option is invalid, or is neither of reading nor of writing."""
     given = CaseInsensitiveMap(cluster)
     writing = SinkOptions.parse(given.without(*option_names(FetchOptions)))
     return given.without(*option_names(ProducerOptions, TransactionOptions)), writing

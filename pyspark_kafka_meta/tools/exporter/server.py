@@ -257,13 +257,11 @@ class ReadingsCollector:
 
 
 def serve(get_readings: Callable[[], Readings], host: str, port: int) -> MetricsServer:
-    """Serve metrics at any path, and metrics of this process.
+    """Serve metrics at any path, and metrics of this process. Raises OptionError: prometheus_client is not installed,
+    or the address cannot be used.
 
     Args:
         port: 0 for a free port.
-
-    Raises:
-        OptionError: prometheus_client is not installed, or the address cannot be used.
     """
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
