@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
-from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, PartitionRow, TransactionPartition, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from tests.unit.written_events import learning, made, moving
 
@@ -21,12 +22,29 @@ FIRST_IS_STALE = (
     made(SECOND, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4), **EXECUTOR_2),
     made(SECOND, 2, NOW_MS - 8_000, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2),
 )
-BROKERS = [
-    BrokerRow(
-        node_id=number, host=f"b{number}", port=9, rack=None, is_controller=False, cluster_id="c", answered_by="b1:9"
-    )
-    for number in (1, 2, 3)
-]
+
+
+def broker_row(node_id: int, answered_by: str = "b1:9") -> BrokerRow:
+    about: dict[str, Any] = {"host": f"b{node_id}", "port": 9, "cluster_id": "c", "answered_by": answered_by}
+    return BrokerRow(node_id=node_id, rack=None, is_controller=False, **about)
+
+
+BROKERS = [broker_row(node_id) for node_id in (1, 2, 3)]
+
+
+def lag_row(records: int | None, seconds: float | None, partition: int = 0, topic: str = "t") -> LagRow:
+    """Of a query whose next offset is 5."""
+    behind: dict[str, Any] = {"records_behind": records, "seconds_behind": seconds}
+    end_offset = None if records is None else 5 + records
+    return LagRow(topic=topic, partition=partition, next_offset=5, end_offset=end_offset, **behind)
+
+
+def transaction_row(transactional_id: str = "id", **fields: Any) -> TransactionRow:
+    """Open for five seconds, in t-0."""
+    known: dict[str, Any] = {"sink": "orders", "state": "Ongoing", "started": None, "open_ms": 5_200}
+    known |= {"timeout_ms": 900_000, "producer_id": 7, "producer_epoch": 3}
+    known |= {"transactional_id": transactional_id, "partitions": (TransactionPartition("t", 0),)}
+    return TransactionRow(**{**known, **fields})
 
 
 def state(

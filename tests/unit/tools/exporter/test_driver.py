@@ -18,6 +18,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, 
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.exporter import driver
 from pyspark_kafka_meta.tools.exporter.driver import ProgressListener, report_line
+from tests.unit.tools.states import lag_row
 from tests.unit.written_events import made, write
 
 PROGRESS: dict[str, Any] = {
@@ -32,24 +33,20 @@ PROGRESS: dict[str, Any] = {
 FINISHED: Any = SimpleNamespace(progress=PROGRESS)
 
 
-def lag(records: int | None, seconds: float | None) -> LagRow:
-    return LagRow(topic="t", partition=0, next_offset=0, end_offset=9, records_behind=records, seconds_behind=seconds)
-
-
 @pytest.mark.parametrize(
     ("progress", "rows", "refreshes", "line"),
     [
         pytest.param({}, None, {}, "query 01234567, batch 7: 120 records in 0.4 s; refreshes: none", id="no cluster"),
         pytest.param(
             {"name": "copies", "numInputRows": None},
-            [lag(5, 1.25), lag(7, 60.0)],
+            [lag_row(5, 1.25), lag_row(7, 60.0)],
             {"not_leader": 2, "max_age": 1},
             "copies, batch 7: 0 records in 0.4 s; 12 records and 60.0 s behind; refreshes: max_age 1, not_leader 2",
             id="all",
         ),
         pytest.param(
             {},
-            [lag(5, None), lag(None, None)],
+            [lag_row(5, None), lag_row(None, None)],
             {},
             "query 01234567, batch 7: 120 records in 0.4 s; 5 records and an unknown time behind; 1 partitions without "
             "a known end; refreshes: none",
@@ -57,7 +54,7 @@ def lag(records: int | None, seconds: float | None) -> LagRow:
         ),
         pytest.param(
             {},
-            [lag(5, None), lag(7, 2.0)],
+            [lag_row(5, None), lag_row(7, 2.0)],
             None,
             "query 01234567, batch 7: 120 records in 0.4 s; 12 records and at least 2.0 s behind",
             id="partly unknown",

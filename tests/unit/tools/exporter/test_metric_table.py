@@ -17,7 +17,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
     Role,
 )
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, TransactionRow, by_partition
+from pyspark_kafka_meta.tables.rows import PartitionRow, by_partition
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS, Kind, Metric, Readings, Source
 from pyspark_kafka_meta.tools.exporter.totals import (
@@ -28,6 +28,7 @@ from pyspark_kafka_meta.tools.exporter.totals import (
     read_lag,
     read_transactions,
 )
+from tests.unit.tools.states import lag_row, transaction_row
 from tests.unit.written_events import learning, made
 
 NOW_MS = 1_800_000_000_000
@@ -107,10 +108,7 @@ def busy(size: Size) -> Readings:
     readings = totals.readings(NOW_MS, live)
     per_topic = size.partitions // size.topics
     for topic in range(size.topics):
-        rows = [
-            LagRow(topic=f"t{topic}", partition=each, next_offset=0, end_offset=1, records_behind=1, seconds_behind=1.0)
-            for each in range(per_topic)
-        ]
+        rows = [lag_row(1, 1.0, each, f"t{topic}") for each in range(per_topic)]
         read_lag(readings, f"query-{topic % size.queries}", rows, per_partition=True)
     queries = QueryTotals()
     for number in range(size.queries):
@@ -118,18 +116,7 @@ def busy(size: Size) -> Readings:
         queries.add(progress)
     queries.read(readings)
     open_transactions = [
-        TransactionRow(
-            sink=sink,
-            transactional_id="id",
-            state="Ongoing",
-            started=None,
-            open_ms=1,
-            timeout_ms=1,
-            producer_id=1,
-            producer_epoch=1,
-            partitions=(),
-        )
-        for sink in (None, *(f"sink-{number}" for number in range(size.sinks)))
+        transaction_row(sink=sink, open_ms=1) for sink in (None, *(f"sink-{number}" for number in range(size.sinks)))
     ]
     read_transactions(readings, open_transactions, ())
     read_health(readings, {source: Health(last_success_s=1.0) for source in Source}, 0)

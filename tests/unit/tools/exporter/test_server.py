@@ -36,6 +36,7 @@ from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.checkpoints import text, write_checkpoint
 from tests.exporter_process import running
 from tests.partitions import T0
+from tests.unit.tools.states import lag_row
 from tests.unit.written_events import learning, made, write
 
 CLUSTER = {"kafka.bootstrap.servers": "127.0.0.1:1"}
@@ -203,7 +204,7 @@ def test_an_error_of_one_query_hides_no_other(
         brokers.query_lag()
         if brokers.requests.count("lag") == 1:
             raise UnknownTopicError("gone")
-        return [LagRow(topic="t", partition=0, next_offset=4, end_offset=9, records_behind=5, seconds_behind=1.0)]
+        return [lag_row(5, 1.0)]
 
     monkeypatch.setattr(server_module, "query_lag", lag_of_second)
 

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_events import (
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress
-from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, TransactionPartition, TransactionRow
+from pyspark_kafka_meta.tables.rows import TransactionRow
 from pyspark_kafka_meta.tools import repeated_poll
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cli import main
@@ -58,7 +58,19 @@ from pyspark_kafka_meta.tools.page.view_model import (
 )
 from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS, without_old_events
 from tests.partitions import T0, T1
-from tests.unit.tools.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
+from tests.unit.tools.states import (
+    BROKERS,
+    EXECUTOR_2,
+    FIRST,
+    FIRST_IS_STALE,
+    NOW_MS,
+    SECOND,
+    WRITER,
+    broker_row,
+    lag_row,
+    state,
+    transaction_row,
+)
 from tests.unit.written_events import learning, made
 
 STALE = (*FIRST_IS_STALE, made(SECOND, 3, NOW_MS - 7_000, **EXECUTOR_2))
@@ -210,17 +222,7 @@ def test_a_query_that_reads_has_its_figures_and_no_word_of_starting() -> None:
 
 def lag_of(*behind: tuple[int | None, float | None]) -> NamedLag:
     """The lag of query-1 in partitions 0, 1 ... of t, in records and seconds."""
-    rows = [
-        LagRow(
-            topic="t",
-            partition=number,
-            next_offset=5,
-            end_offset=None if records is None else 5 + records,
-            records_behind=records,
-            seconds_behind=seconds,
-        )
-        for number, (records, seconds) in enumerate(behind)
-    ]
+    rows = [lag_row(records, seconds, number) for number, (records, seconds) in enumerate(behind)]
     return "copies", Polled(CheckpointLag(QueryProgress("query-1", 7, ()), rows))
 
 
@@ -286,23 +288,15 @@ def test_a_lag_without_a_response_says_why() -> None:
     assert "Unknown: no broker responded" in html.partition("orders")[2]
 
 
-def transaction(transactional_id: str, **fields: Any) -> TransactionRow:
-    known: dict[str, Any] = {"sink": "orders", "state": "Ongoing", "started": None, "open_ms": 5_200}
-    known |= {"timeout_ms": 900_000, "producer_id": 7, "producer_epoch": 3}
-    return TransactionRow(
-        transactional_id=transactional_id, partitions=(TransactionPartition("t", 0),), **{**known, **fields}
-    )
-
-
 ENDED = {"state": None, "open_ms": None, "timeout_ms": None}
 DECIDED = {"is_decided": True, "query_id": "query-1", "batch_id": 12}
 
 
 def test_open_and_decided_transactions_are_told_apart() -> None:
     rows = [
-        transaction("orders/0/0", **DECIDED),
-        transaction("orders/1/0", **ENDED, **DECIDED),
-        transaction("<b>flink", sink=None, open_ms=None),
+        transaction_row("orders/0/0", **DECIDED),
+        transaction_row("orders/1/0", **ENDED, **DECIDED),
+        transaction_row("<b>flink", sink=None, open_ms=None),
     ]
     polled = polled_view([], Polled(rows))
     html = render("transactions", polled=polled)
@@ -496,9 +490,7 @@ def test_an_event_without_a_reason_has_a_lane_beside_the_others() -> None:
 
 @pytest.mark.parametrize(("answered_by", "badge"), [("", None), ("b:9", "alive")])
 def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: str, badge: str | None) -> None:
-    row = BrokerRow(
-        node_id=1, host="b", port=9, rack=None, is_controller=False, cluster_id=None, answered_by=answered_by
-    )
+    row = broker_row(1, answered_by)
     seen = ClusterState(0, [row], [], None, [], [], {}, {}, 0.0)
     (card,) = view_of(seen, {1: row}, (), {}, by_process=False).brokers
     html = render("broker", broker=card)
