@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress
 from pyspark_kafka_meta.tables.rows import TransactionRow
-from pyspark_kafka_meta.tools import repeated_poll
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cli import main
 from pyspark_kafka_meta.tools.cluster_state import SILENT_MS, ClusterState, known_brokers, newest_leaders
@@ -518,63 +515,28 @@ def test_a_poll_without_a_response_delays_neither_the_state_nor_the_other_polls(
         wait_for(lambda: poller.polled().lags == [("copies", Polled(trouble="no broker responded"))])
 
 
-def test_a_cluster_that_does_not_respond_is_not_polled_and_its_old_values_are_unknown(
-    wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_poller, "CLUSTER_POLL_S", 0.01)
+def test_a_cluster_that_does_not_respond_is_not_polled_and_its_old_values_are_unknown() -> None:
     trouble: list[str | None] = ["login refused"]
-    looks, asked = count(), []
-
-    def get_trouble() -> str | None:
-        next(looks)
-        return trouble[-1]
-
-    poll = ClusterPoll(lambda: asked.append(1), get_trouble)
-    with poll:
-        wait_for(lambda: next(looks) > 10)
-        assert (asked, poll.last) == ([], Polled(trouble="login refused"))
-        trouble.append(None)
-        wait_for(lambda: len(asked) > 1)
-        trouble.append("no broker responded")
-        assert poll.last == Polled(trouble="no broker responded")
+    asked: list[int] = []
+    poll = ClusterPoll(lambda: asked.append(1), lambda: trouble[-1])
+    poll.poll()
+    assert (asked, poll.last) == ([], Polled(trouble="login refused"))
+    trouble.append(None)
+    poll.poll()
+    assert asked == [1]
+    trouble.append("no broker responded")
+    assert poll.last == Polled(trouble="no broker responded")
 
 
 @pytest.mark.parametrize(
-    ("error", "last"),
+    ("error", "last", "is_repeated"),
     [
-        (UnsupportedBrokerError("before Kafka 3.0"), Polled(trouble="before Kafka 3.0", is_supported=False)),
-        (AuthenticationError("login refused"), Polled(trouble="login refused (not asked again: restart the command)")),
+        (ConnectError("no broker responded"), Polled(trouble="no broker responded"), True),
+        (UnsupportedBrokerError("before Kafka 3.0"), Polled(trouble="before Kafka 3.0", is_supported=False), False),
+        (AuthenticationError("refused"), Polled(trouble="refused (not asked again: restart the command)"), False),
     ],
 )
-def test_a_poll_without_hope_is_made_once(
-    error: Exception, last: Polled[None], wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_poller, "CLUSTER_POLL_S", 0.0)
-    asked = []
+def test_a_poll_without_hope_is_made_once(error: Exception, last: Polled[None], is_repeated: bool) -> None:
+    poll = ClusterPoll[None](lambda: None, lambda: None)
 
-    def ask() -> None:
-        asked.append(1)
-        raise error
-
-    before = set(threading.enumerate())
-    with ClusterPoll(ask, lambda: None) as poll:
-        wait_for(lambda: asked and set(threading.enumerate()) <= before)
-
-    assert (len(asked), poll.last) == (1, last)
-
-
-def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated_poll, "CLOSE_TIMEOUT_S", 0.01)
-    looks, responded = threading.Event(), threading.Event()
-
-    def look() -> ClusterState:
-        looks.set()
-        responded.wait(60)
-        raise ConnectError("no broker responded")
-
-    with StatePoller(look, by_process=False):
-        assert looks.wait(60)
-        began = time.monotonic()
-
-    assert time.monotonic() - began < 30
-    responded.set()
+    assert (poll.on_error(error), poll.last) == (is_repeated, last)
