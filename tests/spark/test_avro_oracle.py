@@ -20,9 +20,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.avro.columns import BAD_BOOLEAN, BAD_INT, BAD_TEXT, BAD_UNIT
+from pyspark_kafka_meta.typed.avro.columns import BAD_BOOLEAN, BAD_DECIMAL, BAD_INT, BAD_TEXT, BAD_UNIT
 from pyspark_kafka_meta.typed.avro.cursor import BAD_COUNT, BAD_SIZE, BAD_VARINT, TRAILING_BYTES
-from pyspark_kafka_meta.typed.avro.decimals import BAD_DECIMAL
 from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 from pyspark_kafka_meta.typed.avro.schema import AvroSchema, arrow_type, is_nullable, parse_avro
 from pyspark_kafka_meta.typed.schemas import Decoded

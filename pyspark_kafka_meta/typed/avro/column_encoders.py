@@ -15,19 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Bytes, Flags, list_lengths
-from pyspark_kafka_meta.typed.columnar.column_encoders import (
+from pyspark_kafka_meta.arrow_arrays import Bytes, Flags
+from pyspark_kafka_meta.typed.columnar.encoders import (
     ColumnEncoder,
-    concatenated,
+    EncodedRows,
+    Integers,
+    encoded_items,
     lengths,
     map_entries,
     not_null,
     refuse,
     refuse_other_than_utf8,
-    rows_of_items,
     valid_rows,
 )
-from pyspark_kafka_meta.typed.columnar.encoded_rows import EncodedRows, Integers
 
 _END_OF_BLOCKS = b"\x00"
 LARGEST_DECIMAL_DIGITS = 76
@@ -123,8 +123,7 @@ class FixedEncoder:
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
         used = not_null(self.place, values, used)
-        wrong = lengths(values) != self.size
-        refuse(self.place, wrong if used is None else wrong & used, f"does not have the schema's {self.size} bytes")
+        refuse(self.place, lengths(values) != self.size, f"does not have the schema's {self.size} bytes", used)
         rows.append_values(values.cast(pa.binary()))
 
 
@@ -137,7 +136,7 @@ class EnumEncoder:
         used = not_null(self.place, values, used)
         index = pc.index_in(values, value_set=pa.array(self.symbols, values.type))
         unknown = index.is_null().to_numpy(zero_copy_only=False)
-        refuse(self.place, unknown if used is None else unknown & used, "is not a symbol of the schema's enum")
+        refuse(self.place, unknown, "is not a symbol of the schema's enum", used)
         rows.append_varints(index.fill_null(0).to_numpy(), used)
 
 
@@ -208,12 +207,9 @@ class ArrayEncoder:
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
         used = not_null(self.place, values, used)
-        counts, items = list_lengths(values), values.flatten()
-        encoded = EncodedRows(len(items))
-        with rows_of_items(counts):
-            self.items.append(encoded, items, None)
+        counts, items = encoded_items(values, lambda encoded, items: self.items.append(encoded, items, None))
         rows.append_varints(counts, used)
-        rows.append_values(concatenated(encoded.to_array(), counts))
+        rows.append_values(items)
         rows.append_constant(_END_OF_BLOCKS, counts > 0)
 
 
@@ -276,8 +272,7 @@ class UnionEncoder:
         count = np.sum(valid, axis=0)
         refuse(self.place, count > 1, "has more than one member that is not null")
         if self.null_branch is None:
-            none = count == 0
-            refuse(self.place, none if used is None else none & used, "has no member that is not null")
+            refuse(self.place, count == 0, "has no member that is not null", used)
         branch = np.full(len(values), self.null_branch or 0, np.int32)
         for (index, _), chosen in zip(self.branches, valid, strict=True):
             branch[chosen] = index

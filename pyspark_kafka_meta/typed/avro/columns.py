@@ -1,6 +1,6 @@
 """Column decoders: each reads one type of Avro from many values at once, and yields an Arrow array of one type.
 
-They form a tree, as types do. `avro_resolution` builds it for the schemas of a writer and a reader. What a writer has
+They form a tree, as types do. `resolution` builds it for the schemas of a writer and a reader. What a writer has
 and the reader lacks is skipped.
 """
 
@@ -13,7 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import Flags, Longs, binary_array, is_ascii, not_utf8, number_array, numbers_at
+from pyspark_kafka_meta.arrow_arrays import (
+    Bytes,
+    Flags,
+    Longs,
+    binary_array,
+    is_ascii,
+    not_utf8,
+    number_array,
+    numbers_at,
+)
 from pyspark_kafka_meta.typed.avro.cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor
 
 BAD_INT = "an int has more than 32 bits"
@@ -25,6 +34,8 @@ BAD_NESTING = f"a recursive record has more than {MAX_NESTING} levels"
 BAD_UNIT = "a time does not fit 64 bits in the reader's unit"
 NO_BRANCH = "a union has a branch that is not in the schema"
 NO_SYMBOL = "an enum has a symbol that is not in the schema"
+BAD_DECIMAL = "a decimal has no bytes, or more digits than its type"
+_DECIMAL_BYTES = 16
 
 
 class BadValue(Exception):  # noqa: N818 - never leaves this package
@@ -265,6 +276,38 @@ class Binary(Slices):
             return values.view(self.type)
 
 
+@dataclass(frozen=True)
+class Decimal(Slices):
+    """An unscaled number in bytes, big-endian, with sign.
+
+    Attributes:
+        scale: of the writer, at most that of the type.
+    """
+
+    type: pa.DataType
+    field: str
+    fixed_bytes: int | None = None
+    scale: int = 0
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        at, length = cursor.slices(self.fixed_bytes, self.field)
+        memory, bad = cursor.memory, length == 0
+        low = numbers_at(memory.data, at, ">i8").astype(np.int64) >> (64 - 8 * np.clip(length, 1, 8))
+        words = np.stack([low, low >> 63], axis=1)
+        long = np.flatnonzero((length > 8) | (at > len(memory.data) - 8))
+        if long.size:
+            words[long], has_more = _words(memory.data, at[long], length[long])
+            bad[long] |= has_more
+        more = self.type.scale - self.scale
+        bad |= ~_has_digits(words, max(self.type.precision - more, 0))
+        check(cursor, bad, BAD_DECIMAL, self.field)
+        if not more:
+            return pa.Array.from_buffers(self.type, len(at), [None, pa.py_buffer(words)])
+        words[bad] = 0
+        kind = pa.decimal128(max(self.type.precision - more, self.scale, 1), self.scale)
+        return pa.Array.from_buffers(kind, len(at), [None, pa.py_buffer(words)]).cast(self.type)
+
+
 class Record(Column):
     """Fields in the writer's order; an array of structs has them in the reader's.
 
@@ -345,25 +388,6 @@ class Union(Column):
         return self._branches[index].skip_one(data, at, end)
 
 
-class Member(Column):
-    """A branch of the reader's union, as the struct of all its branches."""
-
-    def __init__(self, kind: pa.DataType, column: Column, index: int) -> None:
-        self.type, self.field, self._column, self._index = kind, column.field, column, index
-        self.min_bytes, self.fixed_bytes = column.min_bytes, column.fixed_bytes
-
-    def read(self, cursor: Cursor) -> pa.Array:
-        members = [pa.nulls(len(cursor), member.type) for member in self.type]
-        members[self._index] = self._column.read(cursor)
-        return pa.Array.from_buffers(self.type, len(cursor), [None], children=members)
-
-    def skip(self, cursor: Cursor) -> None:
-        self._column.skip(cursor)
-
-    def skip_one(self, data: memoryview, at: int, end: int) -> int:
-        return self._column.skip_one(data, at, end)
-
-
 class Skipped(Column):
     """Values that nobody reads: null."""
 
@@ -380,6 +404,19 @@ class Skipped(Column):
 
     def skip_one(self, data: memoryview, at: int, end: int) -> int:
         return self._column.skip_one(data, at, end)
+
+
+class Member(Skipped):
+    """A branch of the reader's union, as the struct of all its branches. It is skipped as the branch is."""
+
+    def __init__(self, kind: pa.DataType, column: Column, index: int) -> None:
+        super().__init__(kind, column)
+        self._index = index
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        members = [pa.nulls(len(cursor), member.type) for member in self.type]
+        members[self._index] = self._column.read(cursor)
+        return pa.Array.from_buffers(self.type, len(cursor), [None], children=members)
 
 
 class Recursion(Column):
@@ -441,3 +478,28 @@ def _flags(array: pa.BooleanArray) -> Flags:
     bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
     flags: Flags = bits[array.offset : array.offset + len(array)].astype(np.bool_)
     return flags
+
+
+def _words(data: Bytes, at: Longs, length: Longs) -> tuple[Longs, Flags]:
+    """Big-endian numbers of any length as low and high word, and whether they have more than 128 bits."""
+    place = np.arange(_DECIMAL_BYTES)
+    numbers = data.take((at + length)[:, None] - 1 - place, mode="clip")
+    sign = (data.take(at, mode="clip").view(np.int8) >> 7).view(np.uint8)
+    numbers = np.where(place < length[:, None], numbers, sign[:, None])
+    has_more = np.zeros(len(at), np.bool_)
+    for row in np.flatnonzero(length > _DECIMAL_BYTES).tolist():
+        lead = data[at[row] : at[row] + length[row] - _DECIMAL_BYTES]
+        has_more[row] = (lead != sign[row]).any() or (numbers[row, -1] ^ sign[row]) > 0x7F
+    return numbers.view("<i8"), has_more
+
+
+def _has_digits(words: Longs, precision: int) -> Flags:
+    """Whether numbers, as low and high word, have at most so many digits."""
+    low, high = words[:, 0].view(np.uint64), words[:, 1]
+
+    def less(limit: int) -> Flags:
+        limit_low, limit_high = np.uint64(limit & 2**64 - 1), np.int64(limit >> 64)
+        is_less: Flags = (high < limit_high) | ((high == limit_high) & (low < limit_low))
+        return is_less
+
+    return less(10**precision) & ~less(1 - 10**precision)

@@ -47,14 +47,14 @@ from pyspark_kafka_meta.typed.avro.schema import (
     is_nullable,
     member_names,
 )
-from pyspark_kafka_meta.typed.columnar.column_encoders import (
+from pyspark_kafka_meta.typed.columnar.encoders import (
     ColumnEncoder,
+    EncodedRows,
     check_names,
     place_of,
     refuse_column,
     valid_rows,
 )
-from pyspark_kafka_meta.typed.columnar.encoded_rows import EncodedRows
 from pyspark_kafka_meta.typed.schemas import inner_path
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "millis": 10**3, "us": 10**6, "micros": 10**6, "ns": 10**9, "nanos": 10**9}

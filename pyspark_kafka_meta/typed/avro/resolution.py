@@ -13,22 +13,26 @@ Where it differs from Java:
 - A type that the reader cannot have is refused, or is a fault, also as the items of an empty array.
 - Names of enums and fixed types match without namespaces in unions too, and a record that no branch has the name of is
   read as a branch only if all its parts can be.
+
+Aliases follow `org.apache.avro.Schema.applyAliases`: an alias of a field comes before a field of that name, and counts
+only in the record of the same name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.avro.aliases import renamed
 from pyspark_kafka_meta.typed.avro.columns import (
     Binary,
     Boolean,
     Column,
+    Decimal,
     Integer,
     Member,
     Null,
@@ -41,7 +45,6 @@ from pyspark_kafka_meta.typed.avro.columns import (
 from pyspark_kafka_meta.typed.avro.columns import Record as RecordColumn
 from pyspark_kafka_meta.typed.avro.columns import Union as UnionColumn
 from pyspark_kafka_meta.typed.avro.cursor import Cursor, Memory
-from pyspark_kafka_meta.typed.avro.decimals import Decimal
 from pyspark_kafka_meta.typed.avro.defaults import encode_default
 from pyspark_kafka_meta.typed.avro.items import Items
 from pyspark_kafka_meta.typed.avro.schema import (
@@ -52,6 +55,7 @@ from pyspark_kafka_meta.typed.avro.schema import (
     Fixed,
     LeftOut,
     Map,
+    Named,
     Primitive,
     Record,
     Recursive,
@@ -59,6 +63,7 @@ from pyspark_kafka_meta.typed.avro.schema import (
     arrow_type,
     column_schema,
     is_nullable,
+    parts,
 )
 from pyspark_kafka_meta.typed.schemas import inner_path
 
@@ -89,7 +94,7 @@ def resolve(writer: AvroSchema, reader: AvroSchema) -> Column:
     Raises:
         ValueSchemaError: no value of the writer can be read. The message has the path of the field.
     """
-    return _resolve(renamed(writer, reader), reader, "")
+    return _resolve(_renamed(writer, reader), reader, "")
 
 
 def _resolve(writer: AvroSchema, reader: AvroSchema, field: str) -> Column:
@@ -348,3 +353,75 @@ def _kind(schema: AvroSchema) -> str:
             return f"{type(schema).__name__.lower()} {schema.name}"
         case _:
             return type(schema).__name__.lower()
+
+
+# --- aliases ---------------------------------------------------------------------------------------------------------
+
+
+def _renamed(writer: AvroSchema, reader: AvroSchema) -> AvroSchema:
+    """The writer's schema with the reader's names, and without aliases.
+
+    Raises:
+        ValueSchemaError: two fields of a record, or two branches of a union, get the same name.
+    """
+    own = _Names().apply(writer)
+    if own == _Names().apply(reader):
+        return own
+    names = _Names()
+    names.add(reader)
+    return names.apply(writer)
+
+
+class _Names:
+    """A reader's names, by alias: of types, and of the fields in each record."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, str] = {}
+        self._fields: dict[str, dict[str, str]] = {}
+        self._records: dict[str, Named | None] = {}
+
+    def add(self, schema: AvroSchema) -> None:
+        """Those of a schema and its parts."""
+        if isinstance(schema, Record | Enumeration | Fixed):
+            self._types |= dict.fromkeys(schema.aliases, schema.name)
+        if isinstance(schema, Record):
+            fields = self._fields.setdefault(schema.name, {})
+            for field in schema.fields:
+                fields |= dict.fromkeys(field.aliases, field.name)
+        for part in parts(schema):
+            self.add(part)
+
+    def apply(self, schema: AvroSchema) -> AvroSchema:
+        match schema:
+            case Array(items):
+                return Array(self.apply(items))
+            case Map(values):
+                return Map(self.apply(values))
+            case Union(branches):
+                return self._union(branches)
+            case Record():
+                return self._record(schema)
+            case Recursive(name):
+                return Recursive(self._types.get(name, name), self._records)
+            case Enumeration() | Fixed():
+                return replace(schema, name=self._types.get(schema.name, schema.name), aliases=())
+        return schema
+
+    def _union(self, branches: tuple[AvroSchema, ...]) -> Union:
+        union = Union(tuple(map(self.apply, branches)))
+        names = [branch.name for branch in union.branches if isinstance(branch, Named | Recursive)]
+        if len(set(names)) < len(names):
+            raise ValueSchemaError("by the reader's aliases, two types in a union of the writer have the same name")
+        return union
+
+    def _record(self, record: Record) -> Record:
+        name = self._types.get(record.name, record.name)
+        names = self._fields.get(name, {})
+        fields = [
+            replace(field, name=names.get(field.name, field.name), type=self.apply(field.type), aliases=())
+            for field in record.fields
+        ]
+        if len({field.name for field in fields}) < len(fields):
+            raise ValueSchemaError(f"by the reader's aliases, two fields of the writer's record {name!r} are the same")
+        self._records[name] = renamed = Record(name, tuple(fields))
+        return renamed

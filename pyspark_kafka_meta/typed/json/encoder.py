@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import Flags, flag_array, list_lengths, memory_of, number_array, offsets_of
-from pyspark_kafka_meta.typed.columnar.column_encoders import (
+from pyspark_kafka_meta.typed.columnar.encoders import (
     check_names,
     map_entries,
+    not_null,
     place_of,
     refuse,
     refuse_column,
@@ -181,8 +182,7 @@ class MemberTexts:
         if not self.is_required or not values.null_count:
             return text
         if not self.allows_null:
-            nulls = ~valid_rows(values)
-            refuse(self.place, nulls if used is None else nulls & used, "is null, and the schema does not allow null")
+            not_null(self.place, values, used)
         return Text("", text.joined().fill_null("null"), "")
 
 

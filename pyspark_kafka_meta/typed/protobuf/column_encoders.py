@@ -16,19 +16,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, list_lengths, number_array
-from pyspark_kafka_meta.typed.columnar.column_encoders import (
+from pyspark_kafka_meta.arrow_arrays import Flags, number_array
+from pyspark_kafka_meta.typed.columnar.encoders import (
     ColumnEncoder,
-    concatenated,
+    EncodedRows,
+    Unsigned,
+    encoded_items,
     lengths,
     map_entries,
     not_null,
     refuse,
     refuse_other_than_utf8,
-    rows_of_items,
     valid_rows,
+    zigzag,
 )
-from pyspark_kafka_meta.typed.columnar.encoded_rows import EncodedRows, Unsigned, zigzag
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
 from pyspark_kafka_meta.typed.protobuf.known_values import date_fields, json_message
 from pyspark_kafka_meta.typed.protobuf.schema import Enum
@@ -279,12 +280,11 @@ class PackedContent:
     items: Content
 
     def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        counts, items = list_lengths(values), values.flatten()
-        rows = EncodedRows(len(items))
-        with rows_of_items(counts):
-            not_null(self.place, items, None)
-            _append(rows, self.items.wire_type, self.items.encoded(items), None)
-        return concatenated(rows.to_array(), counts)
+        return encoded_items(values, self._append)[1]
+
+    def _append(self, rows: EncodedRows, items: pa.Array) -> None:
+        not_null(self.place, items, None)
+        _append(rows, self.items.wire_type, self.items.encoded(items), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,11 +328,7 @@ class RepeatedEncoder:
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
         lists = map_entries(values) if pa.types.is_map(values.type) else values
-        counts, items = list_lengths(lists), lists.flatten()
-        encoded = EncodedRows(len(items))
-        with rows_of_items(counts):
-            self.item.append(encoded, items, None)
-        rows.append_values(concatenated(encoded.to_array(), counts))
+        rows.append_values(encoded_items(lists, lambda encoded, items: self.item.append(encoded, items, None))[1])
 
 
 def _append(rows: EncodedRows, wire_type: int, encoded: Encoded, used: Flags | None) -> None:

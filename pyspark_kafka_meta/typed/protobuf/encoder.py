@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_kafka_meta.typed.columnar.column_encoders import (
+from pyspark_kafka_meta.typed.columnar.encoders import (
     ColumnEncoder,
     check_names,
     place_of,

@@ -150,7 +150,7 @@ def test_a_frame_takes_the_place_of_a_header_that_named_the_schema() -> None:
 
 def test_typed_rows_that_do_not_fit_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As rows of many defaults, which have no bytes in Spark's batch."""
-    monkeypatch.setattr("pyspark_kafka_meta.typed.columnar.encoded_rows.MAX_BYTES", 1)
+    monkeypatch.setattr("pyspark_kafka_meta.typed.columnar.encoders.MAX_BYTES", 1)
     typed = replace(VALUE, typed={"value": ColumnEncoding("value", avro_encoder(Primitive("long"), pa.int64()), b"")})
     batches = [pa.record_batch({"value": pa.array(numbers, pa.int64())}) for numbers in ([1], [2, 3])]
     with pytest.raises(RecordTooLargeError, match=r"^rows 1 to 2 have too many bytes of value .*maxRecordsPerBatch$"):
