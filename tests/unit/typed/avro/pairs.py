@@ -57,6 +57,10 @@ class SchemaPair:
         """The encoding of a random value of the writer."""
         return encode(self.writer, self._value(self.writer), self._random)
 
+    def plain_payload(self) -> bytes:
+        """The same, as our encoder writes it."""
+        return encode(self.writer, self._value(self.writer), None)
+
     # Schemas
 
     def _name(self, kind: str) -> str:
@@ -267,15 +271,16 @@ def branch_family(branch: Any) -> str:
     return kind if kind in ("null", "boolean", "array", "map") else FAMILIES.get(kind, "named")
 
 
-def encode(schema: Any, value: Any, random: Random) -> bytes:  # noqa: C901 - a case for each type
-    """The encoding of a value: arrays and maps in random blocks, some of them with their size."""
+def encode(schema: Any, value: Any, random: Random | None) -> bytes:  # noqa: C901 - a case for each type
+    """The encoding of a value: arrays and maps in random blocks, some of them with their size, and decimals in more
+    bytes than they need; without randomness in one block, and as few bytes as `BigInteger.toByteArray`."""
     if isinstance(schema, list):
         index, value = value
         return long(index) + encode(schema[index], value, random)
     kind = schema if isinstance(schema, str) else schema["type"]
     if kind in ("bytes", "fixed") and isinstance(value, int):
-        size = schema["size"] if kind == "fixed" else value.bit_length() // 8 + random.choice((1, 1, 1, 3))
-        encoded = value.to_bytes(size, "big", signed=True)
+        size = (value if value >= 0 else ~value).bit_length() // 8 + (random.choice((1, 1, 1, 3)) if random else 1)
+        encoded = value.to_bytes(schema["size"] if kind == "fixed" else size, "big", signed=True)
         return encoded if kind == "fixed" else sized(encoded)
     match kind:
         case "null":
@@ -299,12 +304,13 @@ def encode(schema: Any, value: Any, random: Random) -> bytes:  # noqa: C901 - a 
     return b"".join(encode(field["type"], value[field["name"]], random) for field in schema["fields"])
 
 
-def blocks(items: list[bytes], random: Random) -> bytes:
+def blocks(items: list[bytes], random: Random | None) -> bytes:
     encoded = b""
     while items:
-        count = random.randint(1, len(items))
+        count = random.randint(1, len(items)) if random else len(items)
         block, items = b"".join(items[:count]), items[count:]
-        encoded += long(count) + block if random.random() < 0.7 else long(-count) + long(len(block)) + block
+        is_sized = random is not None and random.random() < 0.3
+        encoded += long(-count) + long(len(block)) + block if is_sized else long(count) + block
     return encoded + b"\0"
 
 
