@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
 
@@ -18,10 +16,10 @@ from google.protobuf import descriptor_pb2, text_format  # type: ignore[import-u
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.protobuf.decoder import protobuf_decoder
 from pyspark_kafka_meta.typed.protobuf.encoder import protobuf_encoder
-from pyspark_kafka_meta.typed.protobuf.schema import ProtobufSchema, arrow_type, descriptor_set, parse_protobuf
+from pyspark_kafka_meta.typed.protobuf.schema import ProtobufSchema, descriptor_set, parse_protobuf
 from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 from tests.budget import cases
-from tests.unit.typed.protobuf.cases import SCALARS, RandomSchema
+from tests.unit.typed.protobuf.cases import RandomSchema
 
 ROWS = 50
 UTC_US, MICROS = pa.timestamp("us", "UTC"), pa.duration("us")
@@ -98,57 +96,6 @@ def check_seed(seed: int) -> int:
 def test_random_messages_are_encoded_as_by_protobufs_library() -> None:
     schemas = cases(20, 40, 540)
     assert sum(map(check_seed, range(schemas))) > 35 * schemas
-
-
-def _values(kind: str) -> st.SearchStrategy[Any]:
-    if kind in ("float", "double"):
-        return st.floats(width=32 if kind == "float" else 64, allow_nan=False)
-    if kind in ("Timestamp", "Duration"):
-        return st.integers(-(2**62), 2**62) | st.integers(-3_000_000, 3_000_000)
-    if kind == "Color":
-        return st.sampled_from(["RED", "BLUE", "UNKNOWN_ENUM_VALUE_Color_-7"])
-    if kind in ("bool", "string", "bytes"):
-        return {"bool": st.booleans(), "string": st.text(), "bytes": st.binary()}[kind]
-    bits = 64 if "64" in kind else 32
-    if kind in ("uint32", "fixed32", "uint64", "fixed64"):
-        numbers = st.integers(0, 2**bits - 1)
-        return numbers.map(Decimal) if bits == 64 else numbers
-    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) | st.integers(-200, 200)
-
-
-@pytest.mark.parametrize("kind", [*SCALARS, "Color", "Timestamp", "Duration"])
-@given(data=st.data())
-@settings(max_examples=10, deadline=None)
-def test_values_of_each_kind_come_back(kind: str, data: st.DataObject) -> None:
-    packed = ["options { packed: true }"] if kind not in ("string", "bytes", "Timestamp", "Duration") else []
-    schema = schema_of(
-        message(
-            "M",
-            field("one", 1, kind, "optional"),
-            field("maybe", 2, kind, "optional", "proto3_optional: true oneof_index: 0"),
-            field("many", 16, kind, "repeated", "options { packed: false }"),
-            field("packed", 17, kind, "repeated", *packed),
-            field("named", 18, "M.NamedEntry", "repeated"),
-            'oneof_decl { name: "_maybe" }',
-            f'nested_type {{ name: "NamedEntry" {field("key", 1, "string")} {field("value", 2, kind)} '
-            "options { map_entry: true } }",
-        )
-    )
-    values = _values(kind)
-    has_presence = kind in ("Timestamp", "Duration")
-    row = st.fixed_dictionaries(
-        {
-            "one": st.none() | values if has_presence else values,
-            "maybe": st.none() | values,
-            "many": st.lists(values, max_size=4),
-            "packed": st.lists(values, max_size=4),
-            "named": st.dictionaries(st.text(max_size=2), values, max_size=3).map(lambda named: [*named.items()]),
-        }
-    )
-    rows = pa.array(data.draw(st.lists(st.none() | row, max_size=4)), arrow_type(schema))
-    decoded, faults = protobuf_decoder(schema, schema).decode(protobuf_encoder(schema, rows.type).encode(rows))
-    assert faults == []
-    assert decoded.equals(rows)
 
 
 @pytest.mark.parametrize(
