@@ -28,7 +28,7 @@ _MULTIPLIER = np.uint32(0x5BD1E995)
 _WORD_BYTES = 4
 
 Words: TypeAlias = npt.NDArray[np.uint32]
-Positions: TypeAlias = npt.NDArray[np.intp]
+ByteIndexes: TypeAlias = npt.NDArray[np.intp]
 
 
 class RowTopics(NamedTuple):
@@ -155,7 +155,7 @@ def murmur2(keys: pa.BinaryArray) -> npt.NDArray[np.int32]:
     return hashes.view(np.int32)
 
 
-def _add_words(words: Words, starts: Positions, length: Positions) -> Words:
+def _add_words(words: Words, starts: ByteIndexes, length: ByteIndexes) -> Words:
     """The hashes after the whole words of each key, for keys in order of falling length.
 
     In each step numpy adds one word of all keys that have it. A plain loop adds what is left of the few longest keys.
@@ -185,7 +185,7 @@ def _mixed(words: Words) -> Words:
     return words
 
 
-def _finish(words: Words, starts: Positions, length: Positions, hashes: Words) -> Words:
+def _finish(words: Words, starts: ByteIndexes, length: ByteIndexes, hashes: Words) -> Words:
     """Adds the last one to three bytes of each key."""
     rest = length % _WORD_BYTES
     last_bytes = words[starts + length - rest] & ((1 << 8 * rest) - 1).astype(np.uint32)

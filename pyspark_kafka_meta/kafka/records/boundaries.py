@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pyspark_kafka_meta.kafka.records.batches import MIN_RECORD_BYTES
 from pyspark_kafka_meta.kafka.records.fields import Bytes, Ints, guess_offset_deltas
 
-Positions: TypeAlias = npt.NDArray[np.intp]
+Indexes: TypeAlias = npt.NDArray[np.intp]
 
 MIN_TOGETHER = 48
 """One step with numpy takes as long as this many items of the plain loop."""
@@ -124,7 +124,7 @@ def find_starts(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
     return starts.astype(np.int32, copy=False)
 
 
-def _steps(payload: Bytes, pairs: npt.NDArray[np.uint16], positions: Positions) -> Positions:
+def _steps(payload: Bytes, pairs: npt.NDArray[np.uint16], positions: Indexes) -> Indexes:
     """Distance from each item to the next: the size of its length field, plus its length."""
     steps = _STEP.take(pairs[positions])
     if np.count_nonzero(steps) < len(steps):

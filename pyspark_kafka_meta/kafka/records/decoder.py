@@ -258,7 +258,7 @@ def _larger_chunk(
 
 def _decode_chunk(chunk: _Chunk, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a chunk. Rows of a large chunk are checked before the first is yielded."""
-    records = _Records.of(chunk)
+    records = _RecordsOfChunk.of(chunk)
     slices = records.slices()
     # The fields of few records are kept. Others are found again, because they may take more memory than the records.
     kept = list(records.rows(slices)) if len(records.starts) <= SLICE_RECORDS else []
@@ -279,7 +279,7 @@ def _record_batch(rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Records:
+class _RecordsOfChunk:
     """The records of a chunk.
 
     Attributes:
@@ -297,14 +297,14 @@ class _Records:
     starts: Ints
 
     @staticmethod
-    def of(chunk: _Chunk) -> _Records:
+    def of(chunk: _Chunk) -> _RecordsOfChunk:
         payload = np.frombuffer(chunk.buffer, np.uint8)
         counts = np.array([header.record_count for header in chunk.headers], np.int32)
         ends = np.array(chunk.ends, np.int32)
         last_delta = np.array([header.last_offset_delta for header in chunk.headers], np.int32)
         find = find_record_starts if np.array_equal(last_delta + 1, counts) else find_starts
         starts = find(payload, np.array(chunk.starts, np.int32), counts, ends)
-        return _Records(payload, chunk.parts, chunk.headers, counts, ends, last_delta, starts)
+        return _RecordsOfChunk(payload, chunk.parts, chunk.headers, counts, ends, last_delta, starts)
 
     def slices(self) -> list[tuple[int, int]]:
         """(first, end exclusive) of the records in each slice. A record above `SLICE_BYTES` is a slice of its own."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.arrow_arrays import binary_array, data_of, offsets_of
 from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
-from pyspark_kafka_meta.kafka.records.boundaries import Positions, expected_ends, find_starts
+from pyspark_kafka_meta.kafka.records.boundaries import Indexes, expected_ends, find_starts
 from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Ints, Locate, read_varints, require
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, records_arrow_schema
 
@@ -105,7 +105,7 @@ def _find_strings(
             slice_counts[-1] -= 1
             starts = starts[:-1]
 
-        def locate_string(string: int, groups: Positions = groups, slice_counts: Ints = slice_counts) -> str:
+        def locate_string(string: int, groups: Indexes = groups, slice_counts: Ints = slice_counts) -> str:
             return locate(int(np.repeat(groups, slice_counts)[string]))
 
         length, at = read_varints(payload, starts, locate_string)

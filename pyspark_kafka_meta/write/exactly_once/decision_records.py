@@ -14,13 +14,10 @@ Compaction keeps the last record of each key. It cannot make one decision out of
 - If the later decision has fewer parts or none, the other old parts stay in the log, without the record that counts
   them, and are ignored. A sink leaves as many as its largest decision had.
 
-Releases that know only whole decisions ignore the keys of parts, and refuse the record that counts them, because of its
-format.
-
 A settled decision replaces the decision, or a note says that all its transactions are committed. A note is in no
 transaction. It has a key of its own, and names the decision, so that a late note of a driver that was fenced settles no
 later decision. After compaction, a late note may have replaced that of a later decision. This decision is then settled
-again, as by releases that ignore notes, for which the markers of its transactions must still be in the log.
+again, for which the markers of its transactions must still be in the log.
 """
 
 from __future__ import annotations

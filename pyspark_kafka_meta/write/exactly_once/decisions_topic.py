@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
     "delete.retention.ms": str(24 * 3_600_000),  # Kafka's default, which a cluster may have changed
-    "max.message.bytes": str(16 * 1024 * 1024),  # earlier releases write each decision as one record
+    "max.message.bytes": str(16 * 1024 * 1024),  # a part of a decision needs 1 MB
     "segment.bytes": str(16 * 1024 * 1024),  # the active segment, which is not compacted, is read at each start
     "unclean.leader.election.enable": "false",
 }
 
 KeyedDecisions: TypeAlias = dict[tuple[str, str], Decision]
 """Decisions by the sink's transactional id and series."""
-Records: TypeAlias = dict[RecordKey, bytes]
+ValuesByKey: TypeAlias = dict[RecordKey, bytes]
 """Values by key."""
 
 _AGAIN = "a batch that was under way is written again, also its rows that are visible"
@@ -75,7 +75,9 @@ class DecisionsTopic:
         self._topic_id: UUID | None = None  # of the topic that was read
         self._decisions: KeyedDecisions = {}
         self._notes: dict[tuple[str, str], bytes] = {}  # the last one of each sink and series
-        self._uncommitted: dict[int, tuple[int, Records]] = {}  # epoch and records of open transactions, by producer id
+        self._uncommitted: dict[
+            int, tuple[int, ValuesByKey]
+        ] = {}  # epoch and records of open transactions, by producer id
         self._incomplete: set[RecordKey] = set()
 
     def ensure(self, admin: ClusterAdmin) -> None:
@@ -223,7 +225,7 @@ class DecisionsTopic:
             "repeats is written again, also its rows that are visible"
         )
 
-    def _records(self, fetched: FetchedRecords) -> Records:
+    def _records(self, fetched: FetchedRecords) -> ValuesByKey:
         """The records of a batch that are of this sink."""
         records = {}
         for rows in decode([fetched], ["key", "value"]):
@@ -233,7 +235,7 @@ class DecisionsTopic:
                     records[key] = row["value"] or b""
         return records
 
-    def _take(self, records: Records) -> None:
+    def _take(self, records: ValuesByKey) -> None:
         """Take the decisions of a committed transaction."""
         for key in [key for key in records if key.part is None]:
             try:
