@@ -61,35 +61,34 @@ class ProduceSender(LeaderRequests[SentBatch, ProduceResponse]):
         """
         generation, timeout_ms = self._client.cache.snapshot.generation, self._client.options.request_timeout_ms
         for broker, ready in self._by_leader(queues, generation, now).items():
-            ready.sort(key=lambda queue: (queue.deadline, queue.in_flight))  # the oldest rows first
+            ready.sort(key=lambda sent: (sent[0].deadline, sent[0].in_flight))  # the oldest rows first
             while ready and self.count(broker.node_id) < self._options.max_in_flight:
-                batches = self._next_batches(ready, generation, now)
+                batches = self._fitting(ready)
                 self._client.network.produce.send(broker, self._request(batches, broker), now + timeout_ms / 1000)
                 self.add(broker, batches, generation, now)
                 # Those without a batch in it go first in the next request.
-                served = [queue for queue, _ in batches if queue.next_batch(generation, now) is not None]
-                ready = ready[len(batches) :] + served
+                served = [(queue, queue.next_batch(generation, now)) for queue, _ in batches]
+                ready = ready[len(batches) :] + [(queue, queued) for queue, queued in served if queued is not None]
 
     def _by_leader(
         self, queues: Iterable[PartitionQueue], generation: int, now: float
-    ) -> dict[Broker, list[PartitionQueue]]:
-        """The queues with a batch to send, by the broker that gets it."""
-        ready: dict[Broker, list[PartitionQueue]] = {}
+    ) -> dict[Broker, list[SentBatch]]:
+        """The queues with a batch to send, and the batch, by the broker that gets it."""
+        ready: dict[Broker, list[SentBatch]] = {}
         for queue in queues:
-            leader = self._leader(queue, now) if queue.next_batch(generation, now) is not None else None
-            if leader is None or not queue.can_go_to(leader.broker.node_id):
+            queued = queue.next_batch(generation, now)
+            leader = None if queued is None else self._leader(queue, now)
+            if queued is None or leader is None or not queue.can_go_to(leader.broker.node_id):
                 continue
             if not self.is_throttled(queue, leader.broker.node_id, now):
-                ready.setdefault(leader.broker, []).append(queue)
+                ready.setdefault(leader.broker, []).append((queue, queued))
         return ready
 
-    def _next_batches(self, ready: Iterable[PartitionQueue], generation: int, now: float) -> list[SentBatch]:
-        """The batches of the next request, from the first of these queues."""
+    def _fitting(self, ready: Iterable[SentBatch]) -> list[SentBatch]:
+        """The first batches, as many as one request may have."""
         batches: list[SentBatch] = []
         size_bytes = 0
-        for queue in ready:
-            queued = queue.next_batch(generation, now)
-            assert queued is not None
+        for queue, queued in ready:
             size_bytes += queued.batch.size_bytes
             if batches and size_bytes > self._options.max_request_bytes:
                 break
