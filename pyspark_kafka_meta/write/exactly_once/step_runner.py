@@ -59,9 +59,6 @@ COPY_SHARE = 0.5
 MARKER_S, MARKER_PAUSE_S = 0.2, 0.02
 """Maximum wait for the marker of a decision, and the pause between two reads. Without it, the plan after a commit would
 take over the lead from the committer."""
-MAX_NOTED_SPANS = 10_000
-"""Of all transactions of a decision that is settled by a note, and stays. Each reader parses it: a larger one is
-replaced."""
 MAX_NAMED = 10
 """Transactions in a log line."""
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
@@ -215,7 +212,7 @@ class StepRunner:
         """Result of `WriteSettled`. A note is for the driver's own decision: after a `Fence`, the settled decision also
         shows that no other driver has decided anything (race 6)."""
         is_own = self.written.get(decision.batch.series) == decision
-        if aborted or not is_own or sum(len(each.written) for each in decision.transactions) > MAX_NOTED_SPANS:
+        if aborted or not is_own:
             written = self._write_decision(decision, aborted)
             if written is None:
                 return False

@@ -19,11 +19,9 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.transactions import EndTransactionRequest, ProducerIdRequest
 from pyspark_kafka_meta.model import OpenTransaction, RowDigest, TopicPartition, TransactionVersion
-from pyspark_kafka_meta.write.exactly_once import step_runner
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, WriteSettled
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision
-from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey
 from pyspark_kafka_meta.write.exactly_once.step_runner import MARKER_S, StepRunner
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS
 from tests.partitions import T0, T1, T2
@@ -397,14 +395,6 @@ def test_error_of_the_decisions_topic_says_what_this_topic_is(
         BatchCommitter(scene.client(), options).plan(STREAM)
     assert expected in str(raised.value)
     assert str(raised.value).endswith(". Topic own holds the decisions of this sink")
-
-
-def test_large_decision_is_replaced_once_it_is_settled(scene: CommitterScene) -> None:
-    """Each reader would parse it."""
-    scene.monkeypatch.setattr(step_runner, "MAX_NOTED_SPANS", 2)
-    scene.committer().commit(micro_batch(0), [scene.task(0, 0)])
-    keys = [key for batch in scene.cluster.logs[DECISIONS] for key in scene.keys(batch)]
-    assert keys == [RecordKey(SINK, STREAM)] * 2
 
 
 @pytest.mark.parametrize("epoch", range(LAST_EPOCHS - 6, LAST_EPOCHS))
