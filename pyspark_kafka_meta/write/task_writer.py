@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HAD_ROWS: WeakSet[KafkaClient] = WeakSet()
-"""The clients whose last task in a transaction had rows: the next task gets its producer id before its own rows."""
+"""The clients whose last task in a transaction had rows: the next task gets its producer id before its own rows. A
+query may have thousands of tasks without rows."""
 
 
 class TaskWriter:
@@ -93,7 +94,8 @@ class TaskWriter:
         chunk_bytes = min(CHUNK_BYTES, self._options.buffer_bytes)
         max_record_bytes = self._options.max_request_bytes
         with self._failing():
-            self._begin_early()
+            if self._transaction is not None and self._client in _HAD_ROWS:
+                self._transaction.begin()  # while Spark computes the first rows
             given = self._without_deadlines(batches)
             for rows in read_rows(given, self._columns, chunk_bytes, max_record_bytes, self._now_ms):
                 self._add(rows)
@@ -102,12 +104,6 @@ class TaskWriter:
         if self._transaction is not None:
             (_HAD_ROWS.add if self._queues else _HAD_ROWS.discard)(self._client)
         return self._written()
-
-    def _begin_early(self) -> None:
-        """Get the producer id of a transaction while Spark computes the first rows, unless there may be none: a query
-        may have thousands of tasks without rows."""
-        if self._transaction is not None and self._client in _HAD_ROWS:
-            self._transaction.begin()
 
     def write_encoded(self, batches: Iterable[tuple[TopicPartition, EncodedBatch]]) -> TaskOutput:
         """Write record batches as they are. Returns and raises as `write`."""

@@ -31,7 +31,7 @@ def node_id_of(connection: int) -> int:
 
 
 class FakeRequests(ABC, Generic[RequestT, ResponseT]):
-    """A `Requests`, or a `PipelinedRequests`.
+    """A `Requests` of `kafka.protocol.requests`.
 
     Attributes:
         in_flight: by connection, oldest first.

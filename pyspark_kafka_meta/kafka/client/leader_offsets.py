@@ -61,7 +61,8 @@ class LeaderOffsets:
         try:
             self._send(queries)
             while self._requests:
-                received = self._requests.receive(min(self._next_look(), self._deadline))
+                wake_up_at = self._requests.wake_up_at((), self._client.clock())
+                received = self._requests.receive(min(wake_up_at, self._deadline))
                 if received is not None:
                     offsets |= self._on_response(received.response, *received.sent)
                 elif self._client.clock() < self._deadline:
@@ -100,14 +101,6 @@ class LeaderOffsets:
             overdue_ms = max(OVERDUE_MS / 2**failures, self._client.options.retry_backoff_ms)
             partitions = [query.partition for query in members]
             self._requests.add(broker, partitions, generation, now, overdue_ms)
-
-    def _next_look(self) -> float:
-        """When the next broker is overdue; if a broker is overdue, when the cache may send the requested refresh. It is
-        requested soon: the broker may have become overdue while the response of another broker was handled."""
-        now = self._client.clock()
-        overdue_at = self._requests.overdue_at()
-        pause_s = min(self._cache.time_to_next_update_ms() / 1000, self._client.backoff_s(1))
-        return overdue_at if overdue_at > now else now + pause_s
 
     def _abandon_moved(self) -> None:
         self._cache.refresh_if_due(self._deadline, until=self._client.clock())

@@ -108,7 +108,7 @@ class IdleConnections:
 
 
 class InFlightRequests(Generic[RequestT, ResponseT]):
-    """Implements `Requests` and `PipelinedRequests` of `kafka.protocol.requests`. Not thread-safe."""
+    """Implements `Requests` of `kafka.protocol.requests`. Not thread-safe."""
 
     def __init__(
         self,

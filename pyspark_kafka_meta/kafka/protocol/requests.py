@@ -39,12 +39,14 @@ def connection_id(node_id: int, number: int) -> int:
 
 class Requests(Protocol[RequestT, ResponseT]):
     """Requests of one kind, at most one in flight to each broker, or to each `connection_id`, which is then the node id
-    of the response or failure too."""
+    of the response or failure too. Of Produce any number is in flight: a broker handles them, and responds, in the
+    order in which they were sent, and a failure is of all requests in flight to its broker."""
 
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
         """Send a request. Returns at once: without a connection, a thread opens a connection and sends; `receive`
         returns its error. The response must begin by `deadline`. A new connection must be open by then, and the
-        response gets the same time again. Drops an earlier request to this broker."""
+        response gets the same time again. Drops an earlier request to this broker, unless it is a Produce: what the
+        socket does not take of it is sent by `receive`."""
 
     def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
         """The first response, or failure, of the requests in flight to `node_ids`. None if no response began by
@@ -52,23 +54,7 @@ class Requests(Protocol[RequestT, ResponseT]):
         end, for at most as long as it had to begin."""
 
     def drop(self, node_id: int) -> None:
-        """Forget the request in flight to this broker, if any, and close its connection."""
-
-
-class PipelinedRequests(Protocol[RequestT, ResponseT]):
-    """Requests of one kind, any number in flight to each broker: the broker handles them, and responds, in the order in
-    which they were sent."""
-
-    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
-        """Send a request after those in flight to this broker. Returns at once, as `Requests.send`: what the socket
-        does not take is sent by `receive`. `deadline` as in `Requests.send`."""
-
-    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
-        """As `Requests.receive`. A response is the one to the oldest request in flight to its broker. A failure is of
-        all requests in flight to its broker."""
-
-    def drop(self, node_id: int) -> None:
-        """Forget all requests in flight to this broker, and close its connection."""
+        """Forget the requests in flight to this broker, if any, and close its connection."""
 
 
 class Network(Protocol):
@@ -86,7 +72,7 @@ class Network(Protocol):
     def fetch(self) -> Requests[FetchRequest, FetchResponse]: ...
 
     @property
-    def produce(self) -> PipelinedRequests[ProduceRequest, ProduceResponse]: ...
+    def produce(self) -> Requests[ProduceRequest, ProduceResponse]: ...
 
     @property
     def transactions(self) -> Requests[BrokerRequest[Any], ApiResponse[Any]]: ...

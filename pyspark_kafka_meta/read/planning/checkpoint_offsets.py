@@ -86,7 +86,11 @@ class SourceOffset:
         by_topic = _by_topic(self.positions)
         return {
             **({"initial": True} if self.initial else {}),
-            **({"schemas": _by_column(self.schemas)} if self.schemas else {}),
+            **(
+                {"schemas": {column: pin._asdict() for column, pin in sorted(self.schemas.items())}}
+                if self.schemas
+                else {}
+            ),
             **({"start": _by_topic(self.start)} if self.start else {}),
             "topics": {topic: {"id": ids[topic], "partitions": partitions} for topic, partitions in by_topic.items()},
             "version": VERSION,
@@ -226,10 +230,6 @@ def _by_topic(positions: Positions) -> dict[str, dict[str, int | list[int]]]:
         known = 4 if reported_epoch != NO_EPOCH else 3 if epoch_start != NO_OFFSET else 2 if epoch != NO_EPOCH else 1
         topics[topic][str(number)] = offset if known == 1 else list(position[:known])
     return topics
-
-
-def _by_column(schemas: Mapping[str, SchemaPin]) -> dict[str, dict[str, str]]:
-    return {column: pin._asdict() for column, pin in sorted(schemas.items())}
 
 
 def _parse(value: Mapping[str, object]) -> SourceOffset:

@@ -38,7 +38,9 @@ class LeaderEpochs:
         """Where logs diverge from what was read of them. Only a new leader truncates a log, so each leader epoch is
         compared once."""
         ends, ids = latest.positions, latest.topic_ids
-        self._forget_all_but(ends)
+        for known in (self._compared, self._epochs_before):
+            for partition in list(known.keys() - ends.keys()):
+                del known[partition]  # a query over daily topics would keep every partition that ever existed
         due = {
             partition: (old, end[1])
             for partition, old in start.positions.items()
@@ -58,12 +60,6 @@ class LeaderEpochs:
         }
         self._compared |= {part: compared for part, compared in due.items() if part not in truncations}
         return truncations
-
-    def _forget_all_but(self, partitions: Positions) -> None:
-        """Forget deleted partitions: a query over daily topics would keep every partition that ever existed."""
-        for known in (self._compared, self._epochs_before):
-            for partition in list(known.keys() - partitions.keys()):
-                del known[partition]
 
     def _kept_until(self, partition: TopicPartition, read: Position, end: PartitionOffset) -> int:
         kept_until = read.kept_until(end.leader_epoch, end.offset)
