@@ -270,7 +270,7 @@ class Connection:
         try:
             return tls.handshake(self._socket, self.address, context, deadline)
         except ConnectError:
-            if not self._is_probe and diagnosis.expects_no_tls(self._probe):
+            if not self._is_probe and diagnosis.expects_no_tls(self._probe, deadline):
                 protocols = "PLAINTEXT or SASL_PLAINTEXT"
                 raise TlsError(
                     f"{self.address} does not speak TLS: set kafka.security.protocol to {protocols}"
@@ -322,11 +322,13 @@ class Connection:
             except OSError as error:
                 raise self._failure(error, what, request_bytes) from error
             if count == 0:
-                raise self._failure(None, what, request_bytes)
+                raise self._failure(None, what, request_bytes, deadline)
             received += count
         return buffer.toreadonly()
 
-    def _failure(self, error: OSError | None, what: str, request_bytes: int) -> KafkaMetaError:
+    def _failure(
+        self, error: OSError | None, what: str, request_bytes: int, deadline: float = math.inf
+    ) -> KafkaMetaError:
         """The error of a lost connection; without an OSError, of one that the broker has closed."""
         self.abandon()
         # The kernel also reports a lost connection as TimeoutError.
@@ -341,7 +343,7 @@ class Connection:
         security, is_diagnosed = self._settings.security, self._is_new and not self._is_probe
         if self._versions:
             is_refused = is_diagnosed and error is None and not security.uses_sasl
-            if is_refused and diagnosis.expects_login(self._probe, security):
+            if is_refused and diagnosis.expects_login(self._probe, security, deadline):
                 return AuthenticationError(
                     f"{self.address} requires a SASL login: set kafka.security.protocol to SASL_{security.protocol}, "
                     "and kafka.sasl.mechanism"

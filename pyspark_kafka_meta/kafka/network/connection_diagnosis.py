@@ -45,17 +45,19 @@ def versions_request() -> Any:
     return frame_codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()
 
 
-def expects_no_tls(open_probe: Callable[[SecurityOptions, float], Probe]) -> bool:
+def expects_no_tls(open_probe: Callable[[SecurityOptions, float], Probe], deadline: float) -> bool:
     """Whether the port speaks without TLS."""
     try:
-        open_probe(PLAINTEXT, time.monotonic() + PROBE_S).close()
+        open_probe(PLAINTEXT, min(deadline, time.monotonic() + PROBE_S)).close()
     except KafkaMetaError:
         return False
     return True
 
 
-def expects_login(open_probe: Callable[[SecurityOptions, float], Probe], security: SecurityOptions) -> bool:
-    deadline = time.monotonic() + PROBE_S
+def expects_login(
+    open_probe: Callable[[SecurityOptions, float], Probe], security: SecurityOptions, deadline: float
+) -> bool:
+    deadline = min(deadline, time.monotonic() + PROBE_S)
     try:
         with closing(open_probe(security, deadline)) as probe:
             return login_is_required(probe, deadline)
