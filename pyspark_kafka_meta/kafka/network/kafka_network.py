@@ -21,7 +21,6 @@ from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
-from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
@@ -79,7 +78,7 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
         return response
 
 
-class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
+class ProduceRequests(InFlightRequests[Any, Any]):  # readers start sooner without the module of its types
     """A broker that waits for its followers reads no further requests: its full buffer is no reason to close a
     connection whose requests it may have handled."""
 

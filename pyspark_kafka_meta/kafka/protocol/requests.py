@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
-from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
+
+if TYPE_CHECKING:  # readers start sooner without it
+    from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
 
 RequestT = TypeVar("RequestT", contravariant=True)
 ResponseT = TypeVar("ResponseT", covariant=True)
