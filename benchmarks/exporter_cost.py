@@ -22,16 +22,11 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from benchmarks.harness import argument_parser, report
+from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import (
-    EventKind,
-    Origin,
-    Outcome,
-    RefreshDetails,
-    RefreshEvent,
-    Role,
-)
-from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.cache_state import Refreshed
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, MetadataSnapshot, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
 from pyspark_kafka_meta.tools.sources import FolderEvents
@@ -48,28 +43,27 @@ def write_events(folder: Path, caches: int, partitions: int, sequence: int) -> N
         FolderSink(LocalFolder(folder)).write([event_of(number, partitions, sequence)])
 
 
-def event_of(number: int, partitions: int, sequence: int) -> RefreshEvent:
+def event_of(number: int, partitions: int, sequence: int) -> Event:
     partition = sequence % partitions
     learned = tuple(PartitionLearned(TOPIC, index, index % BROKERS, 0, None) for index in range(partitions))
     moved = LeaderChange(TOPIC, partition, partition % BROKERS, (partition + 1) % BROKERS, sequence - 1, sequence)
-    return RefreshEvent(
+    return Event(
         cache_id=f"{number:032x}",
         sequence=sequence,
         cluster_id="simulated",
         time_ms=int(time.time() * 1000),
         kind=EventKind.REFRESH,
         reason=RefreshReason.BOOTSTRAP if sequence == 1 else RefreshReason.NOT_LEADER,
-        cause_error_code=0,
-        cause_topic=None,
-        cause_partition=None,
-        cause_node_id=None,
         age_ms=None,
         idle_ms=None,
         outcome=Outcome.CHANGED,
         generation_before=sequence - 1,
         generation_after=sequence,
         lookups=10,
-        details=RefreshDetails(
+        details=Refreshed(
+            RefreshCause(RefreshReason.BOOTSTRAP),
+            began=0.0,
+            before=MetadataSnapshot(),
             broker_id=number % BROKERS,
             broker_host="host",
             broker_port=9092,

@@ -18,14 +18,14 @@ from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import typer.main
 from pyspark.sql.datasource import DataSource
 
 from docs.series_bound import EXAMPLE, max_series
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Details, EventKind, Origin, Outcome, RefreshEvent, Role
-from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
+from pyspark_kafka_meta.events.event import ROW_PARTS, Event, EventKind, OtherReason, Outcome, Role
+from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import OPTIONS, Table
 from pyspark_kafka_meta.options.option_table import Option, Section
@@ -40,7 +40,9 @@ DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 PART = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
-ENUMS: dict[str, type[StrEnum]] = {enum.__name__: enum for enum in (EventKind, RefreshReason, Outcome, Role)}
+ENUMS: dict[str, type[StrEnum]] = {
+    enum.__name__: enum for enum in (EventKind, RefreshReason, LookupReason, OtherReason, Outcome, Role)
+}
 BENCHMARK_HEADERS = {
     "krec_s": "thousand records a second",
 }
@@ -125,13 +127,9 @@ def member_docs(values: type[StrEnum]) -> dict[str, str]:
 
 def event_fields() -> str:
     """The fields of an event, with their types in Spark; a line for those of the same type and meaning."""
-    docs = {
-        name: doc
-        for row in (RefreshEvent, *get_args(Details), SnapshotChanges, Origin)
-        for name, doc in attribute_docs(row)
-    }
+    docs = {name: doc for part in reversed(ROW_PARTS) for name, doc in attribute_docs(part)}
     names = defaultdict[tuple[str, str], list[str]](list)
-    for field in struct_type(RefreshEvent):
+    for field in struct_type(Event):
         if field.name != "time":
             names[field.dataType.simpleString(), docs[field.name]].append(f"`{field.name}`")
     return "".join(f"- {', '.join(named)} `{kind}`: {doc}\n" for (kind, doc), named in names.items())

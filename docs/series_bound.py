@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome, Role
-from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES
 from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Metric, Request, Result, Source
 
@@ -34,7 +33,7 @@ EXAMPLE = Size(executors=1_000, brokers=100, topics=100, partitions=10_000, quer
 _VALUES: Mapping[str, Callable[[Size], int]] = {
     "role": lambda _: len(Role) + 1,  # unknown, as of events of newer versions
     "kind": lambda _: len(EventKind) + 1,
-    "reason": lambda _: len(RefreshReason) + 1,
+    "reason": lambda _: len(REASONS) + 1,
     "outcome": lambda _: len(Outcome) + 1,
     "request": lambda _: len(Request),
     "result": lambda _: len(Result),

@@ -128,7 +128,7 @@ class KafkaMetaDataSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafka_meta.spark.stream_api import reader_of_release
         from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
-        from pyspark_kafka_meta.tables.event_streams import stream_reader
+        from pyspark_kafka_meta.tables.readers import stream_reader
 
         columns = _columns(schema, self.schema())
         table, options = self._read_options()

@@ -10,7 +10,7 @@ import pytest
 
 from docs import generate
 from pyspark_kafka_meta import KafkaMetaDataSource, lag, testing
-from pyspark_kafka_meta.kafka.metadata.refresh_events import COLUMNS
+from pyspark_kafka_meta.events.event import COLUMNS
 from pyspark_kafka_meta.options import OPTIONS
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
 

@@ -21,8 +21,7 @@ import typer.main
 
 from docs import site_hooks
 from pyspark_kafka_meta import __all__ as exported
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.events.event import REASONS, EventKind
 from pyspark_kafka_meta.options import OPTIONS as ROWS_OF_OPTIONS
 from pyspark_kafka_meta.options.unknown_options import refused
 from pyspark_kafka_meta.tables.rows import ROWS, struct_type
@@ -151,7 +150,7 @@ def test_fields_in_tuning_exist() -> None:
     tuning = (ROOT / "docs" / "options.md").read_text().partition("\n## Tuning\n")[2]
     names = set(re.findall(r"`([a-z]+_[a-z_]+)`", tuning))
     assert names
-    assert names <= columns | {*EventKind, *RefreshReason, "refresh_events"}
+    assert names <= columns | {*EventKind, *REASONS, "refresh_events"}
 
 
 def test_names_in_internals_exist() -> None:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshCause, RefreshPolicy
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
 

@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.events.sinks import LossCount, logger
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -53,7 +53,7 @@ class FolderSink:
         self._writer_id: str | None = None  # until the next write
         self._number = 0
 
-    def write(self, events: Sequence[RefreshEvent]) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         batch = self._losses.report_in(events)
         if self._writer_id is None:
             self._writer_id, self._number = writer_prefix(events[0].cache_id) + uuid.uuid4().hex[:16], 0

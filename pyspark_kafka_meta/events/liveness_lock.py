@@ -1,9 +1,11 @@
 """`LivenessLock`: shows that a metadata cache lives, so that caches of killed processes are detected.
 
 Spark ends Python workers by SIGKILL, so a worker cannot report its end. Each cache locks a file named after it; the
-kernel releases the lock with the process. The next cache that starts on this machine finds the unlocked file.
+kernel releases the lock with the process. The next cache that starts on this machine finds the unlocked file, and
+reports the dead cache to readers anywhere. A process id with its start time would not show as much: containers may
+share a folder and a host name, and see each other's ids as unused; macOS has no /proc; only the machine could look.
 
-A thread of its own holds the lock, because the temporary folder may be missing, full, huge or on a drive that hangs.
+Threads lock and unlock, and end, because the temporary folder may be missing, full, huge or on a drive that hangs.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import fcntl
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from pyspark_kafka_meta.events.default_folder import DefaultFolder, default_root, delete_old_files
 from pyspark_kafka_meta.events.folder_sink import open_folder
@@ -40,46 +43,41 @@ class LivenessLock:
     def __init__(self, application: str, destination: str) -> None:
         self._folder = DefaultFolder(application)
         self._locks = f"alive-{sha256(destination.encode()).hexdigest()[:16]}"  # small, so that it is listed at once
-        self._dead: deque[tuple[str, ...]] = deque()
-        self._is_acquired, self._is_released = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self._dead = SimpleQueue[tuple[str, ...]]()
+        self._held = ExitStack()
+        self._is_released = False
 
     def acquire(self, cache_id: str) -> tuple[str, ...]:
         """Lock the file of this cache. Returns the ids of dead caches, each to one caller alone; none if the folder
         cannot be used, and none yet if it takes long."""
-        thread = threading.Thread(target=self._hold, args=(cache_id,), name="kafkameta-liveness", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the process has as many threads as it may have
-            logger.debug("dead caches cannot be detected: %s", error)
-            return ()
-        self._thread = thread
-        self._is_acquired.wait(WAIT_S)
-        return self.take_dead()
+        if _started(partial(self._hold, cache_id)) is not None:
+            with suppress(Empty):
+                return self._dead.get(timeout=WAIT_S)
+        return ()
 
     def take_dead(self) -> tuple[str, ...]:
         """The ids of dead caches that were found after `acquire` returned, once."""
-        return self._dead.popleft() if self._dead else ()
+        with suppress(Empty):
+            return self._dead.get_nowait()
+        return ()
 
     def release(self) -> None:
         """Remove the file: the cache was closed, so it is not reported as dead."""
-        self._is_released.set()
-        if self._thread is not None:
-            self._thread.join(WAIT_S)
+        self._is_released = True
+        if (thread := _started(self._held.close)) is not None:
+            thread.join(WAIT_S)
 
     def _hold(self, cache_id: str) -> None:
-        with ExitStack() as held:
-            try:
-                folder = self._folder.make()
-                locks = self._lock(folder, cache_id, held)
-                self._dead.append(tuple(sorted(_remove_dead(locks))))
-                self._is_acquired.set()
-                living = [path.stem for path in folder.glob(_LOCK_FILES)]
-                delete_old_files(folder, living, time.time())
-            except Exception as error:
-                logger.debug("the default folder of events cannot be used: %s", error)
-            self._is_acquired.set()
-            self._is_released.wait()
+        try:
+            folder = self._folder.make()
+            locks = self._lock(folder, cache_id, self._held)
+            self._dead.put(tuple(sorted(_remove_dead(locks))))
+            delete_old_files(folder, [path.stem for path in folder.glob(_LOCK_FILES)], time.time())
+        except Exception as error:
+            logger.debug("the default folder of events cannot be used: %s", error)
+            self._dead.put(())
+        if self._is_released:  # meanwhile, as the folder took long
+            self._held.close()
 
     def _lock(self, folder: Path, cache_id: str, held: ExitStack) -> Path:
         """Returns the folder of the lock file."""
@@ -126,3 +124,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _started(work: Callable[[], None]) -> threading.Thread | None:
+    """The thread that does it; None if this process has as many threads as it may have."""
+    thread = threading.Thread(target=work, name="kafkameta-liveness", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        logger.debug("dead caches cannot be detected: %s", error)
+        return None
+    return thread

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.event import Origin, Role
 
 EXECUTOR_ID = "--executor-id"
 """Argument of an executor's JVM."""
@@ -51,17 +51,6 @@ def planner_origin() -> Origin:
 def committer_origin(query_id: str | None, batch_id: int | None) -> Origin:
     """The origin of a committer's events: it ends the transactions of micro-batches, or of batches without ids."""
     return replace(planner_origin(), role=Role.COMMITTER, query_id=query_id, batch_id=batch_id)
-
-
-def events_origin(origin: Origin) -> Origin:
-    """The origin of the cache of a sink for events. It serves all queries of its process, which has this `origin`."""
-    return Origin(
-        role=Role.EVENTS,
-        application_id=origin.application_id,
-        executor_id=origin.executor_id,
-        host=origin.host,
-        pid=origin.pid,
-    )
 
 
 def cli_origin() -> Origin:

@@ -1,4 +1,5 @@
-"""Publishes the refresh events of one cache: a structured log line at once, files and records at the end of a task.
+"""Makes events of what one client reports, and publishes them: a structured log line at once, files and records at the
+end of a task.
 
 A read never waits long for this and never fails because of it: the queue is bounded, and the next delivered event
 reports how many events were lost.
@@ -8,19 +9,32 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from pyspark_kafka_meta.events.default_folder import DefaultFolder
+from pyspark_kafka_meta.events.event import (
+    BrokerFetches,
+    BrokerProduces,
+    Event,
+    EventKind,
+    Fact,
+    Origin,
+    Outcome,
+    head_of,
+    outcome_of,
+)
 from pyspark_kafka_meta.events.folder_sink import FolderSink, folder_at
 from pyspark_kafka_meta.events.liveness_lock import LivenessLock
-from pyspark_kafka_meta.events.origin import driver_name, events_origin
-from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, LossCount
+from pyspark_kafka_meta.events.origin import driver_name
+from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, LossCount, logger
 from pyspark_kafka_meta.events.topic_sink import TopicSink
+from pyspark_kafka_meta.facts import LookupReason
+from pyspark_kafka_meta.kafka.client.client_state import ClientState, Traffic
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent
+from pyspark_kafka_meta.kafka.metadata.cache_state import Refreshed
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions
 
@@ -28,11 +42,11 @@ event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
 MAX_PENDING_EVENTS = 1_000
 MAX_PENDING_ROUTINE_EVENTS = 100
-ROUTINE_REASONS = (RefreshReason.MAX_AGE, RefreshReason.NEW_VERSIONS)
+ROUTINE_REASONS = (RefreshReason.MAX_AGE, LookupReason.NEW_VERSIONS)
 
 
 class EventPublisher:
-    """Publishes events to the log and to every sink.
+    """Makes the events of one client, numbers them, and publishes them to the log and to every sink.
 
     In a forked child the publisher of the parent writes nothing: its sinks belong to the parent.
 
@@ -45,18 +59,61 @@ class EventPublisher:
         self._liveness = liveness
         self._sinks = tuple(sinks)
         self._pid = os.getpid()
-        self._pending: deque[RefreshEvent] = deque()
+        self._pending: deque[Event] = deque()
         self._losses = LossCount()
+        self._sequence = 0
+        self._lookups = 0  # of earlier events
 
-    def publish(self, event: RefreshEvent) -> None:
-        """Attach the origin, log the event and keep it for `flush`. Above `MAX_PENDING_EVENTS` the oldest is lost."""
-        event = replace(event, origin=self.origin, died_cache_ids=self._new_dead_caches(event))
+    def observe(self, fact: Fact, client: ClientState) -> None:
+        """Publish the event of a fact, with what the client counted since the last one. Errors are logged only."""
+        self._sequence += 1
+        try:
+            self.publish(self._event(fact, client))
+        except Exception:
+            logger.warning("event %d was not published", self._sequence, exc_info=True)
+
+    def _event(self, fact: Fact, client: ClientState) -> Event:
+        cache, now, (kind, cause) = client.cache, client.clock(), head_of(fact)
+        began, before = (fact.began, fact.before) if isinstance(fact, Refreshed) else (now, cache.snapshot)
+        lookups, self._lookups = cache.lookups - self._lookups, cache.lookups
+        traffic, client.traffic = client.traffic, Traffic()
+        return Event(
+            cache_id=client.cache_id,
+            sequence=self._sequence,
+            cluster_id=cache.snapshot.cluster_id,
+            time_ms=int(time.time() * 1000),
+            kind=kind,
+            reason=cause.reason,
+            cause_error_code=cause.error_code,
+            cause_topic=None if cause.partition is None else cause.partition.topic,
+            cause_partition=None if cause.partition is None else cause.partition.partition,
+            cause_node_id=cause.node_id,
+            outcome=outcome_of(fact),
+            generation_before=before.generation,
+            generation_after=cache.snapshot.generation,
+            age_ms=(began - before.fetched_at) * 1000 if before.generation > 0 else None,
+            idle_ms=None if cache.last_lookup is None else max(began - cache.last_lookup, 0) * 1000,
+            lookups=lookups,
+            fetches=tuple(BrokerFetches(node_id, *counted) for node_id, counted in sorted(traffic.fetches.items())),
+            retries=traffic.retries,
+            fetch_throttle_ms=traffic.fetch_throttle_ms,
+            produces=tuple(BrokerProduces(node_id, *counted) for node_id, counted in sorted(traffic.produces.items())),
+            produce_throttle_ms=traffic.produce_throttle_ms,
+            transactions_begun=traffic.transactions_begun,
+            details=fact,
+            origin=self.origin,
+        )
+
+    def publish(self, event: Event) -> None:
+        """Log an event and keep it for `flush`. Above `MAX_PENDING_EVENTS` the oldest is lost."""
+        if died := self._new_dead_caches(event):
+            event = replace(event, died_cache_ids=died)
         if event_logger.isEnabledFor(logging.INFO):
             event_logger.info("%s", event.to_json())
         self._pending.append(event)
         if len(self._pending) > MAX_PENDING_EVENTS:
             self._losses.add([self._pending.popleft()])
-        if event.died_cache_ids:
+        if died:
             self.flush()  # no other cache reports them, and what killed them may kill this process too
 
     def flush_news(self) -> None:
@@ -83,7 +140,7 @@ class EventPublisher:
             if self._liveness is not None:
                 self._liveness.release()
 
-    def _new_dead_caches(self, event: RefreshEvent) -> tuple[str, ...]:
+    def _new_dead_caches(self, event: Event) -> tuple[str, ...]:
         if self._liveness is None or self._pid != os.getpid():
             return ()
         return self._liveness.acquire(event.cache_id) if event.kind is EventKind.BORN else self._liveness.take_dead()
@@ -100,17 +157,18 @@ def new_publisher(options: EventsOptions | None, origin: Origin) -> EventPublish
     if options is None:
         return EventPublisher((), origin)
     application = options.driver or driver_name()  # a planner does not know its application's id
-    new_lock = partial(LivenessLock, application, f"{options.path} {options.topic}")
+    lock = LivenessLock(application, f"{options.path} {options.topic}")
     sinks: list[EventSink] = []
     if options.path is not None:
         sinks.append(FolderSink(folder_at(options.path)))
     if options.topic is not None:
-        own_origin = events_origin(origin)
-        sinks.append(TopicSink(options, lambda own: EventPublisher([own], own_origin, new_lock())))
+        # It serves all queries of its process.
+        own = Origin(role=origin.role, executor_id=origin.executor_id, host=origin.host, pid=origin.pid)
+        sinks.append(TopicSink(options, lambda: EventPublisher((), own)))
     if not sinks:
         sinks.append(FolderSink(DefaultFolder(application)))
-    return EventPublisher([BackgroundSink(sink) for sink in sinks], origin, new_lock())
+    return EventPublisher([BackgroundSink(sink) for sink in sinks], origin, lock)
 
 
-def _is_routine(event: RefreshEvent) -> bool:
+def _is_routine(event: Event) -> bool:
     return event.reason in ROUTINE_REASONS and event.outcome is Outcome.UNCHANGED

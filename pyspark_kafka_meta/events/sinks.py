@@ -11,7 +11,7 @@ from dataclasses import replace
 from queue import Full, Queue
 from typing import Protocol
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.events.event import Event
 
 # Of this package. Loggers named after its modules would be below the logger of events, whose lines are JSON.
 logger = logging.getLogger("pyspark_kafka_meta.sinks")
@@ -24,7 +24,7 @@ class EventSink(Protocol):
     """A destination of events. No method raises: undelivered events are counted as lost. Wrap slow sinks in
     `BackgroundSink`."""
 
-    def write(self, events: Sequence[RefreshEvent]) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         """Write at least one event."""
 
     def close(self) -> None: ...
@@ -36,11 +36,11 @@ class LossCount:
     def __init__(self) -> None:
         self._count = 0
 
-    def add(self, events: Sequence[RefreshEvent]) -> None:
+    def add(self, events: Sequence[Event]) -> None:
         """Count lost events, and the losses that they would have reported."""
         self._count += sum(1 + event.dropped_before for event in events)
 
-    def report_in(self, events: Sequence[RefreshEvent]) -> list[RefreshEvent]:
+    def report_in(self, events: Sequence[Event]) -> list[Event]:
         """Returns `events`, of which the first reports the losses so far, and resets the count."""
         reporting = [replace(events[0], dropped_before=events[0].dropped_before + self._count), *events[1:]]
         self._count = 0
@@ -53,7 +53,7 @@ class BackgroundSink:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._queue: Queue[tuple[Sequence[RefreshEvent], threading.Event] | None] = Queue(MAX_QUEUED_BATCHES)
+        self._queue: Queue[tuple[Sequence[Event], threading.Event] | None] = Queue(MAX_QUEUED_BATCHES)
         self._last_written = threading.Event()
         self._last_written.set()
         self._losses, self._thread_losses = LossCount(), LossCount()  # of the task's thread, and of the sink's
@@ -63,7 +63,7 @@ class BackgroundSink:
         except RuntimeError as error:  # the process has as many threads as it may have
             logger.warning("refresh events are not written until a thread can be started: %s", error)
 
-    def write(self, events: Sequence[RefreshEvent]) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         batch, written, is_idle = self._losses.report_in(events), threading.Event(), self._last_written.is_set()
         try:
             self._start()

@@ -1,9 +1,7 @@
 """Produces refresh events to a topic, keyed by cache id, so that the events of one cache stay in order.
 
 The sink writes with a client of its own, because a client serves one thread, and `BackgroundSink` calls the sink in
-another thread than the task's. The metadata cache of this client reports to the same topic, without a loop: its events
-wait in memory until the next events of the query's cache are written, and are then written alone. So a partition that
-is stuck for them loses no event of the query. Only the events of the client's end do not wait.
+another thread than the task's. The events of this client are only logged: in the topic they would lead to more of them.
 
 Events that are not acknowledged within `kafka.delivery.timeout.ms` are lost and counted, and the sink pauses before it
 connects again. Until the pause ends, further events are lost at once.
@@ -12,7 +10,6 @@ connects again. Until the pause ends, further events are lost at once.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,15 +21,15 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     RecordTooLargeError,
 )
-from pyspark_kafka_meta.events.sinks import EventSink, LossCount, logger
+from pyspark_kafka_meta.events.event import Event
+from pyspark_kafka_meta.events.sinks import LossCount, logger
+from pyspark_kafka_meta.kafka.client.client_state import Publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher, RefreshEvent
 from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, EventsOptions, ProducerOptions, default_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_OWN_EVENTS = 100
 CLIENT = default_options(ClientOptions, security=PLAINTEXT)
 """Of the sink, but for servers, login and client id."""
 PRODUCER = default_options(
@@ -60,11 +57,11 @@ class TopicSink:
     lost may be written twice, with the same cache id and sequence. Wrap in `BackgroundSink`: a write may take as long
     as the timeouts of `PRODUCER` together."""
 
-    def __init__(self, options: EventsOptions, publisher: Callable[[EventSink], Publisher]) -> None:
+    def __init__(self, options: EventsOptions, log: Callable[[], Publisher]) -> None:
         """
         Args:
             options: with a topic.
-            publisher: makes the publisher of the own cache, with this sink.
+            log: makes a publisher that only logs.
         """
         self._topic = str(options.topic)
         self._client_options = replace(
@@ -73,14 +70,13 @@ class TopicSink:
             bootstrap_servers=options.bootstrap_servers,
             client_id=options.client_id,
         )
-        self._publisher = publisher
+        self._log = log
         self._client: KafkaClient | None = None
         self._connect_after = 0.0  # seconds of the monotonic clock
-        self._own = OwnEvents(self._write_own)
         self._losses = LossCount()
         self._is_failing = False  # a warning was logged
 
-    def write(self, events: Sequence[RefreshEvent]) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         batch = self._losses.report_in(events)
         if time.monotonic() < self._connect_after:
             self._losses.add(batch)
@@ -88,34 +84,29 @@ class TopicSink:
         try:
             self._write(batch)
             self._is_failing = False
-            self._write_own()
         except RecordTooLargeError as error:
             self._write_one_by_one(batch, error)
         except Exception as error:  # any error would end the thread of a `BackgroundSink`, and lose events uncounted
             self._lose(batch, error)
-            self._disconnect()
+            self.close()
             pauses = (PAUSES_S[kind] for kind in type(error).__mro__ if kind in PAUSES_S)
             self._connect_after = time.monotonic() + next(pauses, 0.0)
 
     def close(self) -> None:
-        """Write the last events of the sink's own cache, and close its client."""
-        self._disconnect()
-
-    def _disconnect(self) -> None:
         if self._client is not None:
             self._client.close()
         self._client = None
 
-    def _write(self, events: Sequence[RefreshEvent]) -> None:
+    def _write(self, events: Sequence[Event]) -> None:
         # The first write imports these modules: they take a while.
         from pyspark_kafka_meta.write.input_columns import SinkColumns
         from pyspark_kafka_meta.write.task_writer import TaskWriter
 
-        client = self._client = self._client or KafkaClient(self._client_options, self._publisher(self._own))
+        client = self._client = self._client or KafkaClient(self._client_options, self._log())
         columns = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
         TaskWriter(client, PRODUCER, columns, self._topic).write([_rows(events)])
 
-    def _write_one_by_one(self, events: Sequence[RefreshEvent], error: RecordTooLargeError) -> None:
+    def _write_one_by_one(self, events: Sequence[Event], error: RecordTooLargeError) -> None:
         """After one of these events was too large: it alone is lost."""
         if len(events) == 1:
             self._lose(events, error)
@@ -123,20 +114,7 @@ class TopicSink:
             for event in events:
                 self.write([event])
 
-    def _write_own(self) -> None:
-        """Write the events of the own cache, unless events are lost at the moment: then the next client writes them."""
-        if self._client is None or self._is_failing:
-            return
-        self._client.publisher.flush()
-        own = self._own.take()
-        try:
-            if own:
-                self._write(own)
-        except Exception as error:
-            self._own.lose(own)
-            logger.debug("events of the sink's own cache are lost: %s", error)
-
-    def _lose(self, events: Sequence[RefreshEvent], error: Exception) -> None:
+    def _lose(self, events: Sequence[Event], error: Exception) -> None:
         self._losses.add(events)
         if not self._is_failing:
             reason = str(error) if isinstance(error, KafkaMetaError) else type(error).__name__
@@ -144,35 +122,7 @@ class TopicSink:
         self._is_failing = True
 
 
-class OwnEvents(EventSink):
-    """Keeps the events of the cache of a sink's own client until the sink writes them."""
-
-    def __init__(self, write_own: Callable[[], None]) -> None:
-        self.pending: deque[RefreshEvent] = deque()
-        self._write_own = write_own
-        self._losses = LossCount()
-
-    def write(self, events: Sequence[RefreshEvent]) -> None:
-        self.pending += self._losses.report_in(events)
-        while len(self.pending) > MAX_OWN_EVENTS:
-            self._losses.add([self.pending.popleft()])
-
-    def take(self) -> list[RefreshEvent]:
-        """The events so far, which are no longer kept."""
-        taken = list(self.pending)
-        self.pending.clear()
-        return taken
-
-    def lose(self, events: Sequence[RefreshEvent]) -> None:
-        """Count events that were taken and not written."""
-        self._losses.add(events)
-
-    def close(self) -> None:
-        """The client closes, and can write for the last time."""
-        self._write_own()
-
-
-def _rows(events: Sequence[RefreshEvent]) -> pa.RecordBatch:
+def _rows(events: Sequence[Event]) -> pa.RecordBatch:
     import pyarrow as pa
 
     keys = pa.array([event.cache_id for event in events], pa.string())

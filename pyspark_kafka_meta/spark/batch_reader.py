@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_plan_delays
@@ -25,7 +25,7 @@ from pyspark_kafka_meta.spark.worker_memory import worker_memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
+    from pyspark_kafka_meta.facts import SchemaLookup
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
     from pyspark_kafka_meta.typed.reading import QuerySchemas, RegisteredSchema, WriterSchemas
@@ -87,7 +87,7 @@ class KafkaMetaReader(LowLatencyTask, DataSourceReader):
         try:
             planned = planner.batch_ranges()
             topics = {planned_range.partition.topic for planned_range in planned}
-            writers = () if self._schemas is None else new_writer_schemas(self._schemas, planner.events).current()
+            writers = () if self._schemas is None else new_writer_schemas(self._schemas, planner.report).current()
             return new_tasks(planner.tasks(planned), topics, writers)
         finally:
             planner.close()
@@ -153,8 +153,8 @@ def read_partition(
 def _read(
     options: SourceOptions, task: Task, columns: Columns, schemas: QuerySchemas | None
 ) -> Iterator[pa.RecordBatch]:
+    from pyspark_kafka_meta.events.event import Role
     from pyspark_kafka_meta.events.origin import task_origin
-    from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
     from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
     from pyspark_kafka_meta.spark.client_pool import worker_clients
 
@@ -168,15 +168,15 @@ def _read(
             return
         from pyspark_kafka_meta.typed.reading import typed_rows
 
-        with typed_rows(schemas, task.schemas, list(columns), client.events) as rows:
+        with typed_rows(schemas, task.schemas, list(columns), client.report) as rows:
             for batch in TaskReader(client, options, rows.raw_columns).read(task.ranges, task.topics):
                 yield rows.convert(batch).rename_columns(names)
 
 
-def new_writer_schemas(schemas: QuerySchemas, events: EventRecorder) -> WriterSchemas:
+def new_writer_schemas(schemas: QuerySchemas, report: Callable[[SchemaLookup], None]) -> WriterSchemas:
     """For the tasks of a planner, whose events show the requests, and those that found the query's own schemas."""
-    from pyspark_kafka_meta.typed.reading import WriterSchemas, record_lookup
+    from pyspark_kafka_meta.typed.reading import WriterSchemas, report_lookup
 
     for lookup in schemas.lookups:
-        record_lookup(events, RefreshReason.QUERY_SCHEMA, lookup)
-    return WriterSchemas(schemas, partial(record_lookup, events, RefreshReason.NEW_VERSIONS))
+        report_lookup(report, LookupReason.QUERY_SCHEMA, lookup)
+    return WriterSchemas(schemas, partial(report_lookup, report, LookupReason.NEW_VERSIONS))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
+    from pyspark_kafka_meta.events.event import Origin
     from pyspark_kafka_meta.model import OpenTransaction
     from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
     from pyspark_kafka_meta.write.partition_queue import TaskOutput
@@ -136,8 +136,8 @@ def write_task(
     Args:
         batch: None for the micro-batch of the running task.
     """
+    from pyspark_kafka_meta.events.event import Role
     from pyspark_kafka_meta.events.origin import task_origin
-    from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
     from pyspark_kafka_meta.spark.client_pool import worker_clients
     from pyspark_kafka_meta.write.exactly_once.commit_protocol import require_owner
     from pyspark_kafka_meta.write.row_digest import RowDigester

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import OtherClusterError
+from pyspark_kafka_meta.events.event import Origin
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SinkOptions
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         if self._schemas is None:
             return ()
         if self._writers is None:
-            self._writers = new_writer_schemas(self._schemas, self._planner().events)
+            self._writers = new_writer_schemas(self._schemas, self._planner().report)
         return self._writers.current()
 
     def _planner(self) -> OffsetPlanner:

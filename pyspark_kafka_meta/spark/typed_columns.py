@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.options import OnMalformedRecord, SinkOptions
 from pyspark_kafka_meta.spark.records_table import arrow_type
 from pyspark_kafka_meta.write.input_columns import SinkColumns, sink_columns
@@ -89,12 +89,12 @@ def _publish(options: SinkOptions, lookups: Sequence[RegistryLookup]) -> None:
     """Events of the look-ups. Their failure must not hide an error of the look-ups; tasks meet its cause themselves."""
     from pyspark_kafka_meta.events.origin import committer_origin
     from pyspark_kafka_meta.spark.client_pool import worker_clients
-    from pyspark_kafka_meta.typed.writing import record_lookup
+    from pyspark_kafka_meta.typed.writing import report_lookup
 
     try:
         with worker_clients.client(options.client, options.events, committer_origin(None, None)) as client:
             for lookup in lookups:
-                record_lookup(client.events, RefreshReason.QUERY_SCHEMA, lookup)
+                report_lookup(client.report, LookupReason.QUERY_SCHEMA, lookup)
     except Exception:
         logger.warning("publishing the requests to the schema registry failed", exc_info=True)
 

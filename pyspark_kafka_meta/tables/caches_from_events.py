@@ -15,12 +15,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin
+from pyspark_kafka_meta.events.event import EventKind, Origin
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import CacheRow, warn_of_invalid
 
-Event = Mapping[str, Any]
-"""A `RefreshEvent.to_dict` after JSON."""
+EventRow = Mapping[str, Any]
+"""A `Event.to_dict` after JSON."""
 Leader = tuple[int, int]
 """Leader id and leader epoch."""
 _REQUIRED = {"cache_id": str, "sequence": int, "time_ms": int}
@@ -63,7 +63,7 @@ def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
     warn_of_invalid(invalid)
 
 
-def cache_rows(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
+def cache_rows(events: Iterable[EventRow], now_ms: int) -> list[CacheRow]:
     """The rows of every cache that has not ended, by cache and partition. `events` may have any order and duplicates.
 
     Args:
@@ -76,13 +76,13 @@ def cache_rows(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
     return [row for _, group in by_cache for row in _contents(group).rows(now_ms)]
 
 
-def ended_caches(events: Collection[Event]) -> set[str]:
+def ended_caches(events: Collection[EventRow]) -> set[str]:
     """The ids of caches that were closed, or that other caches reported as dead."""
     closed = {event["cache_id"] for event in events if event.get("kind") == EventKind.CLOSED}
     return closed.union(*(event.get("died_cache_ids") or () for event in events))
 
 
-def valid_members(event: Event, name: str) -> list[Mapping[str, Any]]:
+def valid_members(event: EventRow, name: str) -> list[Mapping[str, Any]]:
     """The members of a list of objects, such as changes, without those of other versions that lack a field."""
     members = event.get(name) or ()
     return [
@@ -114,7 +114,7 @@ class CacheContents:
         self.events = 0
         self.lookups = 0
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: EventRow) -> None:
         """Apply the next event."""
         self._change(event)
         self.last = {name: event.get(name) for name in _LATEST}
@@ -156,7 +156,7 @@ class CacheContents:
                 **common,
             )
 
-    def _change(self, event: Event) -> None:
+    def _change(self, event: EventRow) -> None:
         """Apply the changes of an event to `leaders` and `topic_ids`."""
         recreated = {change["topic"]: change["new_id"] for change in valid_members(event, "topics_recreated")}
         removed = {*(event.get("topics_removed") or ()), *recreated}
@@ -177,7 +177,7 @@ class CacheContents:
             self.leaders[partition] = _leader(change["new_leader_id"], change["new_epoch"])
 
 
-def _contents(events: Iterable[Event]) -> CacheContents:
+def _contents(events: Iterable[EventRow]) -> CacheContents:
     contents = CacheContents()
     for event in events:
         contents.apply(event)
@@ -193,7 +193,7 @@ def _leader(leader_id: int, epoch: int) -> Leader:
     return leader_id, epoch
 
 
-def _has_response(event: Event) -> bool:
+def _has_response(event: EventRow) -> bool:
     return (event.get("generation_after") or 0) > (event.get("generation_before") or 0)
 
 
@@ -206,7 +206,7 @@ def _is_event(value: Any) -> bool:
     )
 
 
-def _amounts(event: Event) -> Iterator[Any]:
+def _amounts(event: EventRow) -> Iterator[Any]:
     yield from (event.get(name) for name in _AMOUNTS)
     for name, members in _AMOUNTS_OF_BROKERS.items():
         brokers = event.get(name)

@@ -10,7 +10,7 @@ an offset is the next number of each writer, as JSON with sorted keys, because S
      "writers": {"<writer>": 7}}
 Writers end without a sign, and new ones come as long as an application runs. So an offset forgets a writer whose files
 were all modified up to `read_until_ms`, and such files of writers that it does not name have been read. If a forgotten
-writer writes again, its next file was modified later. Version 1 forgot no writer with a file: all others are new.
+writer writes again, its next file was modified later.
 
 Follows Spark's `FileStreamSource`, which has to remember the name of every file instead, and forgets files by age too.
 """
@@ -99,8 +99,7 @@ class FilesOffset:
     def parse(cls, value: Mapping[str, Any]) -> FilesOffset:
         """The inverse of `as_dict`. Raises CheckpointError."""
         try:
-            if whole_number(value["version"], 1, VERSION) == 1:
-                value = _version_2(value)
+            whole_number(value["version"], VERSION, VERSION)
             start = value.get("start")
             return cls(*_position(value), None if start is None else cls(*_position(start)), "initial" in value)
         except (KeyError, AttributeError, ValueError, TypeError) as error:
@@ -226,11 +225,6 @@ def _numbers(value: Mapping[str, Any]) -> dict[str, int]:
 
 def _position(value: Mapping[str, Any]) -> tuple[dict[str, int], int]:
     return _numbers(value["writers"]), whole_number(value["read_until_ms"], 0, INT64_MAX)
-
-
-def _version_2(value: Mapping[str, Any]) -> dict[str, Any]:
-    start = value.get("start")
-    return {**value, "read_until_ms": 0, "start": None if start is None else {"read_until_ms": 0, "writers": start}}
 
 
 def _oldest_late_ms(files: Iterable[EventFile], now_ms: int) -> int:

@@ -5,7 +5,7 @@ Spark plans a DataFrame once, at its first use: call the function again for newe
 `partitions(spark, **{"kafka.bootstrap.servers": "localhost:9092"})`.
 
 Spark pickles readers, so they hold options and no connection. Methods import heavy modules when they need them.
-`event_streams` has the stream readers of refresh events.
+Refresh events alone are also streams, which `pyspark` 4.2 and later read as here.
 """
 
 from __future__ import annotations
@@ -17,15 +17,27 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.options import ClusterOptions, EventTableOptions, Table
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import Columns, rename_columns
+from pyspark_kafka_meta.spark.stream_api import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
+from pyspark_kafka_meta.tables.event_file_reader import (
+    EventFile,
+    EventFolder,
+    FilesOffset,
+    advance,
+    count_deleted,
+    files_between,
+    latest_offset,
+    next_numbers,
+    warn_of_deleted,
+)
 from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type
 
 if TYPE_CHECKING:
@@ -119,10 +131,10 @@ class EventFilesReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        return file_tasks(event_folder(self._options).files())
+        return _file_tasks(_event_folder(self._options).files())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return event_batches(file_lines(self._options, partition), self._columns)
+        return _event_batches(_file_lines(self._options, partition), self._columns)
 
 
 @entry_points
@@ -135,7 +147,7 @@ class EventTopicReader(KafkaMetaReader):
         self._event_columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return event_batches(record_values(super().read(partition)), self._event_columns)
+        return _event_batches(_record_values(super().read(partition)), self._event_columns)
 
 
 @entry_points
@@ -147,7 +159,7 @@ class CachesReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [CachesTask(self._events.partitions(), int(time.time() * 1000))]
+        return [CachesTask(self._events.partitions(), _now_ms())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
@@ -191,38 +203,121 @@ def batch_reader(table: Table, options: EventTableOptions | ClusterOptions, colu
     """The reader of a side table for `spark.read`. Raises OptionError for events that start at latest."""
     if isinstance(options, ClusterOptions):
         return ClusterReader(table, options, columns)
-    all_columns = {name: name for name in arrow_schema(RefreshEvent).names}
+    all_columns = {name: name for name in arrow_schema(Event).names}
     needed = columns if table is Table.REFRESH_EVENTS else all_columns
     events = EventTopicReader(options, needed) if options.topic is not None else EventFilesReader(options, needed)
     return events if table is Table.REFRESH_EVENTS else CachesReader(events, columns)
 
 
-def event_folder(options: EventTableOptions) -> EventFolder:
+# --- streams of events ------------------------------------------------------------------------------------------------
+
+
+def stream_reader(
+    table: Table, options: EventTableOptions | ClusterOptions, columns: Columns
+) -> DataSourceStreamReader:
+    """The reader of refresh events for `spark.readStream`. Raises OptionError for any other table."""
+    if isinstance(options, ClusterOptions) or table is not Table.REFRESH_EVENTS:
+        raise OptionError(f"table {table} is not a stream: use spark.read, or stream refresh_events")
+    if options.topic is not None:
+        return EventTopicStreamReader(options, columns)
+    return EventFilesStreamReader(options, columns)
+
+
+@entry_points
+class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads each new event file in exactly one micro-batch."""
+
+    def __init__(self, options: EventTableOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._target: Mapping[str, int] | None = None
+        # The latest planned batch: start, end and files, so that a plan lists the folder once.
+        self._planned: tuple[FilesOffset, FilesOffset, Sequence[EventFile]] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._options.starts_latest:
+            return latest_offset(self._folder().files(), _now_ms()).as_dict()
+        return FilesOffset({}, initial=True).as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxFiles(self._options.max_files)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = next_numbers(self._folder().files())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        begin = FilesOffset.parse(start)
+        files = self._folder().files(begin)
+        if self._target is not None:
+            files = [file for file in files if file.number < self._target.get(file.writer_id, 0)]
+        end = advance(begin, files, max_files, _now_ms())
+        self._planned = begin, end, files_between(begin, end, files)
+        return end.as_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until = FilesOffset.parse(start), FilesOffset.parse(end)
+        planned, self._planned = self._planned, None  # Spark pickles the reader for the tasks
+        if planned is not None and planned[:2] == (begin, until):
+            files = planned[2]
+        else:
+            files = self._folder().files(until.start or begin)
+        warn_of_deleted(count_deleted(begin, until, files))
+        return _file_tasks(files_between(begin, until, files))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _event_batches(_file_lines(self._options, partition), self._columns)
+
+    def _folder(self) -> EventFolder:
+        return _event_folder(self._options)
+
+
+@entry_points
+class EventTopicStreamReader(KafkaMetaStreamReader):
+    """Reads the values of the events topic as events."""
+
+    def __init__(self, options: EventTableOptions, columns: Columns) -> None:
+        assert options.topic is not None
+        super().__init__(options.topic.for_stream(), VALUE_COLUMN)
+        self._event_columns = columns
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _event_batches(_record_values(super().read(partition)), self._event_columns)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def _event_folder(options: EventTableOptions) -> EventFolder:
     from pyspark_kafka_meta.events.default_folder import default_root
 
     return EventFolder(options.path or str(default_root()))
 
 
-def file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
+def _file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
     return [FilesTask(files[start : start + FILES_PER_TASK]) for start in range(0, len(files), FILES_PER_TASK)]
 
 
-def file_lines(options: EventTableOptions, partition: InputPartition) -> Iterator[bytes]:
+def _file_lines(options: EventTableOptions, partition: InputPartition) -> Iterator[bytes]:
     # Spark replaces an empty list of batch partitions with one partition that is not a FilesTask.
     files = partition.files if isinstance(partition, FilesTask) else ()
-    return event_folder(options).lines(files)
+    return _event_folder(options).lines(files)
 
 
-def record_values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
+def _record_values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
     for batch in batches:
         yield from batch.column("value").to_pylist()
 
 
-def event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
+def _event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.tables.caches_from_events import parse_events
     from pyspark_kafka_meta.tables.rows import to_batches
 
-    return rename_columns(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
+    return rename_columns(to_batches(parse_events(lines), arrow_schema(Event, list(columns))), columns)
 
 
 def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """The rows of the side tables as dataclasses, and the columns and Arrow batches that are derived from them; pure.
 
 int becomes bigint, float double, an enumeration string, datetime timestamp, a tuple an array, and a dataclass or
-`TopicPartition` in a tuple a struct. All columns are nullable: events of other versions may lack fields.
+named tuple in a tuple a struct. All columns are nullable: events of other versions may lack fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import islice
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent, column_types
+from pyspark_kafka_meta.events.event import Event, column_types
 from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Table
@@ -200,7 +200,7 @@ class LagRow:
 T = TypeVar("T")
 ROWS_PER_BATCH = 4_096
 ROWS: Mapping[Table, type] = {
-    Table.REFRESH_EVENTS: RefreshEvent,
+    Table.REFRESH_EVENTS: Event,
     Table.CACHES: CacheRow,
     Table.BROKERS: BrokerRow,
     Table.PARTITIONS: PartitionRow,
@@ -274,7 +274,7 @@ def warn_of_invalid(count: int) -> None:
 
 def _columns(row_type: type) -> dict[str, Any]:
     """The type of each column. `time_ms` is also a timestamp column, the first one."""
-    types = column_types() if row_type is RefreshEvent else get_type_hints(row_type)
+    types = column_types() if row_type is Event else get_type_hints(row_type)
     return {**({"time": datetime} if "time_ms" in types else {}), **types}
 
 
@@ -285,7 +285,7 @@ def _builder(
         kind = _without_none(hint)
         if get_origin(kind) is tuple:
             return array(build(get_args(kind)[0]))
-        if is_dataclass(kind) or issubclass(kind, TopicPartition):
+        if is_dataclass(kind) or issubclass(kind, tuple):
             return struct({name: build(member) for name, member in get_type_hints(kind).items()})
         return scalars[str if issubclass(kind, StrEnum) else kind]
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
+from pyspark_kafka_meta.events.event import Role
 from pyspark_kafka_meta.model import NO_LEADER, MetadataResponse, Positions, TopicPartition, is_other_topic
-from pyspark_kafka_meta.tables.caches_from_events import Event, valid_members
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, valid_members
 from pyspark_kafka_meta.tables.lag import LagSummary, lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, by_partition
 from pyspark_kafka_meta.tools.formatting import executor_name
@@ -42,7 +42,7 @@ class ClusterState:
     brokers: Sequence[BrokerRow]
     partitions: Sequence[PartitionRow]
     trouble: str | None
-    events: Sequence[Event]
+    events: Sequence[EventRow]
     caches: Sequence[CacheRow]
     positions: Positions
     begins: Positions
@@ -71,21 +71,21 @@ class ClusterState:
         """In records; the ages of the next records are not asked for."""
         return LagSummary.of(lag_rows(self.positions, self.partitions, {}, 0.0))
 
-    def since(self, time_ms: int, role: str | None = None) -> Iterator[Event]:
+    def since(self, time_ms: int, role: str | None = None) -> Iterator[EventRow]:
         """The events that ended at `time_ms` or later, of `role` unless that is None."""
         return (event for event in self.events if event["time_ms"] >= time_ms and role in (None, event["role"]))
 
-    def of_executors(self, time_ms: int) -> Iterator[Event]:
+    def of_executors(self, time_ms: int) -> Iterator[EventRow]:
         """The events of readers and writers that ended at `time_ms` or later."""
         return (event for event in self.since(time_ms) if event["role"] in EXECUTOR_ROLES)
 
 
-def event_order(event: Event) -> tuple[int, str, int]:
+def event_order(event: EventRow) -> tuple[int, str, int]:
     """Sort key of events: by time, and by sequence within a cache."""
     return event["time_ms"], event["cache_id"], event["sequence"]
 
 
-def requests_by_broker(events: Iterable[Event], name: str) -> Counter[int]:
+def requests_by_broker(events: Iterable[EventRow], name: str) -> Counter[int]:
     """The requests by broker; `name` is the field that counts them, fetches or produces."""
     counts: Counter[int] = Counter()
     for event in events:
@@ -109,7 +109,7 @@ def caches_by_process(caches: Sequence[CacheRow]) -> dict[str, dict[TopicPartiti
     }
 
 
-def known_brokers(events: Iterable[Event], partitions: Collection[PartitionRow]) -> list[BrokerRow]:
+def known_brokers(events: Iterable[EventRow], partitions: Collection[PartitionRow]) -> list[BrokerRow]:
     """The brokers that caches asked by id, and the leaders of `partitions`, whose addresses are empty unless asked."""
     addresses = {row.leader_id: ("", 0) for row in partitions}
     addresses |= {event["broker_id"]: (event["broker_host"], event["broker_port"]) for event in events}
@@ -189,7 +189,7 @@ def newest_leaders(caches: Iterable[CacheRow]) -> dict[TopicPartition, Partition
 
 
 def stale_entries(
-    caches: Iterable[CacheRow], live: Leaders, events: Iterable[Event], now_ms: int
+    caches: Iterable[CacheRow], live: Leaders, events: Iterable[EventRow], now_ms: int
 ) -> Iterator[StaleEntry]:
     """The entries that are behind the live cluster, with how long `events` show that they are."""
     seen_ms = _epochs_seen(events)
@@ -203,7 +203,7 @@ def stale_entries(
         yield StaleEntry(row, leader, is_recreated, now_ms - min(newer) if newer else None)
 
 
-def _epochs_seen(events: Iterable[Event]) -> dict[tuple[str | None, TopicPartition], dict[int, int]]:
+def _epochs_seen(events: Iterable[EventRow]) -> dict[tuple[str | None, TopicPartition], dict[int, int]]:
     """When a cache first had each leader epoch, ms since 1970 UTC, by cluster id and partition."""
     seen: dict[tuple[str | None, TopicPartition], dict[int, int]] = {}
     for event in sorted(events, key=event_order):

@@ -12,10 +12,11 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
+from pyspark_kafka_meta.events.event import EventKind, OtherReason, Outcome
+from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.rows import CacheRow
 
 CHANGES_SHOWN = 3
@@ -27,7 +28,7 @@ UNKNOWN = "unknown"
 STALE_STYLE = "bold red"
 TABLE_STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
 NOTABLE_REASONS = frozenset(
-    (RefreshReason.ON_DEMAND, RefreshReason.DATA_LOSS, RefreshReason.MALFORMED, RefreshReason.REGISTRATION)
+    (RefreshReason.ON_DEMAND, OtherReason.DATA_LOSS, OtherReason.MALFORMED, LookupReason.REGISTRATION)
 )
 OUTCOME_STYLES = {"changed": "green", "failed": "red"}
 
@@ -69,13 +70,13 @@ def process_name(host: str | None, pid: int | None) -> str | None:
     return host if host is None or pid is None else f"{host}:{pid}"
 
 
-def cache_text(event: Event) -> str:
+def cache_text(event: EventRow) -> str:
     """The cache and its process: `reader 1 host:4242 c0ffee12`."""
     process = process_name(event["host"], event["pid"])
     return joined(event["role"], event["executor_id"], process, event["cache_id"][:ID_SHOWN])
 
 
-def reason_text(event: Event) -> str:
+def reason_text(event: EventRow) -> str:
     """Why the cache was refreshed, with the affected partition and broker: `connection_lost: broker 2`."""
     partition = None if event["cause_topic"] is None else f"{event['cause_topic']}-{event['cause_partition']}"
     broker = None if event["cause_node_id"] is None else f"broker {event['cause_node_id']}"
@@ -84,7 +85,7 @@ def reason_text(event: Event) -> str:
     return f"{event['reason'] or UNKNOWN}{': ' if detail else ''}{detail}"
 
 
-def broker_text(event: Event) -> str:
+def broker_text(event: EventRow) -> str:
     """The broker or registry that was asked; the kind of an event without a request."""
     if event["kind"] == EventKind.SCHEMA_LOOKUP:
         return "schema registry"
@@ -94,7 +95,7 @@ def broker_text(event: Event) -> str:
     return f"{name} {event['broker_host']}:{event['broker_port']}"
 
 
-def changes_text(event: Event) -> str:
+def changes_text(event: EventRow) -> str:
     """What changed, ended, was lost, looked up or failed; without any of these the outcome."""
     parts = [*_schemas(event), *_losses(event), *_transactions(event), *_changes(event)]
     return ", ".join(parts) or str(event["outcome"] or UNKNOWN)
@@ -104,18 +105,18 @@ def ms_text(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def recovery_text(event: Event) -> str:
+def recovery_text(event: EventRow) -> str:
     """How long the recovery took, to append to a sentence; empty where there was none."""
     return "" if event["recovery_ms"] is None else f", healed in {event['recovery_ms']:.0f} ms"
 
 
-def event_line(event: Event) -> str:
+def event_line(event: EventRow) -> str:
     """An event in one line."""
     time = datetime.fromtimestamp(event["time_ms"] / 1000)
     return f"{time:%H:%M:%S} {cache_text(event)}: {reason_text(event)} -> {changes_text(event)}{recovery_text(event)}"
 
 
-def is_notable(event: Event) -> bool:
+def is_notable(event: EventRow) -> bool:
     """Whether an event changed or registered something, failed, tells of bad records, or was requested by a user."""
     return event["outcome"] != Outcome.UNCHANGED or event["reason"] in NOTABLE_REASONS
 
@@ -144,7 +145,7 @@ class EventsTable:
     """Events in columns where these are wide enough for every word, else as paragraphs. The widths depend on the
     terminal alone, so that several tables line up."""
 
-    def __init__(self, events: Collection[Event], show_header: bool = True) -> None:
+    def __init__(self, events: Collection[EventRow], show_header: bool = True) -> None:
         self._rows = [_cells(event) for event in events]
         self._show_header = show_header
 
@@ -172,7 +173,7 @@ class EventsTable:
         return table
 
 
-def _cells(event: Event) -> list[Text]:
+def _cells(event: EventRow) -> list[Text]:
     return [
         plain(f"{datetime.fromtimestamp(event['time_ms'] / 1000):%m-%d %H:%M:%S}"),
         plain(cache_text(event)),
@@ -195,7 +196,7 @@ def _longest_word(cell: Text) -> int:
     return max(map(cell_len, cell.plain.split()), default=0)
 
 
-def _schemas(event: Event) -> Iterator[str]:
+def _schemas(event: EventRow) -> Iterator[str]:
     if event["malformed_records"]:
         yield f"{event['malformed_records']} malformed records ({event['malformed_column']})"
         return
@@ -207,7 +208,7 @@ def _schemas(event: Event) -> Iterator[str]:
         yield f"schema GUID {event['schema_guid']}"
 
 
-def _losses(event: Event) -> Iterator[str]:
+def _losses(event: EventRow) -> Iterator[str]:
     if event["dropped_before"]:
         yield f"{event['dropped_before']} events lost before"
     if event["lost_from_offset"] is not None:
@@ -216,7 +217,7 @@ def _losses(event: Event) -> Iterator[str]:
         yield event["error"]
 
 
-def _transactions(event: Event) -> Iterator[str]:
+def _transactions(event: EventRow) -> Iterator[str]:
     if event["transactional_id"] is not None:
         done = str(event["kind"] or UNKNOWN).removeprefix("transactions_")
         took = ms_text(event["transactions_ms"])
@@ -225,7 +226,7 @@ def _transactions(event: Event) -> Iterator[str]:
         yield f"{event['copied_records']} records copied"
 
 
-def _changes(event: Event) -> Iterator[str]:
+def _changes(event: EventRow) -> Iterator[str]:
     moves = [
         f"{change['topic']}-{change['partition']}: {change['old_leader_id']} to {change['new_leader_id']} "
         f"(epoch {change['old_epoch']} to {change['new_epoch']})"

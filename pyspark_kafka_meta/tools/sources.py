@@ -10,15 +10,15 @@ from typing import Protocol
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.default_folder import default_root
+from pyspark_kafka_meta.events.event import Event, Outcome
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
 from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.options import ClientOptions, EventTableOptions, FetchOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
-from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows, ended_caches, parse_events
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows, ended_caches, parse_events
 from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder, FilesOffset, advance, files_between
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, arrow_schema, to_batches
@@ -49,7 +49,7 @@ class EventSource(Protocol):
     name: str
     unreadable: Sequence[EventFile]
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Iterator[EventRow]:
         """The events since the last call, at first all events; with all fields, in no order."""
 
     def close(self) -> None: ...
@@ -142,9 +142,9 @@ def application_name(command: Sequence[str]) -> str | None:
     return next(iter(named), None)
 
 
-def _events(lines: Iterable[bytes | None]) -> Iterator[Event]:
-    names = [name for name in arrow_schema(RefreshEvent).names if name != "time"]
-    for batch in to_batches(parse_events(lines), arrow_schema(RefreshEvent, names)):
+def _events(lines: Iterable[bytes | None]) -> Iterator[EventRow]:
+    names = [name for name in arrow_schema(Event).names if name != "time"]
+    for batch in to_batches(parse_events(lines), arrow_schema(Event, names)):
         yield from batch.to_pylist()
 
 
@@ -165,7 +165,7 @@ class FolderEvents:
         self._offset = FilesOffset({})
         self.unreadable: Sequence[EventFile] = ()
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Iterator[EventRow]:
         """Raises OptionError: the folder cannot be read."""
         start = self._offset
         try:
@@ -182,7 +182,7 @@ class FolderEvents:
     def close(self) -> None:
         """Nothing is open between two files."""
 
-    def _events(self, files: Sequence[EventFile]) -> Iterator[Event]:
+    def _events(self, files: Sequence[EventFile]) -> Iterator[EventRow]:
         try:
             yield from _events(self._folder.lines(files))
         except OSError:
@@ -206,7 +206,7 @@ class TopicEvents:
         self.unreadable: Sequence[EventFile] = ()
         self._offset: SourceOffset | None = None
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Iterator[EventRow]:
         """Raises KafkaMetaError: there is no such topic, it may not be read, or no broker responds."""
         start = self._offset or BEGINNING
         end = self._planner.next_offset(start, None, limited=False)
@@ -239,7 +239,7 @@ class StateReader:
         self._read_committed = FetchOptions.parse(options).read_committed
         self._topics = topics
         self._progress = progress
-        self._events: list[Event] = []
+        self._events: list[EventRow] = []
         self._brokers: Sequence[BrokerRow] = ()
         self._partitions: Sequence[PartitionRow] = ()
         self._refused: str | None = None
@@ -284,7 +284,7 @@ class StateReader:
         return None
 
 
-def without_old_events(events: Sequence[Event], now_ms: int) -> list[Event]:
+def without_old_events(events: Sequence[EventRow], now_ms: int) -> list[EventRow]:
     """Without the events older than `KEEP_EVENTS_MS`, unless they say what a live cache knows: a page may stay open for
     days."""
     ended = ended_caches(events)

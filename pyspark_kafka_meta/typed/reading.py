@@ -25,9 +25,8 @@ from pyspark_kafka_meta.errors import (
     UnknownSchemaError,
     ValueSchemaError,
 )
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import MalformedDetails
-from pyspark_kafka_meta.model import RefreshReason, SchemaPin
+from pyspark_kafka_meta.facts import LookupReason, MalformedRecords, SchemaLookup
+from pyspark_kafka_meta.model import SchemaPin
 from pyspark_kafka_meta.options import (
     ColumnFormat,
     Framing,
@@ -42,7 +41,7 @@ from pyspark_kafka_meta.typed.registry.client import (
     RegistryClient,
     RegistryLookup,
     SubjectVersion,
-    record_lookup,
+    report_lookup,
 )
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR, worker_schemas
 from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, schema_of
@@ -60,7 +59,7 @@ __all__ = [
     "column_schema",
     "query_schemas",
     "reader_schema",
-    "record_lookup",
+    "report_lookup",
     "typed_rows",
 ]
 
@@ -330,7 +329,10 @@ class WriterSchemas:
 
 @contextmanager
 def typed_rows(
-    schemas: QuerySchemas, known: Sequence[RegisteredSchema], columns: Sequence[str], events: EventRecorder
+    schemas: QuerySchemas,
+    known: Sequence[RegisteredSchema],
+    columns: Sequence[str],
+    report: Callable[[SchemaLookup | MalformedRecords], None],
 ) -> Iterator[TypedRows]:
     """The conversion of the records of one task, with a client of the registry. Its malformed records are events at the
     end.
@@ -341,7 +343,7 @@ def typed_rows(
     registry, on_malformed = schemas.typed.registry, schemas.typed.on_malformed
     client = None
     if registry is not None:
-        client = RegistryClient(registry, partial(record_lookup, events, RefreshReason.UNKNOWN_SCHEMA))
+        client = RegistryClient(registry, partial(report_lookup, report, LookupReason.UNKNOWN_SCHEMA))
         worker_schemas.add(registry, known)
     typed = {}
     for reader in schemas.readers:
@@ -353,13 +355,8 @@ def typed_rows(
         yield rows
     finally:
         for (name, partition), count in rows.malformed.items():
-            details = MalformedDetails(
-                error=f"offset {count.offset}: {count.cause}",
-                schema_id=count.schema_id,
-                malformed_column=name,
-                malformed_records=count.records,
-            )
-            events.record_malformed(partition, details)
+            error = f"offset {count.offset}: {count.cause}"
+            report(MalformedRecords(partition, error, count.schema_id, name, count.records))
 
 
 def _writer(

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.typed.registry.client import (
     RegisteredSchema,
     RegistryClient,
     RegistryLookup,
-    record_lookup,
+    report_lookup,
 )
 from pyspark_kafka_meta.typed.registry.known_schemas import driver_versions
 from pyspark_kafka_meta.typed.schemas import Schema, schema_of
@@ -27,7 +27,7 @@ from pyspark_kafka_meta.typed.schemas import Schema, schema_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ColumnEncoding", "FinalAnswers", "RegistryLookup", "check_schema", "column_encodings", "record_lookup"]
+__all__ = ["ColumnEncoding", "FinalAnswers", "RegistryLookup", "check_schema", "column_encodings", "report_lookup"]
 
 
 def column_encodings(

@@ -178,7 +178,7 @@ class ProduceResponseHandler:
         if isinstance(response, RequestFailure):
             self._on_failure(received.sent, response)
             return
-        self._client.events.count_produce(response.node_id, response.request_bytes, response.throttle_ms)
+        self._client.traffic.count_produce(response.node_id, response.request_bytes, response.throttle_ms)
         self._client.take_throttle(response.node_id, response.throttle_ms)
         (sent,) = received.sent
         results = {produced.partition: produced for produced in response.partitions}
@@ -186,7 +186,7 @@ class ProduceResponseHandler:
             produced = results.get(queue.partition)
             if produced is None:
                 error = ProtocolError(f"{sent.broker.address} answered without {queue.partition}")
-                self._client.events.count_retry()
+                self._client.traffic.retries += 1
                 self._wait_for_metadata(queue, queued, sent, error)
             else:
                 self._carry_out(queue, queue.on_response(queued, produced), sent, produced)
@@ -195,7 +195,7 @@ class ProduceResponseHandler:
         """Have the batches of requests without a response sent again, once metadata is newer than the request's."""
         if not isinstance(failure.error, RETRIABLE_ERRORS):
             raise failure.error
-        self._client.events.count_retry()
+        self._client.traffic.retries += 1
         for sent in requests:
             for queue, queued in sent.members:
                 self._wait_for_metadata(queue, queued, sent, failure.error)

@@ -42,9 +42,9 @@ import logging
 from collections.abc import Collection
 
 from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, TransactionTimeoutError
+from pyspark_kafka_meta.facts import Ending, TransactionsEnded
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, PartitionSequence
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.model import (
@@ -132,7 +132,7 @@ class TransactionalProducer:
             return
         if self._began_at is None:
             self._began_at = self._client.clock()
-            self._client.events.count_transaction()
+            self._client.traffic.transactions_begun += 1
         if self.version is TransactionVersion.V1:
             self._client.coordinators.add_partitions(self.transactional_id, self._producer, new, self._deadline())
         self._partitions.update(new)
@@ -182,7 +182,7 @@ class TransactionalProducer:
             logger.warning("transaction %s stays open for the driver to abort: %s", self.transactional_id, error)
             return
         latency_ms = (self._client.clock() - began) * 1000
-        self._client.events.record_transactions(EventKind.TRANSACTIONS_ABORTED, self.transactional_id, 1, latency_ms)
+        self._client.report(TransactionsEnded(Ending.ABORTED, self.transactional_id, 1, latency_ms))
 
     def fail_if_late(self, now: float) -> None:
         """Raises TransactionTimeoutError if the coordinator may abort the transaction before the driver commits it."""

@@ -23,7 +23,7 @@ REFRESHES_PER_SECOND = 12
 VALUE_BYTES = 100
 """Size of the values that a task writes."""
 
-Event = Mapping[str, Any]
+EventRow = Mapping[str, Any]
 
 
 class Record(NamedTuple):
@@ -146,7 +146,7 @@ def missing_rows(logs: Mapping[TopicPartition, Log], attempt: int, count: int) -
 # --- refresh events ---------------------------------------------------------------------------------------------------
 
 
-def assert_events_complete(events: Sequence[Event], cache: MetadataCache) -> None:
+def assert_events_complete(events: Sequence[EventRow], cache: MetadataCache) -> None:
     """`events` contain every refresh and leader change of `cache`, and the request rate stayed below its limit."""
     sequence = range(2, len(events) + 2)  # event 1 is the birth of the cache
     assert [event["sequence"] for event in events] == list(sequence)
@@ -154,7 +154,7 @@ def assert_events_complete(events: Sequence[Event], cache: MetadataCache) -> Non
     assert busiest_second(events) <= REFRESHES_PER_SECOND
 
 
-def unreported_changes(events: Sequence[Event], cache: MetadataCache) -> list[str]:
+def unreported_changes(events: Sequence[EventRow], cache: MetadataCache) -> list[str]:
     """Leader changes without an event: the old leader of an event differs from the leader of the previous event, or the
     partitions, leaders and epochs of the cache differ from those of its events."""
     wrong = []
@@ -179,13 +179,13 @@ def unreported_changes(events: Sequence[Event], cache: MetadataCache) -> list[st
     return wrong + [f"{log}: {known.get(log)} in the cache, {reported.get(log)} in its events" for log in different]
 
 
-def busiest_second(events: Sequence[Event]) -> int:
+def busiest_second(events: Sequence[EventRow]) -> int:
     """Largest number of Metadata requests within a second."""
     times_ms = [event["time_ms"] for event in events if event["kind"] == "refresh"]
     return max((sum(begin <= time < begin + 1000 for time in times_ms) for begin in times_ms), default=0)
 
 
-def leaders_learned(events: Iterable[Event], log: TopicPartition) -> list[tuple[str, int]]:
+def leaders_learned(events: Iterable[EventRow], log: TopicPartition) -> list[tuple[str, int]]:
     """Reason and new leader of each leader change of `log`, in order."""
     return [
         (event["reason"], change["new_leader_id"])

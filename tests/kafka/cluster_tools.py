@@ -20,8 +20,8 @@ from kio.schema.update_features.v1 import request as features
 from kio.static.primitive import f64, i8, i16, i32
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import client_without_events
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.frame_codec import Api

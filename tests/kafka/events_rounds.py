@@ -12,9 +12,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
 from tests.kafka.harness import Stream
@@ -35,7 +35,7 @@ class Rounds(Stream):
 
     @property
     def cache_id(self) -> str:
-        return self.reader_client.events.cache_id
+        return self.reader_client.cache_id
 
     def play(self, rounds: int) -> None:
         """Play rounds, then wait until the event sinks are idle."""

@@ -22,10 +22,10 @@ import pyarrow as pa
 from confluent_kafka import Message, Producer
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.events.event import Event, Origin, Role
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
 from pyspark_kafka_meta.events.sinks import BackgroundSink
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SinkOptions, SourceOptions
@@ -38,7 +38,7 @@ from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.checkpoints import parsed, text
 from tests.consumer import records
 from tests.kafka.checker import (
-    Event,
+    EventRow,
     Log,
     Record,
     Row,
@@ -246,7 +246,7 @@ class Stream(Background):
                 if isinstance(sink, BackgroundSink):
                     assert sink._last_written.wait(SETTLE_S), "events still wait for their folder"
 
-    def events(self, role: str = "reader") -> list[Event]:
+    def events(self, role: str = "reader") -> list[EventRow]:
         """The written events of the reader's or the planner's cache, without the birth event."""
         self.settle()
         events = sorted(events_in(self._folder / role), key=itemgetter("sequence"))
@@ -372,7 +372,7 @@ class Worker:
         self.options = SinkOptions.parse({**given, **OPTIONS, **options})
         network = TappedNetwork(ConnectionSettings.of(self.options.client))
         self.network: TappedProduces = network.tapped
-        self._events: list[RefreshEvent] = []
+        self._events: list[Event] = []
         self.client = KafkaClient(self.options.client, RecordingPublisher(self._events), network=network)
         self.attempts: list[Attempt] = []
 

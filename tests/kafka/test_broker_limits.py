@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, DeliveryTimeoutError
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.testing import LocalKafka

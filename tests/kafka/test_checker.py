@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, AcknowledgedRange
 from tests.kafka.checker import (
-    Event,
+    EventRow,
     Record,
     Row,
     TaskOutput,
@@ -28,7 +28,7 @@ from tests.kafka.checker import (
     skipped,
 )
 from tests.kafka.harness import SteadyProducer
-from tests.unit.kafka.metadata.cache_scene import Scene
+from tests.unit.scene import Scene
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 A0, A1, A2 = (Record(A, offset, f"a{offset}") for offset in range(3))
@@ -127,28 +127,24 @@ def test_missing_rows_are_those_of_no_log() -> None:
     assert Row.parse(ROW_2.value()) == ROW_2
 
 
-def moved_twice() -> Scene:
-    """A cache that learned topic t and then two leader changes of t-0."""
-    scene = Scene()
-    scene.refresh_when_due()
+@pytest.fixture
+def moved_twice(monkeypatch: pytest.MonkeyPatch) -> tuple[list[EventRow], MetadataCache]:
+    """The events of a cache that learned topic t and then two leader changes of t-0."""
+    scene = Scene(monkeypatch)
+    client = scene.client()
+    client.partitions(["t"], scene.clock() + 60)
     for leader in (2, 3):
         scene.clock.sleep(10)
         scene.cluster.move_leader(A, leader)
-        scene.report()
-        scene.refresh_when_due()
-    return scene
+        client.cache.refresh(RefreshReason.NOT_LEADER, scene.clock() + 60)
+    return [json.loads(event.to_json()) for event in scene.events[1:]], client.cache
 
 
-def as_written(events: Sequence[RefreshEvent]) -> list[Event]:
-    return [json.loads(event.to_json()) for event in events]
+def test_complete_events_pass(moved_twice: tuple[list[EventRow], MetadataCache]) -> None:
+    assert_events_complete(*moved_twice)
 
 
-def test_complete_events_pass() -> None:
-    scene = moved_twice()
-    assert_events_complete(as_written(scene.events), scene.cache)
-
-
-HIDDEN: dict[str, Callable[[list[Event]], list[Event]]] = {
+HIDDEN: dict[str, Callable[[list[EventRow]], list[EventRow]]] = {
     "an event is missing": lambda events: [events[0], *events[2:]],
     "the last event is missing": lambda events: events[:-1],
     "a change is missing": lambda events: [events[0], {**events[1], "leaders_changed": []}, events[2]],
@@ -166,10 +162,12 @@ HIDDEN: dict[str, Callable[[list[Event]], list[Event]]] = {
 
 
 @pytest.mark.parametrize("hide", HIDDEN.values(), ids=HIDDEN.keys())
-def test_change_without_an_event_is_found(hide: Callable[[list[Event]], list[Event]]) -> None:
-    scene = moved_twice()
+def test_change_without_an_event_is_found(
+    hide: Callable[[list[EventRow]], list[EventRow]], moved_twice: tuple[list[EventRow], MetadataCache]
+) -> None:
+    events, cache = moved_twice
     with pytest.raises(AssertionError):
-        assert_events_complete(hide(as_written(scene.events)), scene.cache)
+        assert_events_complete(hide(events), cache)
 
 
 def test_busiest_second_counts_requests_but_no_hints() -> None:

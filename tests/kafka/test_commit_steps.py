@@ -49,7 +49,7 @@ class Sink:
         """
         self.servers, self.topic = servers, topic
         self._version, self._stack = version, stack
-        self.events: list[Any] = []  # RefreshEvent, with the details of its kind
+        self.events: list[Any] = []  # Event, with the details of its kind
 
     def options(self, **options: str) -> SinkOptions:
         given = {"kafka.bootstrap.servers": self.servers, "topic": self.topic, "kafka.transactional.id": self.topic}

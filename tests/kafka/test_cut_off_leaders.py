@@ -17,10 +17,10 @@ from typing import Self
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Role
+from pyspark_kafka_meta.events.event import EventKind, Role
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-from tests.kafka.checker import Event, Record, duplicates, inconsistent_offsets, lost_writes
+from tests.kafka.checker import EventRow, Record, duplicates, inconsistent_offsets, lost_writes
 from tests.kafka.cluster_tools import create_topic, in_sync, poll_until, topic_on_each_broker
 from tests.kafka.cut_off_kafka import CutOffKafka
 from tests.kafka.harness import SteadyProducer, Stream
@@ -75,7 +75,7 @@ def faults(reader: Stream, acked: Sequence[Record]) -> Counter[str]:
     return found + Counter(data_loss=len(losses)) + Counter(errors)
 
 
-def refreshes_of(reader: Stream) -> list[Event]:
+def refreshes_of(reader: Stream) -> list[EventRow]:
     """Of the caches that outlive a batch."""
     events = reader.events() + ([] if isinstance(reader, Batches) else reader.events("planner"))
     return [event for event in events if event["kind"] == EventKind.REFRESH]

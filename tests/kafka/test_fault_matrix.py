@@ -17,9 +17,9 @@ import pytest
 
 import pyspark_kafka_meta
 from pyspark_kafka_meta.errors import NoLeaderError, UnsupportedBrokerError
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.read.planning import offset_planner

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest
 from pyspark_kafka_meta.model import Broker, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions

@@ -18,10 +18,11 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Partition
 
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.facts import LookupReason, MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails, MalformedDetails, Origin, Role
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions
 from pyspark_kafka_meta.testing import LocalKafka
@@ -169,8 +170,7 @@ def disturb(cluster: LocalKafka, standing: Query, producer: Producer) -> None:
     put(producer, "marker")
     standing.run_until(lambda: standing.positions().items() >= {AFTER_LOSS: 20, AT_MARKER: 1}.items())
     producer.commit_transaction(30)
-    malformed = MalformedDetails(error="truncated", schema_id=1, malformed_column="value", malformed_records=1)
-    standing.reader_client.events.record_malformed(AFTER_LOSS, malformed)
+    standing.reader_client.report(MalformedRecords(AFTER_LOSS, "truncated", 1, "value", 1))
     standing.reader_client.publisher.flush()
     move_leader(cluster, "lost")
     write_numbers(cluster, "behind", 10, 20)
@@ -224,14 +224,8 @@ def played(cluster: LocalKafka, prometheus: str, tmp_path_factory: pytest.TempPa
 
             def is_over() -> bool:
                 storm.run_batch()
-                failed = LookupDetails(
-                    latency_ms=1.0,
-                    error="no response",
-                    schema_id=None,
-                    schema_guid=None,
-                    schema_subject="t-value",
-                )
-                storm.reader_client.events.record_lookup(RefreshReason.NEW_VERSIONS, failed)
+                failed = SchemaLookup(LookupReason.NEW_VERSIONS, 1.0, "no response", None, None, "t-value")
+                storm.reader_client.report(failed)
                 for _ in range(REFRESHES_AT_ONCE):  # on a slow machine micro-batches alone are no storm
                     storm.reader_client.cache.refresh(RefreshReason.ON_DEMAND, storm.reader_client.api_deadline())
                 return in_scenes >= expected(*SCENES.keys() - {FAILING})

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.events.event import BrokerFetches, EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
 from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.exporter_process import running
 from tests.kafka.cluster_tools import poll_until
@@ -33,7 +33,7 @@ def write_scene(folder: Path) -> None:
     first = {"origin": Origin(role=Role.READER, executor_id="1", host="worker", pid=1, query_id="q")}
     second = {"origin": Origin(role=Role.READER, executor_id="2", host="worker", pid=2, query_id="q")}
     third = {"origin": Origin(role=Role.READER, executor_id="3", host="worker", pid=3, query_id="q")}
-    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, "cause_topic": "clicks"}
+    loss = {"kind": EventKind.DATA_LOSS, "reason": OtherReason.DATA_LOSS, "cause_topic": "clicks"}
     failed = {"reason": RefreshReason.REQUEST_TIMEOUT, "outcome": Outcome.FAILED}
     write(folder, made("a" * 32, 2, now_ms - 5_000, **first, **moving("clicks", 1, (2, 3), (4, 5))))
     write(folder, made("b" * 32, 3, now_ms - 4_000, lost_from_offset=10, lost_until_offset=35, **second, **loss))
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def events(folder: Path, api: Api) -> list[Event]:
+def events(folder: Path, api: Api) -> list[EventRow]:
     return list(FolderEvents(str(folder)).read())
 
 
@@ -71,7 +71,7 @@ def shown(api: Api, metric: str, *labels: str) -> dict[tuple[str, ...], float]:
     return api.values(f"last_over_time({metric}[5m])", *labels)
 
 
-def test_refreshes_are_those_of_the_events(api: Api, events: list[Event]) -> None:
+def test_refreshes_are_those_of_the_events(api: Api, events: list[EventRow]) -> None:
     refreshes = [event for event in events if event["kind"] == EventKind.REFRESH]
     by_reason = Counter((event["role"], event["reason"], event["outcome"]) for event in refreshes)
     latency_s = sum(event["latency_ms"] for event in refreshes) / 1000
@@ -83,7 +83,7 @@ def test_refreshes_are_those_of_the_events(api: Api, events: list[Event]) -> Non
     assert shown(api, "kafkameta_recovery_seconds_sum", "role") == {("reader",): pytest.approx(recovered_s)}
 
 
-def test_traffic_and_losses_are_those_of_the_events(api: Api, events: list[Event]) -> None:
+def test_traffic_and_losses_are_those_of_the_events(api: Api, events: list[EventRow]) -> None:
     fetches = [(str(one["broker_id"]), one) for event in events for one in event["fetches"] or ()]
     requests, response_bytes = Counter[str](), Counter[str]()
     for broker, one in fetches:
@@ -99,7 +99,7 @@ def test_traffic_and_losses_are_those_of_the_events(api: Api, events: list[Event
     assert shown(api, "kafkameta_lost_offsets_total", "topic") == {("clicks",): offsets}
 
 
-def test_caches_are_those_of_the_table(api: Api, events: list[Event]) -> None:
+def test_caches_are_those_of_the_table(api: Api, events: list[EventRow]) -> None:
     now_ms = int(time.time() * 1000)
     rows = cache_rows(events, now_ms)
     partitions = Counter((row.executor_id or "",) for row in rows)

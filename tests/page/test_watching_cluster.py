@@ -16,7 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from confluent_kafka import Producer
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces
+from pyspark_kafka_meta.events.event import BrokerProduces
 from pyspark_kafka_meta.model import Position, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.testing import MockCluster

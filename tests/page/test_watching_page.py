@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from tests.unit.written_events import learning, made, moving, write
 

@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, EventKind, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.events.event import BrokerFetches, Event, EventKind, Origin, OtherReason, Role
+from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import MockCluster
@@ -85,18 +86,18 @@ FOUND: dict[str, dict[str, Any]] = {
 """Columns that a row of each query must have, by heading."""
 
 
-def events(now_ms: int) -> list[RefreshEvent]:
+def events(now_ms: int) -> list[Event]:
     """Executor 1 missed two elections that executor 2 saw, broker 9 is slow, and events of a third cache are lost."""
     slow = {"broker_id": 9, "broker_host": "slow", "request_bytes": 10, "response_bytes": 100, "throttle_ms": 7}
     fetched = {"fetches": (BrokerFetches(3, 5, 5_000),), "fetch_throttle_ms": 70}
     recovered = {"recovery_ms": 4_000.0}
     lost = {"cause_topic": "t", "cause_partition": 1, "lost_from_offset": 5, "lost_until_offset": 9, "error": "aged"}
-    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, **lost}
-    committed = {"kind": EventKind.TRANSACTIONS_COMMITTED, "reason": RefreshReason.TRANSACTION}
+    loss = {"kind": EventKind.DATA_LOSS, "reason": OtherReason.DATA_LOSS, **lost}
+    committed = {"kind": EventKind.TRANSACTIONS_COMMITTED, "reason": OtherReason.TRANSACTION}
     orders = {**committed, "transactional_id": "orders"}
     place = {"cause_topic": "t", "cause_partition": 1}
-    bad = {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, **place, "malformed_records": 21}
-    asked = {"kind": EventKind.SCHEMA_LOOKUP, "reason": RefreshReason.QUERY_SCHEMA, "schema_subject": "t-value"}
+    bad = {"kind": EventKind.MALFORMED_RECORDS, "reason": OtherReason.MALFORMED, **place, "malformed_records": 21}
+    asked = {"kind": EventKind.SCHEMA_LOOKUP, "reason": LookupReason.QUERY_SCHEMA, "schema_subject": "t-value"}
     again = {"changes": SnapshotChanges(topics_recreated=(TopicRecreated("u", "old", "new"),))}
     return [
         made(OLD, 1, now_ms - 9_000, **learning("t", 1, 1), **FIRST),

@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 from pyspark.sql import Row, SparkSession
 
 import pyspark_kafka_meta as kafkameta
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Role
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
@@ -51,11 +51,11 @@ class EventfulClock(FakeClock):
 class RecordingPublisher(EventPublisher):
     """Records each event before it is published."""
 
-    def __init__(self, events: list[RefreshEvent]) -> None:
+    def __init__(self, events: list[Event]) -> None:
         super().__init__((), Origin(role=Role.READER))
         self._events = events
 
-    def publish(self, event: RefreshEvent) -> None:
+    def publish(self, event: Event) -> None:
         self._events.append(event)
         super().publish(event)
 
@@ -78,7 +78,7 @@ class Scene:
         self.network = FakeNetwork(clock=self.clock)
         self.cluster = self.network.cluster
         self.cluster.create_topic("t", partitions)
-        self.events: list[Any] = []  # RefreshEvent, with the details of its kind
+        self.events: list[Any] = []  # Event, with the details of its kind
         self.monkeypatch = monkeypatch
 
     def options(self, **options: str) -> SourceOptions:

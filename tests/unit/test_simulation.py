@@ -35,7 +35,6 @@ from benchmarks.simulation.figures import figures, requests_by_time
 from benchmarks.simulation.run import Log, Simulation
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.model import (
@@ -209,7 +208,7 @@ class Pair:
             self,
             bootstrap,
             PolicySettings(),
-            EventRecorder("c0ffee", lambda event: None, lambda: self.now, lambda: self.now),
+            lambda fact: None,
             request_timeout_ms=30_000,
             clock=lambda: self.now,
             rng=random.Random(seed),

@@ -4,51 +4,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pyspark_kafka_meta.events.event import Event, EventKind, Fact, Origin, Outcome, Role
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import (
-    EventKind,
-    HintDetails,
-    LookupDetails,
-    LossDetails,
-    MalformedDetails,
-    Origin,
-    Outcome,
-    RefreshDetails,
-    RefreshEvent,
-    Role,
-    TransactionDetails,
+from pyspark_kafka_meta.facts import (
+    Closed,
+    Ending,
+    LookupReason,
+    MalformedRecords,
+    Opened,
+    RecordsLost,
+    SchemaLookup,
+    TransactionsEnded,
 )
-from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, MetadataSnapshot, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
+from tests.partitions import T0
 
-ENDED = {"transactional_id": "orders", "transactions": 1, "transactions_ms": 2.5, "copied_records": 0}
-DETAILS: Mapping[EventKind, tuple[Any, Mapping[str, Any]]] = {
-    EventKind.REFRESH: (
-        RefreshDetails,
-        {"broker_id": 1, "broker_host": "broker-1", "broker_port": 9092, "latency_ms": 2.5, "attempt": 0},
-    ),
-    EventKind.HINT: (HintDetails, {"recovery_ms": 0.0, "changes": SnapshotChanges()}),
-    EventKind.DATA_LOSS: (LossDetails, {"error": "lost", "lost_from_offset": 0, "lost_until_offset": None}),
-    EventKind.TRANSACTIONS_COMMITTED: (TransactionDetails, ENDED),
-    EventKind.TRANSACTIONS_ABORTED: (TransactionDetails, ENDED),
-    EventKind.TRANSACTIONS_RECOVERED: (TransactionDetails, ENDED),
-    EventKind.SCHEMA_LOOKUP: (
-        LookupDetails,
-        {"latency_ms": 2.5, "error": None, "schema_id": None, "schema_guid": None, "schema_subject": None},
-    ),
-    EventKind.MALFORMED_RECORDS: (
-        MalformedDetails,
-        {"error": "truncated", "schema_id": 7, "malformed_column": "value", "malformed_records": 1},
-    ),
+REFRESHED = Refreshed(RefreshCause(RefreshReason.MAX_AGE), 0.0, MetadataSnapshot(), 1, "broker-1", 9092, 2.5, 0)
+ENDED = TransactionsEnded(Ending.COMMITTED, "orders", 1, 2.5)
+FACTS: Mapping[EventKind, Fact] = {
+    EventKind.BORN: Opened(),
+    EventKind.CLOSED: Closed(),
+    EventKind.REFRESH: REFRESHED,
+    EventKind.HINT: LeaderHinted(RefreshCause(RefreshReason.LEADER_HINT), 0.0, SnapshotChanges()),
+    EventKind.DATA_LOSS: RecordsLost(T0, 0, None, "lost"),
+    EventKind.TRANSACTIONS_COMMITTED: ENDED,
+    EventKind.TRANSACTIONS_ABORTED: ENDED._replace(ending=Ending.ABORTED),
+    EventKind.TRANSACTIONS_RECOVERED: ENDED._replace(ending=Ending.RECOVERED),
+    EventKind.SCHEMA_LOOKUP: SchemaLookup(LookupReason.QUERY_SCHEMA, 2.5, None, None, None, None),
+    EventKind.MALFORMED_RECORDS: MalformedRecords(T0, "truncated", 7, "value", 1),
 }
-"""The details of each kind, and the values that tests do without."""
+"""The fact of each kind, with values that tests do without."""
 
 
-def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: Any) -> RefreshEvent:
+def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: Any) -> Event:
     """An event of a reader's cache: by default a response of broker 1 without changes."""
     given: dict[str, Any] = {
         "cache_id": cache,
@@ -56,8 +50,8 @@ def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: 
         "time_ms": time_ms,
         "kind": EventKind.REFRESH,
         "reason": RefreshReason.MAX_AGE,
-        "cause_error_code": 0,
-        **dict.fromkeys(("cause_topic", "cause_partition", "cause_node_id", "age_ms", "idle_ms")),
+        "age_ms": None,
+        "idle_ms": None,
         "outcome": Outcome.UNCHANGED,
         "generation_before": sequence - 1,
         "generation_after": sequence,
@@ -65,11 +59,9 @@ def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: 
         "origin": Origin(role=Role.READER, executor_id="1", host="worker", pid=7),
     }
     given |= others
-    if given["kind"] in DETAILS:
-        details, defaults = DETAILS[given["kind"]]
-        of_kind = {field.name: given.pop(field.name) for field in fields(details) if field.name in given}
-        given["details"] = details(**{**defaults, **of_kind})
-    return RefreshEvent(**given)
+    fact = FACTS[given["kind"]]
+    of_fact = {name: given.pop(name) for name in fact._fields if name in given and name != "reason"}
+    return Event(**given, details=fact._replace(**of_fact))
 
 
 def learning(topic: str, *leaders: int, epoch: int = 0, topic_id: str | None = None) -> dict[str, Any]:
@@ -98,7 +90,7 @@ def sequences(printed: str) -> list[int]:
     return [json.loads(line)["sequence"] for line in printed.splitlines()]
 
 
-def write(folder: Path, *events: RefreshEvent) -> None:
+def write(folder: Path, *events: Event) -> None:
     """Write one file."""
     FolderSink(LocalFolder(folder)).write(events)
 

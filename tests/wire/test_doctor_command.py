@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta import java_launcher
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
+from pyspark_kafka_meta.events.event import Origin
 from pyspark_kafka_meta.testing import MockCluster, MockRegistry
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.doctor import connection_checks

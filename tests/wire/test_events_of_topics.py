@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.cli import events as events_module
 from pyspark_kafka_meta.tools.cli.main import app
@@ -26,7 +26,7 @@ class EventsTopic:
         cluster.create_topic("events", partitions=2)
         self.cluster = cluster
 
-    def publish(self, *events: RefreshEvent) -> None:
+    def publish(self, *events: Event) -> None:
         self.publish_rows(*(event.to_dict() for event in events))
 
     def publish_rows(self, *events: dict[str, Any]) -> None:

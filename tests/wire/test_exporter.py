@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, Outcome
+from pyspark_kafka_meta.events.event import BrokerFetches, Outcome
 from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import ClientOptions

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import client_without_events
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (

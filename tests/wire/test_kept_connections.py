@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.kafka.network import in_flight_requests, kafka_network, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork

@@ -1,4 +1,4 @@
-"""Leaders move under a reader: its events match the requests of the mock brokers, and no request is superfluous."""
+"""Leaders move under a reader: its cache reports the requests of the mock brokers, and no request is superfluous."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from confluent_kafka import Producer
 
 from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.kafka.client import leader_offsets
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Role
+from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
 from pyspark_kafka_meta.kafka.network import connection, sockets
@@ -39,7 +39,7 @@ REQUEST_TIMEOUT_MS, SLOW_MS = 8_000, 10_000
 
 
 class Worker:
-    """A worker's client over mock brokers, and the events of its cache."""
+    """A worker's client over mock brokers, and the facts of its cache."""
 
     def __init__(self, cluster: MockCluster, events_path: Path, **options: str) -> None:
         self.cluster = cluster
@@ -49,14 +49,13 @@ class Worker:
         of_client = self.options.client
         publisher = new_publisher(EventsOptions(str(events_path), None, ()), Origin(role=Role.READER))
         self.client = KafkaClient(of_client, publisher)
-        self.events: list[Any] = []  # RefreshEvent, with the details of its kind
+        self.facts: list[Any] = []  # of the cache
         backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)
-        self.client.events = EventRecorder("c0ffee", self.events.append, time.monotonic, time.time)
         self.client.cache = MetadataCache(
             self.client.network,
             of_client.bootstrap_servers,
             backoffs,
-            self.client.events,
+            self.facts.append,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
 
@@ -72,11 +71,7 @@ class Worker:
         return [request.broker_id for request in self.cluster.requests() if request.api_key == api_key]
 
     def refreshes(self) -> list[Any]:
-        return [event for event in self.events if event.kind is EventKind.REFRESH]
-
-    def details(self) -> list[Any]:
-        """Of the events that have any."""
-        return [event.details for event in self.events if event.details is not None]
+        return [fact for fact in self.facts if isinstance(fact, Refreshed)]
 
     def leader(self) -> tuple[int, int]:
         leader = self.client.cache.leader(T0)
@@ -106,13 +101,12 @@ def test_metadata_requests_at_the_brokers_are_the_refreshes_published(worker: Wo
         worker.cluster.move_leader("t", 0, 2 + number % 2)
         assert worker.read() == [0, 1, 2]
 
-    brokers = [event.details.broker_id for event in worker.refreshes()]
+    brokers = [fact.broker_id for fact in worker.refreshes()]
     assert worker.brokers_of(METADATA) == brokers
     assert (len(brokers) == 1) if moves == 0 else (len(brokers) <= 1 + 2 * moves)
     assert worker.leader()[0] == (2 + (moves - 1) % 2 if moves else 1)
-    assert [event.sequence for event in worker.events] == list(range(1, len(worker.events) + 1))
     if moves:
-        moved = [change for details in worker.details() for change in details.changes.leaders_changed]
+        moved = [change for fact in worker.facts for change in fact.changes.leaders_changed]
         assert [change.new_leader_id for change in moved] == [2 + number % 2 for number in range(moves)], (
             "each move is reported once"
         )
@@ -128,7 +122,7 @@ def test_stale_responses_send_no_fetch_to_the_old_node(worker: Worker) -> None:
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
         worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
-        assert worker.events[-1].details.changes.stale_ignored == 1
+        assert worker.facts[-1].changes.stale_ignored == 1
         assert worker.read() == [0, 1, 2]
 
     assert set(worker.brokers_of(FETCH)) == {2}
@@ -150,7 +144,7 @@ def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_conn
     worker.client.cache.track(["t"])
     worker.client.cache.refresh(RefreshReason.BOOTSTRAP, worker.client.api_deadline())
     assert worker.client.cache.snapshot.brokers[1].address == unreachable
-    worker.events.clear()
+    worker.facts.clear()
     monkeypatch.setattr(fetch_sender, "OVERDUE_MS", 1_000)  # also for the next request
     worker.cluster.move_leader("t", 0, 2)
     is_reading.set()
@@ -158,14 +152,14 @@ def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_conn
     found.set()
 
     assert set(worker.brokers_of(FETCH)) == {2}
-    assert worker.refreshes()[0].cause_node_id == 1
+    assert worker.refreshes()[0].cause.node_id == 1
 
 
 def ask_next(worker: Worker, broker_id: int) -> None:
     """Have the cache ask this broker for Metadata next, over a connection that is open."""
     # A refresh chooses one of the two other brokers at random: a hundred refreshes choose both.
     refreshes = (worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline()) for _ in range(100))
-    assert any(worker.refreshes()[-1].details.broker_id == broker_id for _ in refreshes)
+    assert any(worker.refreshes()[-1].broker_id == broker_id for _ in refreshes)
 
 
 def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hint_named(worker: Worker) -> None:
@@ -179,9 +173,10 @@ def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hi
 
     assert time.monotonic() - began < REQUEST_TIMEOUT_MS / 1000
     assert (worker.brokers_of(METADATA), worker.brokers_of(FETCH)[-1]) == ([3], 2)
-    assert worker.events[-1].kind is EventKind.HINT, "its confirmation is under way"
+    assert isinstance(worker.facts[-1], LeaderHinted), "its confirmation is under way"
     worker.client.cache.refresh_if_due(worker.client.api_deadline())
-    assert (worker.events[-1].details.broker_id, worker.events[-1].reason) == (3, RefreshReason.LEADER_HINT)
+    refreshed = worker.refreshes()[-1]
+    assert (refreshed.broker_id, refreshed.cause.reason) == (3, RefreshReason.LEADER_HINT)
 
 
 def test_broker_that_is_late_with_metadata_delays_no_response_about_offsets(
@@ -208,8 +203,8 @@ def test_wrong_hint_heals(worker: Worker) -> None:
     worker.cluster.push_leader_response("t", 0, broker_id=3, leader_epoch=epoch + 1)
     assert worker.read() == [0, 1, 2]
 
-    [hint] = [event for event in worker.events if event.kind is EventKind.HINT]
-    assert hint.details.changes.leaders_changed == (LeaderChange("t", 0, leader_id, 3, epoch, epoch + 1),)
+    [hint] = [fact for fact in worker.facts if isinstance(fact, LeaderHinted)]
+    assert hint.changes.leaders_changed == (LeaderChange("t", 0, leader_id, 3, epoch, epoch + 1),)
     assert worker.leader() == (leader_id, epoch)
-    assert worker.refreshes()[-1].details.recovery_ms is not None
-    assert worker.brokers_of(METADATA) == [event.details.broker_id for event in worker.refreshes()]
+    assert worker.refreshes()[-1].recovery_ms is not None
+    assert worker.brokers_of(METADATA) == [fact.broker_id for fact in worker.refreshes()]

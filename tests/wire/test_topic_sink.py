@@ -17,10 +17,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from pyspark_kafka_meta.errors import AuthorizationError, UnknownHostError
 from pyspark_kafka_meta.events import sinks, topic_sink
-from pyspark_kafka_meta.events.origin import events_origin
+from pyspark_kafka_meta.events.event import Event, Origin, Role
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
 from pyspark_kafka_meta.events.topic_sink import TopicSink
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, EventsOptions, SecurityOptions
@@ -61,7 +60,7 @@ def rows_until(cluster: MockCluster, cache_id: str, sequence: int) -> list[dict[
 
 def new_sink(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> TopicSink:
     options = EventsOptions(None, "events", tuple(servers), security)
-    return TopicSink(options, lambda own: EventPublisher([own], events_origin(ORIGIN)))
+    return TopicSink(options, lambda: EventPublisher((), ORIGIN))
 
 
 @pytest.fixture
@@ -71,12 +70,12 @@ def cluster(mock_cluster: MockCluster) -> MockCluster:
 
 
 def test_event_that_does_not_fit_in_memory_is_counted(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: RefreshEvent) -> NoReturn:
+    def refuse(_: Event) -> NoReturn:
         raise MemoryError
 
     sink = new_sink(addresses(cluster))
     with monkeypatch.context() as full:
-        full.setattr(RefreshEvent, "to_json", refuse)
+        full.setattr(Event, "to_json", refuse)
         sink.write([made("c0ffee", 1), made("c0ffee", 2)])
     sink.write([made("c0ffee", 3)])
 
@@ -90,14 +89,27 @@ def test_events_arrive_in_order_with_their_cache_as_key(cluster: MockCluster) ->
     for cache_id, sequence in (("a", 1), ("b", 1), ("a", 2)):
         publisher.publish(made(cache_id, sequence))
     publisher.close()
-    found = [(key, row) for key, row in records(cluster, 6) if row["role"] == "reader"]
+    found = records(cluster, 3)
 
     assert [(key, row["cache_id"], row["sequence"]) for key, row in found] == [
         ("a", "a", 1),
         ("b", "b", 1),
         ("a", "a", 2),
     ]
-    assert found[0][1]["executor_id"] == "7"
+
+
+def test_events_of_the_sinks_own_client_are_only_logged(cluster: MockCluster, caplog: pytest.LogCaptureFixture) -> None:
+    sink = new_sink(addresses(cluster))
+    with caplog.at_level(logging.INFO, logger="pyspark_kafka_meta.events"):
+        for sequence in range(1, 4):
+            sink.write([made("a", sequence)])
+        sink.close()
+    own = [json.loads(line) for line in caplog.messages]
+
+    assert [(row["kind"], row["sequence"]) for row in own] == [("born", 1), ("refresh", 2), ("closed", 3)]
+    sink.write([made("a", 4)])
+    sink.close()
+    assert [(key, row["sequence"]) for key, row in records(cluster, 4)] == [("a", number) for number in range(1, 5)]
 
 
 def unknown_topic(cluster: MockCluster) -> None:
@@ -163,59 +175,6 @@ def test_event_that_is_too_large_is_lost_alone(
     rows = rows_until(cluster, "a", 3)
     assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(1, 0), (3, 1)]
     assert "refresh event 2 did not reach topic events: " in caplog.text
-
-
-def test_own_cache_reports_its_life_to_the_same_topic_without_a_loop(cluster: MockCluster) -> None:
-    sink = new_sink(addresses(cluster))
-    for sequence in range(1, 6):
-        sink.write([made("a", sequence)])
-    sink.close()
-
-    rows = records(cluster, 8)
-    own = [row for key, row in rows if key != "a"]
-    assert len(rows) == len(own) + 5
-    assert [row["kind"] for row in own] == ["born", "refresh", "closed"]
-    assert {(row["role"], row["executor_id"]) for row in own} == {("events", "7")}
-    assert [row["sequence"] for row in own] == [1, 2, 3]
-
-
-def test_own_event_that_is_not_acknowledged_is_lost_alone(
-    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    write = TopicSink._write
-
-    def refuse_own(sink: TopicSink, events: Sequence[RefreshEvent]) -> None:
-        if any(event.cache_id != "a" for event in events):
-            raise UnknownHostError("refused")
-        write(sink, events)
-
-    sink = new_sink(addresses(cluster))
-    with monkeypatch.context() as stuck:
-        stuck.setattr(TopicSink, "_write", refuse_own)
-        for sequence in (1, 2):
-            sink.write([made("a", sequence)])
-    sink.write([made("a", 3)])
-    sink.close()
-
-    rows = rows_until(cluster, "a", 3)
-    assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(1, 0), (2, 0), (3, 0)]
-    (closed,) = [row for key, row in records(cluster, 4) if key != "a"]
-    assert (closed["kind"], closed["dropped_before"]) == ("closed", 2)
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-def test_own_events_wait_in_bounded_memory_while_the_topic_is_missing(
-    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(topic_sink, "MAX_OWN_EVENTS", 4)
-    monkeypatch.setattr(topic_sink, "PAUSES_S", {})
-    monkeypatch.setattr(topic_sink, "PRODUCER", replace(topic_sink.PRODUCER, max_block_ms=100))
-    sink = new_sink([NOBODY])
-    for sequence in range(1, 6):
-        sink.write([made("a", sequence)])
-
-    assert len(sink._own.pending) == 4
-    assert sink._losses.report_in([made("a", 6)])[0].dropped_before == 5
 
 
 def test_closed_sink_has_no_connection(cluster: MockCluster) -> None:

@@ -202,7 +202,7 @@ class BrokerRequests:
                     is_last = all(other != broker for other, _ in in_flight.values())
                     self._failures[broker.node_id] += is_last
                     if isinstance(received.error, RETRIABLE_ERRORS):
-                        self._cache.report_failure(received.error, generation, broker.node_id)
+                        self._client.report_failure(received.error, generation, broker.node_id)
                     failed = [key, *(each for each, _ in (queues.pop(broker) if is_last else ()))]
                     outcomes += [(broker, each, received.error) for each in failed]
                 else:

@@ -1,4 +1,4 @@
-"""`ClientState`: what the requests of a client share: network, metadata cache, events, throttling, producer id."""
+"""`ClientState`: what the requests of a client share: network, metadata cache, publisher, throttling, producer id."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, Protocol
 
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.facts import ClientFact, Closed, Opened
 from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas, Throttles
 from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
-from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, MetadataNetwork
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Publisher
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, MetadataNetwork, failure_reason
+from pyspark_kafka_meta.kafka.metadata.cache_state import CacheFact
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, backoff_s
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
@@ -23,13 +25,72 @@ from pyspark_kafka_meta.kafka.protocol.requests import Network
 from pyspark_kafka_meta.model import Address, MetadataResponse, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 
+RequestCounts = dict[int, tuple[int, int]]
+"""Number of requests and their bytes, by node id."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What a client counts for the next event.
+
+    Attributes:
+        fetches: Fetch responses and their bytes.
+        produces: Produce responses and the bytes of their requests.
+        fetch_throttle_ms, produce_throttle_ms: throttle time of the responses (KIP-219).
+        retries: failed requests, and retriable errors of partitions in responses.
+        transactions_begun: by tasks: an event for each would push the others out of their folder.
+    """
+
+    fetches: RequestCounts = field(default_factory=dict)
+    fetch_throttle_ms: int = 0
+    produces: RequestCounts = field(default_factory=dict)
+    produce_throttle_ms: int = 0
+    retries: int = 0
+    transactions_begun: int = 0
+
+    def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
+        _count(self.fetches, node_id, response_bytes)
+        self.fetch_throttle_ms += throttle_ms
+
+    def count_produce(self, node_id: int, request_bytes: int, throttle_ms: int) -> None:
+        _count(self.produces, node_id, request_bytes)
+        self.produce_throttle_ms += throttle_ms
+
+
+def _count(counts: RequestCounts, node_id: int, size_bytes: int) -> None:
+    requests, total_bytes = counts.get(node_id, (0, 0))
+    counts[node_id] = (requests + 1, total_bytes + size_bytes)
+
+
+class Publisher(Protocol):
+    """Makes events of what a client reports, and publishes them: `events.publisher.EventPublisher`.
+
+    Attributes:
+        origin: of the next events, the Spark context.
+    """
+
+    origin: Any
+
+    def observe(self, fact: CacheFact | ClientFact, client: ClientState) -> None:
+        """Take a fact, and `ClientState.traffic`. Never blocks or raises."""
+
+    def flush(self) -> None:
+        """Deliver the events that were made."""
+
+    def flush_news(self) -> None:
+        """`flush`, unless they are all routine."""
+
+    def close(self) -> None:
+        """`flush` for the last time."""
+
 
 class ClientState:
     """The state of one client. Not thread-safe.
 
     Attributes:
+        cache_id: random; in every event.
         network: sends requests to brokers. `cache` says to which.
-        events: takes what happens in the cache and at the leaders, and publishes it.
+        traffic: since the last event.
         throttles: brokers that throttle the client.
         replicas: preferred read replicas, by rack: queries with different racks share a client.
         producer: sequence numbers of idempotent writes.
@@ -54,6 +115,8 @@ class ClientState:
             network: sockets by default.
         """
         self.options = options
+        self.cache_id = uuid.uuid4().hex
+        self.traffic = Traffic()
         self.publisher = publisher
         self.clock = clock
         self.sleep = sleep
@@ -62,7 +125,6 @@ class ClientState:
         self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
         self.producer = ProducerState()
         self.network: Network = KafkaNetwork(ConnectionSettings.of(options)) if network is None else network
-        self.events = EventRecorder(uuid.uuid4().hex, publisher.publish, clock, time.time)
         self._settings = PolicySettings(
             metadata_max_age_ms=options.metadata_max_age_ms,
             retry_backoff_ms=options.retry_backoff_ms,
@@ -72,7 +134,7 @@ class ClientState:
             self.network if topic_filter is None else TopicPatternNetwork(self.network, topic_filter),
             options.bootstrap_servers,
             self._settings,
-            self.events,
+            self.report,
             request_timeout_ms=options.request_timeout_ms,
             clock=clock,
             sleep=sleep,
@@ -81,6 +143,7 @@ class ClientState:
         self._similar_names: dict[str, str] = {}  # by unknown topic
         self._cleanup_policies: dict[str, tuple[str | None, float]] = {}  # by topic, with the time of the request
         self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
+        self.report(Opened())
 
     def api_deadline(self) -> float:
         """The deadline of a request that is sent now, retries included (default.api.timeout.ms)."""
@@ -95,8 +158,19 @@ class ClientState:
         if throttle_ms > 0:
             self.throttles.throttle(node_id, throttle_ms, self.clock())
 
+    def report(self, fact: CacheFact | ClientFact) -> None:
+        """Report what happened, which becomes an event."""
+        self.publisher.observe(fact, self)
+
+    def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
+        """A request to `node_id` failed without a response: its partitions may have moved to other leaders.
+        `generation` as in `MetadataCache.request_update`."""
+        self.traffic.retries += 1
+        self.cache.request_update(failure_reason(error), generation, node_id=node_id)
+
     def close(self) -> None:
         self.cache.close()
+        self.report(Closed())
         self.publisher.close()
         self.network.close()
 

@@ -125,7 +125,7 @@ class LeaderOffsets:
             if not isinstance(received.error, RETRIABLE_ERRORS):
                 raise received.error
             self._failures[node_id] += 1
-            self._cache.report_failure(received.error, sent.generation, node_id)
+            self._client.report_failure(received.error, sent.generation, node_id)
             self.errors.update(dict.fromkeys(sent.members, str(received.error)))
             return {}
         del self._failures[node_id]
@@ -145,7 +145,7 @@ class LeaderOffsets:
         action = read_action(code)
         if action is Action.FAIL:
             raise broker_error(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
-        self._client.events.count_retry()
+        self._client.traffic.retries += 1
         if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self._cache.request_update(
                 refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id

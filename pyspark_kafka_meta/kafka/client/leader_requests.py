@@ -208,7 +208,7 @@ class LeaderRequests(Generic[MemberT, ResponseT]):
     ) -> None:
         """After an error of a partition: use the leader that the broker named, or wait for newer metadata."""
         cache, code, node_id = self._client.cache, refresh.error_code, sent.broker.node_id
-        self._client.events.count_retry()
+        self._client.traffic.retries += 1
         if hint is None or not cache.take_hint(waiting.partition, hint, sent.generation, code, node_id):
             waiting.wait_for_metadata_after(sent.generation)
             cache.request_update(refresh.reason, sent.generation, waiting.partition, code, node_id)
@@ -226,5 +226,5 @@ class LeaderRequests(Generic[MemberT, ResponseT]):
 
     def back_off(self, waiting: RetryPause) -> None:
         """After another retriable error of a partition: let it back off."""
-        self._client.events.count_retry()
+        self._client.traffic.retries += 1
         waiting.back_off(self._client.clock(), self._client.backoff_s)

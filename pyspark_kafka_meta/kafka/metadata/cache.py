@@ -1,14 +1,15 @@
-"""`MetadataCache`: one client's metadata, refreshed by one request at a time; each refresh is an event.
+"""`MetadataCache`: one client's metadata, refreshed by one request at a time.
 
 A partition is read and written at its leader. Each broker can report the leaders of all partitions, in a Metadata
 response. But brokers learn of an election at different times, and do not tell clients of it. A client notices that a
 leader has moved when a request fails or gets no response, or by chance at the next refresh. So the cache keeps what it
 knows as an immutable snapshot, and replaces it after such a failure, for a new topic, and at a maximum age.
 
-This module sends the requests. `CacheState` has the contents, `RefreshPolicy` says when a refresh is due, and
-`BrokerChoice` from which broker. The cache has no thread: the loops of its callers call `refresh_if_due`, which sends a
-request that is due, and takes the response if it arrives by `until`. A caller that cannot go on without newer metadata
-calls `refresh`. Follows Kafka's `Metadata`, and rskafka's `MetadataCache` for the generation that a report names.
+This module sends the requests. Its base class `CacheState` has the contents, `RefreshPolicy` says when a refresh is
+due, and `BrokerChoice` from which broker. The cache has no thread: the loops of its callers call `refresh_if_due`,
+which sends a request that is due, and takes the response if it arrives by `until`. A caller that cannot go on without
+newer metadata calls `refresh`. Follows Kafka's `Metadata`, and rskafka's `MetadataCache` for the generation that a
+report names.
 
 | state | meaning | what ends it |
 |---|---|---|
@@ -36,28 +37,17 @@ Races, and their guards:
 
 from __future__ import annotations
 
-import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.kafka.metadata.cache_state import CacheState
-from pyspark_kafka_meta.kafka.metadata.event_recorder import Attempt, EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
+from pyspark_kafka_meta.kafka.metadata.cache_state import Attempt, CacheFact, CacheState
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.model import (
-    Address,
-    LeaderAndEpoch,
-    LeaderHint,
-    MetadataResponse,
-    RefreshReason,
-    TopicEpoch,
-    TopicPartition,
-)
+from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason
 
 
 def failure_reason(error: KafkaMetaError) -> RefreshReason:
@@ -74,15 +64,15 @@ class MetadataNetwork(Protocol):
     def receive_metadata(self, deadline: float) -> MetadataResponse | None: ...
 
 
-class MetadataCache:
-    """The metadata of one client. Not thread-safe."""
+class MetadataCache(CacheState):
+    """The metadata of one client. Not thread-safe. The methods of `CacheState` send no request."""
 
     def __init__(
         self,
         network: MetadataNetwork,
         bootstrap: Sequence[Address],
         settings: PolicySettings,
-        events: EventRecorder,
+        observe: Callable[[CacheFact], None],
         *,
         request_timeout_ms: int,
         clock: Callable[[], float] = time.monotonic,
@@ -92,82 +82,24 @@ class MetadataCache:
         """
         Args:
             bootstrap: tried in random order until a broker is known; not empty.
-            events: takes what happens in this cache.
+            observe: takes what happens in this cache.
             request_timeout_ms: limit of one attempt, so that a broker that hangs does not use up a whole deadline.
             clock: monotonic seconds; deadlines use this clock.
         """
+        super().__init__(observe, bootstrap, settings, clock, rng or random.Random())
         self._network = network
-        self._events = events
         self._request_timeout_ms = request_timeout_ms
-        self._clock = clock
         self._sleep = sleep
-        self._attempt: Attempt | None = None  # in flight
-        self._state = CacheState(events, bootstrap, settings, rng or random.Random())
-        events.record_birth()
-
-    @property
-    def snapshot(self) -> MetadataSnapshot:
-        """The current metadata; sends no request."""
-        return self._state.snapshot
-
-    def track(self, topics: Collection[str]) -> set[str]:
-        """Add topics to all further requests. A new topic makes a refresh due. Returns the new topics."""
-        return self._state.track(topics, self._clock())
-
-    def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
-        """The broker to fetch from; None if no leader is known. Sends no request."""
-        return self._state.leader(partition, self._clock())
-
-    def raise_epochs(self, epochs: Mapping[TopicPartition, TopicEpoch]) -> None:
-        """Take leader epochs from a plan or a checkpoint: leaders of lower epochs were replaced, and count as unknown.
-        Replaces the epochs of partitions that have no metadata yet. Sends no request."""
-        self._state.raise_epochs(epochs)
-
-    def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
-        """A request to `node_id` failed without a response: its partitions may have moved to other leaders.
-        `generation` as in `request_update`."""
-        self._events.count_retry()
-        self.request_update(failure_reason(error), generation, node_id=node_id)
-
-    def pass_over(self, address: Address, error: KafkaMetaError) -> None:
-        """Warn once of a broker that fails for good, such as for its certificate, while others respond."""
-        self._state.pass_over(address, error)
 
     def close(self) -> None:
-        """Publish the last event of the cache."""
+        """Give up a request in flight."""
         if (attempt := self._attempt) is not None:
             error = RequestTimeoutError(f"{attempt.address} did not respond before the cache was closed")
-            self._events.record_failure(attempt, self._clock(), error)
-        self._events.record_close()
-
-    def request_update(
-        self,
-        reason: RefreshReason,
-        generation: int,
-        partition: TopicPartition | None = None,
-        error_code: int = 0,
-        node_id: int | None = None,
-    ) -> None:
-        """Make a refresh due, unless the snapshot is newer: the caller looks at the newer snapshot first.
-
-        Args:
-            generation: of the snapshot that led to the error.
-            node_id: the broker that returned the error.
-        """
-        cause = RefreshCause(reason, error_code, partition, node_id)
-        self._state.request_update(cause, generation, self._clock())
-
-    @property
-    def has_request_in_flight(self) -> bool:
-        return self._attempt is not None
-
-    def time_to_next_update_ms(self) -> float:
-        """0 if a refresh is due now; infinite while a request is in flight."""
-        return math.inf if self.has_request_in_flight else self._state.time_to_next_update_ms(self._clock())
+            self._report_refresh(attempt, self._clock(), error=str(error))
 
     def refresh_if_due(self, deadline: float, until: float | None = None) -> bool:
         """Send a Metadata request if a refresh is due, and wait for the response of the request in flight; never sleep.
-        A failure is an event, and the refresh stays due: at another broker at once, or after a backoff if all failed.
+        A failure is reported, and the refresh stays due: at another broker at once, or after a backoff if all failed.
 
         Args:
             deadline: of a new request.
@@ -178,7 +110,7 @@ class MetadataCache:
             Whether the metadata was refreshed.
 
         Raises:
-            KafkaMetaError: an error that is not retriable, such as AuthenticationError (`CacheState.handle_failure`).
+            KafkaMetaError: an error that is not retriable, such as AuthenticationError (`CacheState._handle_failure`).
             OtherClusterError: all addresses failed, and brokers of another cluster responded.
         """
         if self.time_to_next_update_ms() == 0 and self._clock() < deadline:
@@ -189,10 +121,10 @@ class MetadataCache:
         """Refresh the metadata: at once, then with retries at one broker after the other.
 
         Args:
-            node_id: the first broker to ask, by default as `BrokerChoice` decides.
+            node_id: the first broker to ask, if it is known; by default as `BrokerChoice` decides.
 
         Raises:
-            ConnectError: no broker responded before `CacheState.retry_deadline`; the message has the failure of each
+            ConnectError: no broker responded before `CacheState._retry_deadline`; the message has the failure of each
                 address.
             KafkaMetaError: as `refresh_if_due`.
         """
@@ -200,13 +132,13 @@ class MetadataCache:
         if self._attempt is not None:
             self._receive(self._attempt, deadline)
         generation = self.snapshot.generation
-        self._state.request_update(RefreshCause(reason), generation, self._clock(), at_once=True)
-        if node_id is not None:
-            self._state.ask_first(node_id)
+        self.request_update(reason, generation, at_once=True)
+        if node_id is not None and (first := self.snapshot.brokers.get(node_id)) is not None:
+            self._choice.prefer(first.address)
         while self.snapshot.generation == generation:
             pause_s = self.time_to_next_update_ms() / 1000
-            if self._clock() + pause_s >= self._state.retry_deadline(reason, began, deadline):
-                raise ConnectError(self._state.unreachable_message())
+            if self._clock() + pause_s >= self._retry_deadline(reason, began, deadline):
+                raise ConnectError(self._unreachable_message())
             self._sleep(pause_s)
             self.refresh_if_due(deadline)
         return self.snapshot
@@ -224,30 +156,8 @@ class MetadataCache:
                 return [topic.name for topic in response.topics if not topic.is_internal]
         return []
 
-    def take_hint(
-        self,
-        partition: TopicPartition,
-        hint: LeaderHint,
-        generation: int,
-        error_code: int = 0,
-        node_id: int | None = None,
-    ) -> bool:
-        """Use the leader that an error response names (KIP-951), and make a refresh due that confirms it.
-
-        Args:
-            generation: of the snapshot that the failed request used.
-            error_code: of the response.
-            node_id: the broker that responded.
-
-        Returns:
-            Whether the hint was taken. It is ignored if its epoch is not the newest, its broker is unknown, or the
-            snapshot is newer, because the topic may have been recreated since.
-        """
-        cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
-        return self._state.take_hint(cause, partition, hint, generation, self._clock())
-
     def _send(self, deadline: float) -> Attempt:
-        attempt = self._state.begin(self._clock(), deadline)
+        attempt = self._begin(deadline)
         timeout_ms = attempt_timeout_ms(attempt.slow_before, self._request_timeout_ms)
         self._network.send_metadata(attempt.address, attempt.topics, min(deadline, attempt.began + timeout_ms / 1000))
         return attempt
@@ -258,13 +168,13 @@ class MetadataCache:
         try:
             response = self._network.receive_metadata(until)
         except KafkaMetaError as error:
-            self._state.handle_failure(attempt, error, self._clock())
+            self._handle_failure(attempt, error)
         else:
             if response is None:
                 self._attempt = attempt
                 return False
-            if self._state.handle_response(attempt, response, self._clock()):
+            if self._handle_response(attempt, response):
                 return True
-        if self._state.fatal_error is not None:
-            raise self._state.fatal_error from None
+        if self.fatal_error is not None:
+            raise self.fatal_error from None
         return False

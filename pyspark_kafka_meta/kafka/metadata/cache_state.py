@@ -1,6 +1,7 @@
-"""`CacheState`: the state of a metadata cache, without a lock, a clock or a socket.
+"""`CacheState`: the state of a metadata cache, without a lock or a socket.
 
-Combines the snapshot, the refresh policy and the choice of brokers, and records events. Follows Kafka's `Metadata`.
+Combines the snapshot, the refresh policy and the choice of brokers, and reports facts to its observer, which makes
+events of them. Follows Kafka's `Metadata`. `MetadataCache` adds the requests.
 
 Each successful refresh makes a snapshot of the next generation. A caller that reports an error, or a leader hint
 (KIP-951), names the generation that its request used. A hint changes the snapshot within its generation.
@@ -38,7 +39,7 @@ Races, and their guards:
   counts the age from `begin`.
 - A broker is cut off from the cluster. 1. It responds with old metadata. 2. The broker that responded last is asked
   first: it would be asked again and again. Guards: `_merge` avoids it while a problem is unresolved; `request_update`
-  if the reason is ON_DEMAND, with the broker that is doubted; `begin` at the maximum age, as nothing else may show it.
+  if the reason is ON_DEMAND, with the broker that is doubted; `_begin` at the maximum age, as nothing else may show it.
 - A leader is cut off, and replaced. 1. A plan is of the new leader's log. 2. This cache names the old leader, whose log
   ends before. Guard: `raise_epochs` makes the old leader unknown.
 - Another cluster gets the address of a broker. 1. It has a topic of the same name. 2. The metadata of this topic would
@@ -50,8 +51,8 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
@@ -63,10 +64,8 @@ from pyspark_kafka_meta.errors import (
     RequestTimeoutError,
     UnknownHostError,
 )
-from pyspark_kafka_meta.kafka.metadata.event_recorder import Attempt, EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
-from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshCause, RefreshPolicy
+from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot, SnapshotChanges
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION, REBOOTSTRAP_REQUIRED, describe
 from pyspark_kafka_meta.model import (
     Address,
@@ -90,22 +89,112 @@ SUSPECT_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUES
 """The broker that the cause names is asked after others."""
 
 
+class Attempt(NamedTuple):
+    """A Metadata request in flight.
+
+    Attributes:
+        number: since the last successful refresh, from 1.
+        slow_before: slow attempts among those before it.
+        before: snapshot when the attempt began.
+        topics: requested topics.
+        began: seconds of the cache's clock.
+        deadline: of the caller who sent it, seconds of the same clock; infinite in a task, which has its own.
+    """
+
+    cause: RefreshCause
+    number: int
+    slow_before: int
+    before: MetadataSnapshot
+    topics: frozenset[str]
+    address: Address
+    began: float
+    deadline: float
+
+
+class Refreshed(NamedTuple):
+    """A Metadata request ended, with a response or without, which changed the metadata or not.
+
+    Attributes:
+        cause: what made the refresh due.
+        began: seconds of the cache's clock.
+        before: the snapshot at this time.
+        broker_id: broker of the request, None for a bootstrap address.
+        broker_host: its host.
+        broker_port: its port.
+        latency_ms: duration of the attempt with connecting, and until a task processes the response between record
+            batches; of a request to the schema registry with its retries.
+        attempt: its number since the last good response, from 1; 0 without one.
+        api_version: version of the Metadata request.
+        correlation_id: correlation id of the request.
+        request_bytes: size with length prefix.
+        response_bytes: size with length prefix.
+        throttle_ms: throttle time of the response.
+        error: why a request failed, records were lost or a value could not be decoded.
+        recovery_ms: duration of the problem that the event ended; 0 for a hint in the error response.
+        changes: metadata changes by the response.
+    """
+
+    cause: RefreshCause
+    began: float
+    before: MetadataSnapshot
+    broker_id: int | None
+    broker_host: str
+    broker_port: int
+    latency_ms: float
+    attempt: int
+    api_version: int | None = None
+    correlation_id: int | None = None
+    request_bytes: int | None = None
+    response_bytes: int | None = None
+    throttle_ms: int | None = None
+    error: str | None = None
+    recovery_ms: float | None = None
+    changes: SnapshotChanges = SnapshotChanges()
+
+
+class LeaderHinted(NamedTuple):
+    """A leader was taken from an error response (KIP-951).
+
+    Attributes:
+        recovery_ms: as in `Refreshed`.
+        changes: the change of the leader.
+    """
+
+    cause: RefreshCause
+    recovery_ms: float
+    changes: SnapshotChanges
+
+
+CacheFact = Refreshed | LeaderHinted
+
+
 class CacheState:
-    """The state of one cache. `now` is in seconds of the cache's clock.
+    """The state of one cache.
 
     Attributes:
         snapshot: the current metadata.
-        fatal_error: of the last failure, if it ends the refresh (`handle_failure`).
+        lookups: number of leader lookups.
+        last_lookup: seconds of the cache's clock; None before the first.
+        fatal_error: of the last failure, if it ends the refresh (`_handle_failure`).
     """
 
     def __init__(
-        self, events: EventRecorder, bootstrap: Sequence[Address], settings: PolicySettings, rng: random.Random
+        self,
+        observe: Callable[[CacheFact], None],
+        bootstrap: Sequence[Address],
+        settings: PolicySettings,
+        clock: Callable[[], float],
+        rng: random.Random,
     ) -> None:
         self.snapshot = MetadataSnapshot()
-        self._events = events
+        self.lookups = 0
+        self.last_lookup: float | None = None
+        self._observe = observe
         self._bootstrap = bootstrap
+        self._clock = clock
         self._policy = RefreshPolicy(settings, rng)
         self._choice = BrokerChoice(bootstrap, rng)
+        self._attempt: Attempt | None = None  # in flight
         self._topics: dict[str, float] = {}  # time of the last lookup
         self._unseen_epochs: Mapping[TopicPartition, TopicEpoch] = {}  # of partitions without metadata yet
         self.fatal_error: KafkaMetaError | None = None
@@ -114,21 +203,23 @@ class CacheState:
         self._warned = False  # that all addresses failed
         self._passed_over: set[Address] = set()  # a warning named them
 
-    def track(self, topics: Collection[str], now: float) -> set[str]:
-        """Returns the new topics."""
-        new = set(topics) - self._topics.keys()
+    def track(self, topics: Collection[str]) -> set[str]:
+        """Add topics to all further requests. A new topic makes a refresh due. Returns the new topics."""
+        new, now = set(topics) - self._topics.keys(), self._clock()
         if new:
             self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
         self._topics.update(dict.fromkeys(topics, now))
         return new
 
-    def leader(self, partition: TopicPartition, now: float) -> LeaderAndEpoch | None:
-        self._topics[partition.topic] = now
-        self._events.count_lookup(now)
+    def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
+        """The broker to fetch from; None if no leader is known."""
+        self._topics[partition.topic] = self.last_lookup = self._clock()
+        self.lookups += 1
         return self.snapshot.leader(partition)
 
     def raise_epochs(self, epochs: Mapping[TopicPartition, TopicEpoch]) -> None:
-        """Leaders of lower epochs count as replaced, also in metadata that comes later."""
+        """Take leader epochs from a plan or a checkpoint: leaders of lower epochs were replaced, and count as unknown,
+        also in metadata that comes later. Replaces the epochs of partitions that have no metadata yet."""
         self.snapshot = self.snapshot.with_epochs(epochs)
         self._unseen_epochs = {
             partition: epoch
@@ -136,27 +227,80 @@ class CacheState:
             if (view := self.snapshot.topics.get(partition.topic)) is None or partition.partition not in view.partitions
         }
 
-    def request_update(self, cause: RefreshCause, generation: int, now: float, at_once: bool = False) -> None:
+    def request_update(
+        self,
+        reason: RefreshReason,
+        generation: int,
+        partition: TopicPartition | None = None,
+        error_code: int = 0,
+        node_id: int | None = None,
+        at_once: bool = False,
+    ) -> None:
+        """Make a refresh due, unless the snapshot is newer: the caller looks at the newer snapshot first.
+
+        Args:
+            generation: of the snapshot that led to the error.
+            node_id: the broker that returned the error.
+            at_once: skip the backoff after a successful refresh.
+        """
         if generation < self.snapshot.generation:
             return
-        self._policy.request_update(cause, now, at_once)
-        if cause.reason is RefreshReason.ON_DEMAND:
+        self._policy.request_update(RefreshCause(reason, error_code, partition, node_id), self._clock(), at_once)
+        if reason is RefreshReason.ON_DEMAND:
             self._choice.avoid_last()  # verify a doubtful response with another broker
-        suspect = None if cause.node_id is None else self.snapshot.brokers.get(cause.node_id)
-        if suspect is not None and cause.reason in SUSPECT_REASONS:
+        suspect = None if node_id is None else self.snapshot.brokers.get(node_id)
+        if suspect is not None and reason in SUSPECT_REASONS:
             self._choice.avoid(suspect.address)
 
-    def ask_first(self, node_id: int) -> None:
-        """The next request is for this broker, if it is known."""
-        if node_id in self.snapshot.brokers:
-            self._choice.prefer(self.snapshot.brokers[node_id].address)
+    @property
+    def has_request_in_flight(self) -> bool:
+        return self._attempt is not None
 
-    def time_to_next_update_ms(self, now: float) -> float:
-        return self._policy.time_to_next_update_ms(now)
+    def time_to_next_update_ms(self) -> float:
+        """0 if a refresh is due now; infinite while a request is in flight."""
+        return math.inf if self.has_request_in_flight else self._policy.time_to_next_update_ms(self._clock())
 
-    def begin(self, now: float, deadline: float) -> Attempt:
-        """Starts a refresh; `handle_response` or `handle_failure` must follow."""
-        brokers = self._addresses()
+    def take_hint(
+        self,
+        partition: TopicPartition,
+        hint: LeaderHint,
+        generation: int,
+        error_code: int = 0,
+        node_id: int | None = None,
+    ) -> bool:
+        """Use the leader that an error response names (KIP-951), and make a refresh due that confirms it.
+
+        Args:
+            generation: of the snapshot that the failed request used.
+            error_code: of the response.
+            node_id: the broker that responded.
+
+        Returns:
+            Whether the hint was taken. It is ignored if its epoch is not the newest, its broker is unknown, or the
+            snapshot is newer, because the topic may have been recreated since.
+        """
+        hinted, now = self.snapshot.with_leader_hint(partition, hint), self._clock()
+        if hinted is None or generation < self.snapshot.generation:
+            return False
+        cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
+        self.snapshot, changes = hinted
+        self._policy.request_update(cause, now)
+        recovery_ms = self._policy.resolve_problem(now, changes, by_hint=True)
+        # A problem without an earlier report began and ended with the response that brought the hint.
+        self._observe(LeaderHinted(cause, recovery_ms or 0.0, changes))
+        return True
+
+    def pass_over(self, address: Address, error: KafkaMetaError) -> None:
+        """Warn once of a broker that fails for good, such as for its certificate, while others respond."""
+        if address not in self._passed_over:
+            self._passed_over.add(address)
+            logger.warning("%s. Asking other brokers", error)
+
+    # --- a refresh ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, deadline: float) -> Attempt:
+        """Starts a refresh; `_handle_response` or `_handle_failure` must follow."""
+        now, brokers = self._clock(), self._addresses()
         # Otherwise a query over daily topics would request every topic that ever existed.
         missing = self.snapshot.topic_errors.keys() - self.snapshot.topics.keys()
         self._topics = {
@@ -170,12 +314,12 @@ class CacheState:
             self._choice.turn()
         address = self._choice.next(brokers, slow_before)
         if brokers and (self._choice.is_rebootstrapping or address not in brokers):
-            cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
+            cause = cause._replace(reason=RefreshReason.REBOOTSTRAP)
         return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now, deadline)
 
-    def handle_failure(self, attempt: Attempt, error: KafkaMetaError, now: float) -> None:
+    def _handle_failure(self, attempt: Attempt, error: KafkaMetaError) -> None:
         """Take the error of an attempt. Sets `fatal_error` if it ends the refresh, else None."""
-        is_retriable = isinstance(error, RETRIABLE_ERRORS)
+        now, is_retriable = self._clock(), isinstance(error, RETRIABLE_ERRORS)
         self._failures[attempt.address] = error
         if not is_retriable:
             self._refusals.pop(attempt.address, None)  # the latest comes last
@@ -192,23 +336,17 @@ class CacheState:
             how_long = f" for {left_s:.0f} s" if left_s < math.inf else ""
             logger.warning("no broker answers a Metadata request (%s); retrying%s", self._failure_texts(), how_long)
             self._warned = True
-        self._events.record_failure(attempt, now, error)
+        self._report_refresh(attempt, now, error=str(error))
 
-    def pass_over(self, address: Address, error: KafkaMetaError) -> None:
-        """Warn once of a broker that fails for good while others respond."""
-        if address not in self._passed_over:
-            self._passed_over.add(address)
-            logger.warning("%s. Asking other brokers", error)
-
-    def handle_response(self, attempt: Attempt, response: MetadataResponse, now: float) -> bool:
+    def _handle_response(self, attempt: Attempt, response: MetadataResponse) -> bool:
         """Whether the response refreshed the metadata: it may be an error, or of another cluster."""
         if response.error_code == REBOOTSTRAP_REQUIRED:
             self._choice.rebootstrap()
         error = self._response_error(attempt.address, response)
         if error is None:
-            self._merge(attempt, response, now)
+            self._merge(attempt, response, self._clock())
         else:
-            self.handle_failure(attempt, error, now)
+            self._handle_failure(attempt, error)
         return error is None
 
     def _response_error(self, address: Address, response: MetadataResponse) -> KafkaMetaError | None:
@@ -224,33 +362,14 @@ class CacheState:
             "cluster in kafka.bootstrap.servers; restart the query if the cluster was replaced"
         )
 
-    def take_hint(
-        self,
-        cause: RefreshCause,
-        partition: TopicPartition,
-        hint: LeaderHint,
-        generation: int,
-        now: float,
-    ) -> bool:
-        """Whether the hint was taken."""
-        hinted = self.snapshot.with_leader_hint(partition, hint)
-        if hinted is None or generation < self.snapshot.generation:
-            return False
-        self.snapshot, changes = hinted
-        self._policy.request_update(cause, now)
-        recovery_ms = self._policy.resolve_problem(now, changes, by_hint=True)
-        # A problem without an earlier report began and ended with the response that brought the hint.
-        self._events.record_hint(cause, self.snapshot, now, changes, recovery_ms or 0.0)
-        return True
-
-    def retry_deadline(self, reason: RefreshReason, began: float, deadline: float) -> float:
+    def _retry_deadline(self, reason: RefreshReason, began: float, deadline: float) -> float:
         """When `refresh` stops retrying: early if a new query can resolve no bootstrap host name, or expects another
         protocol at each port, which is probably a mistake. A running task retries, because that may recover."""
         failures = [self._failures.get(address) for address in self._bootstrap]
         timeouts_s = [MISTAKE_TIMEOUTS_S.get(type(failure), math.inf) for failure in failures]
         return min(began + max(timeouts_s), deadline) if reason is RefreshReason.BOOTSTRAP else deadline
 
-    def unreachable_message(self) -> str:
+    def _unreachable_message(self) -> str:
         return (
             f"no broker responded to a Metadata request in time ({self._failure_texts() or 'no time was left'}): check "
             "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
@@ -282,7 +401,33 @@ class CacheState:
             self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
         elif hinted_meanwhile:
             self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)
-        self._events.record_response(attempt, self.snapshot, now, response, changes, recovery_ms)
+        self._report_refresh(
+            attempt,
+            now,
+            api_version=response.api_version,
+            correlation_id=response.correlation_id,
+            request_bytes=response.request_bytes,
+            response_bytes=response.response_bytes,
+            throttle_ms=response.throttle_ms,
+            recovery_ms=recovery_ms,
+            changes=changes,
+        )
+
+    def _report_refresh(self, attempt: Attempt, now: float, **result: Any) -> None:
+        # The first response shows which broker has the bootstrap address, if any.
+        responders = (broker.node_id for broker in self.snapshot.brokers.values() if broker.address == attempt.address)
+        refreshed = Refreshed(
+            attempt.cause,
+            attempt.began,
+            attempt.before,
+            broker_id=next(responders, None),
+            broker_host=attempt.address.host,
+            broker_port=attempt.address.port,
+            latency_ms=(now - attempt.began) * 1000,
+            attempt=attempt.number,
+            **result,
+        )
+        self._observe(refreshed)
 
     def _addresses(self) -> list[Address]:
         return [broker.address for broker in self.snapshot.brokers.values()]

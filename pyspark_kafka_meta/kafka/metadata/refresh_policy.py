@@ -63,10 +63,10 @@ import random
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
-from pyspark_kafka_meta.model import Address, RefreshReason
+from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
 
 BACKOFF_MULTIPLIER = 2.0
 BACKOFF_JITTER = 0.2
@@ -97,6 +97,21 @@ ROUTINE_REASONS = frozenset(
     }
 )
 """Reasons for a refresh without a problem."""
+
+
+class RefreshCause(NamedTuple):
+    """What made a refresh due.
+
+    Attributes:
+        error_code: Kafka's error code, 0 without an error.
+        partition: affected partition, None if no single partition is.
+        node_id: affected broker, None if no single broker is.
+    """
+
+    reason: RefreshReason
+    error_code: int = 0
+    partition: TopicPartition | None = None
+    node_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 from uuid import UUID
 
 from pyspark_kafka_meta.kafka.protocol.error_codes import TOPIC_MISSING
@@ -36,11 +37,10 @@ REQUIRED_BROKERS = 3
 """Brokers that must have reported the lower epoch, or all brokers if there are fewer: two may be cut off together."""
 
 
-# --- changes, as in refresh events ------------------------------------------------------------------------------------
+# --- changes, as in events ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderChange:
+class LeaderChange(NamedTuple):
     """Leader or epoch of a partition changed. -1: no leader, or no epoch."""
 
     topic: str
@@ -51,8 +51,7 @@ class LeaderChange:
     new_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRecreated:
+class TopicRecreated(NamedTuple):
     """A topic was recreated under its name: its log is a new one (KIP-516)."""
 
     topic: str
@@ -60,8 +59,7 @@ class TopicRecreated:
     new_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLearned:
+class PartitionLearned(NamedTuple):
     """Leader of a partition that is new or belongs to a new log. -1: no leader or epoch. None: no topic id."""
 
     topic: str

@@ -175,7 +175,7 @@ class FetchResponseHandler:
         if isinstance(response, RequestFailure):
             self._on_failure(fetch, response)
             return []
-        self._client.events.count_fetch(response.node_id, response.response_bytes, response.throttle_ms)
+        self._client.traffic.count_fetch(response.node_id, response.response_bytes, response.throttle_ms)
         self._client.take_throttle(response.node_id, response.throttle_ms)
         if self._needs_report(fetch, response):
             self._ask_for_report(fetch, response.node_id)
@@ -278,7 +278,7 @@ class FetchResponseHandler:
     def _on_failure(self, fetch: SentFetch, failure: RequestFailure) -> None:
         cache = self._client.cache
         if isinstance(failure.error, RETRIABLE_ERRORS):
-            cache.report_failure(failure.error, fetch.generation, failure.node_id)
+            self._client.report_failure(failure.error, fetch.generation, failure.node_id)
         elif all(cursor.asked_follower for cursor in fetch.members):
             cache.pass_over(fetch.broker.address, failure.error)  # the leaders have the records too
         else:

@@ -12,6 +12,7 @@ import logging
 from contextlib import suppress
 
 from pyspark_kafka_meta.errors import ConnectError, NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.facts import RecordsLost
 from pyspark_kafka_meta.kafka.client.kafka_client import COMPACT, KafkaClient
 from pyspark_kafka_meta.kafka.client.next_request import BackOff, Refresh
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
@@ -82,7 +83,7 @@ class LostRecords:
         partition, until = cursor.range.partition, cursor.range.until_offset
         cause = "the leader sends no records up to the end of the range: compaction has removed them"
         logger.warning("offsets %d to %d of %s hold no records any more: %s", position, until - 1, partition, cause)
-        self._client.events.record_loss(partition, position, until, cause)
+        self._client.report(RecordsLost(partition, position, until, cause))
 
     def _on_short_log(self, cursor: PartitionCursor, latest: int, now: float) -> Instruction:
         """The log ends before the range, which was planned from a longer log: it was truncated by an unclean election,
@@ -162,7 +163,7 @@ class LostRecords:
             self._skip(cursor, lost)
 
     def _skip(self, cursor: PartitionCursor, lost: Lost) -> None:
-        self._client.events.record_loss(cursor.range.partition, lost.from_offset, lost.until_offset, lost.cause)
+        self._client.report(RecordsLost(cursor.range.partition, lost.from_offset, lost.until_offset, lost.cause))
         cursor.skip_lost(lost)
 
     def _list_offset(self, cursor: PartitionCursor, timestamp: int, now: float) -> int:

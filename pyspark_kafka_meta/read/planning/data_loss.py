@@ -42,6 +42,7 @@ from operator import attrgetter
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
+from pyspark_kafka_meta.facts import RecordsLost
 from pyspark_kafka_meta.model import NO_EPOCH, Position, Positions, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import ReadOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
@@ -260,15 +261,13 @@ class DataLossPolicy:
 class LossReporter:
     """Reports the losses that the planning of one query finds, each once, though a plan is made again."""
 
-    def __init__(
-        self, options: ReadOptions, record_loss: Callable[[TopicPartition, int, int | None, str], None]
-    ) -> None:
+    def __init__(self, options: ReadOptions, report: Callable[[RecordsLost], None]) -> None:
         """
         Args:
-            record_loss: publishes an event; see `EventRecorder.record_loss`.
+            report: publishes an event.
         """
         self._policy = DataLossPolicy(options)
-        self._record_loss = record_loss
+        self._report = report
         self._reported: set[Loss] = set()
         self._start: SourceOffset | None = None  # of the current plan
         self._missing = ""  # as last reported
@@ -300,7 +299,7 @@ class LossReporter:
         self._reported.update(loss for loss in new if loss.kind is not LossKind.GONE)  # found once by `PartitionStarts`
         for loss in new:
             if loss.from_offset is not None:
-                self._record_loss(loss.partition, loss.from_offset, loss.until_offset, describe([loss]))
+                self._report(RecordsLost(loss.partition, loss.from_offset, loss.until_offset, describe([loss])))
 
     def report_missing(self, text: str, may_be_recreated: bool) -> None:
         """Report partitions that cannot be found, or none if `text` is empty. They are reported again once the text

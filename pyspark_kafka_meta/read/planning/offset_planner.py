@@ -136,10 +136,10 @@ class OffsetPlanner:
 
     def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
         self.recent = RecentOffsets()
-        self.events = client.events
+        self.report = client.report
         self._client = client
         self._options = options
-        self._losses = LossReporter(options, client.events.record_loss)
+        self._losses = LossReporter(options, client.report)
         self._subscription = Subscription(client, options, self._losses)
         self._offsets = OffsetResolver(client, options, self._losses)
         self._epochs = LeaderEpochs(client)

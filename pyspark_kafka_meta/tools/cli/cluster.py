@@ -14,14 +14,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import MetadataResponse, RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe_cluster
 from pyspark_kafka_meta.tables.lag import LagSummary
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
@@ -39,7 +39,7 @@ class Look:
     """
 
     description: ClusterDescription
-    events: list[Event]
+    events: list[EventRow]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -104,9 +104,9 @@ class _Screen:
     """A sink that keeps the events until they are shown."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[EventRow] = []
 
-    def write(self, events: Sequence[RefreshEvent]) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         self.events += [event.to_dict() for event in events]
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class OwnCache:
         self._screen = _Screen()
         self._client = KafkaClient(options, EventPublisher([self._screen], cli_origin()))
 
-    def refresh(self, topics: Collection[str]) -> list[Event]:
+    def refresh(self, topics: Collection[str]) -> list[EventRow]:
         """Refresh the cache on demand, with these and all earlier topics. The first call also bootstraps the cache.
         Returns the events since the last call. Raises ConnectError: no broker responded in time."""
         cache, deadline = self._client.cache, self._client.api_deadline()

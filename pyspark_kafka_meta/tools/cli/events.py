@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pyspark_kafka_meta.events.liveness_lock import dead_caches
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata
 from pyspark_kafka_meta.tables.rows import CacheRow
 from pyspark_kafka_meta.tools.cluster_state import (
@@ -66,7 +66,7 @@ class EventFilter:
     since_ms: int = 0
     application_id: str | None = None
 
-    def accepts(self, event: Event) -> bool:
+    def accepts(self, event: EventRow) -> bool:
         return (
             (not self.reasons or event["reason"] in self.reasons)
             and self.role in (None, event["role"])
@@ -76,7 +76,7 @@ class EventFilter:
 
 
 def show_events(
-    source: EventSource, wanted: EventFilter, show: Callable[[list[Event]], None], last: int | None
+    source: EventSource, wanted: EventFilter, show: Callable[[list[EventRow]], None], last: int | None
 ) -> None:
     """Show the newest `last` events; None for `LAST`, and a note if there are more."""
     limit = last or LAST
@@ -88,7 +88,7 @@ def show_events(
     show(events[:limit][::-1])
 
 
-def follow_events(source: EventSource, wanted: EventFilter, show: Callable[[list[Event]], None]) -> None:
+def follow_events(source: EventSource, wanted: EventFilter, show: Callable[[list[EventRow]], None]) -> None:
     """Show new events until Ctrl-C."""
     while True:
         sleep(POLL_S)
@@ -97,7 +97,7 @@ def follow_events(source: EventSource, wanted: EventFilter, show: Callable[[list
             show(chunk)
 
 
-def print_events(events: Iterable[Event]) -> None:
+def print_events(events: Iterable[EventRow]) -> None:
     """As JSON lines."""
     for event in events:
         print_json(event)
@@ -110,7 +110,7 @@ class EventTables:
         self._console = console
         self._is_first = True
 
-    def __call__(self, events: Collection[Event]) -> None:
+    def __call__(self, events: Collection[EventRow]) -> None:
         if events:
             self._console.print(EventsTable(events, self._is_first))
             self._is_first = False
@@ -127,7 +127,7 @@ class KnownCaches:
     """
 
     rows: Sequence[CacheRow]
-    events: Sequence[Event]
+    events: Sequence[EventRow]
     now_ms: int
     why_none: str = ""
 

@@ -13,9 +13,8 @@ from typing import Annotated
 import typer
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.events.event import REASONS, Role
 from pyspark_kafka_meta.extras import missing_extra
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
-from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import DECISIONS_TOPIC
 from pyspark_kafka_meta.tools.cli.parameters import (
     OF_QUERIES,
@@ -121,10 +120,8 @@ def events(
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
     reason: Annotated[
-        list[RefreshReason] | None,
-        typer.Option(
-            parser=member(RefreshReason), metavar="REASON", help="Only this reason; may be given several times."
-        ),
+        list[str] | None,
+        typer.Option(parser=member(REASONS), metavar="REASON", help="Only this reason; may be given several times."),
     ] = None,
     role: Annotated[Role | None, typer.Option(parser=member(Role), metavar="ROLE", help="Only this role.")] = None,
     application: Application = None,

@@ -8,7 +8,7 @@ The file of `--config` is a properties file, as for `--command-config` of Kafka'
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -45,14 +45,14 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
-def member(kind: type[E]) -> Callable[[str], E]:
-    """A parser of the values of `kind`."""
+def member(values: Iterable[E]) -> Callable[[str], E]:
+    """A parser of the values of an enumeration, or of several."""
+    named = {str(value): value for value in values}
 
     def parse(text: str) -> E:
-        try:
-            return kind(text)
-        except ValueError:
-            raise typer.BadParameter(f"{text} is none of {', '.join(kind)}") from None
+        if text not in named:
+            raise typer.BadParameter(f"{text} is none of {', '.join(named)}")
+        return named[text]
 
     return parse
 

@@ -24,10 +24,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from pyspark_kafka_meta.events.event import Outcome
 from pyspark_kafka_meta.java_launcher import find_java
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_process, is_stale
@@ -289,7 +289,7 @@ class DemoScreen:
         line = sys.stdin.readline()
         return line.endswith("\n") and line.strip().lower() != "q"
 
-    def _print_events(self, events: Sequence[Event]) -> None:
+    def _print_events(self, events: Sequence[EventRow]) -> None:
         self._shown.update((event["cache_id"], event["sequence"]) for event in events)
         lines = [f"   {line}" for line in event_lines(events)]
         for line in lines[: self._lines_left]:
@@ -303,10 +303,10 @@ class DemoScreen:
             self._console.print(plain(line), soft_wrap=True)
 
 
-def event_lines(events: Iterable[Event]) -> Iterator[str]:
+def event_lines(events: Iterable[EventRow]) -> Iterator[str]:
     """A line for each notable event; failed attempts of one refresh, at one address after the other, share a line."""
 
-    def attempts_of(event: Event) -> tuple[object, ...]:
+    def attempts_of(event: EventRow) -> tuple[object, ...]:
         is_failed = event["outcome"] == Outcome.FAILED
         return event["cache_id"], event["reason"], None if is_failed else event["sequence"]
 

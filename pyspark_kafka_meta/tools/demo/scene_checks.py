@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
+from pyspark_kafka_meta.events.event import EventKind, Outcome
 from pyspark_kafka_meta.kafka.protocol.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, describe
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, ClusterState, requests_by_broker
 from pyspark_kafka_meta.tools.formatting import ID_SHOWN, executor_name, recovery_text
 
@@ -203,29 +203,29 @@ def both(first: Check, second: Check) -> Check:
     return check
 
 
-def _leader_changes(event: Event, partition: TopicPartition) -> list[Event]:
+def _leader_changes(event: EventRow, partition: TopicPartition) -> list[EventRow]:
     return [change for change in event["leaders_changed"] or () if _partition(change) == partition]
 
 
-def _epochs(event: Event, partition: TopicPartition) -> list[int]:
+def _epochs(event: EventRow, partition: TopicPartition) -> list[int]:
     """The leader epochs of the partition that the event brought."""
     learned = [change for change in event["partitions_learned"] or () if _partition(change) == partition]
     changed = _leader_changes(event, partition)
     return [change["leader_epoch"] for change in learned] + [change["new_epoch"] for change in changed]
 
 
-def _partition(change: Event) -> TopicPartition:
+def _partition(change: EventRow) -> TopicPartition:
     return TopicPartition(change["topic"], change["partition"])
 
 
-def _move_text(event: Event, change: Event) -> str:
+def _move_text(event: EventRow, change: EventRow) -> str:
     move = f"{_partition(change)} from {change['old_leader_id']} to {change['new_leader_id']}"
     return f"{_executor(event)}: {event['reason']}, {move}{recovery_text(event)}"
 
 
-def _address(event: Event) -> str:
+def _address(event: EventRow) -> str:
     return f"{event['broker_host']}:{event['broker_port']}"
 
 
-def _executor(event: Event) -> str:
+def _executor(event: EventRow) -> str:
     return executor_name(event["executor_id"], event["pid"])

@@ -19,11 +19,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.events.event import Role
 from pyspark_kafka_meta.events.folder_sink import folder_at
 from pyspark_kafka_meta.events.origin import task_origin
 from pyspark_kafka_meta.extras import install_command
 from pyspark_kafka_meta.java_launcher import HOW_TO_GET_JAVA
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.sockets import within
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, Api

@@ -80,7 +80,7 @@ def _newest_rows(
     reading = replace(reading, fail_on_data_loss=False, poll_timeout_ms=TIMEOUT_MS)
     with (
         closing(client_without_events(options, cli_origin())) as client,
-        typed_rows(schemas, (), columns, client.events) as rows,
+        typed_rows(schemas, (), columns, client.report) as rows,
     ):
         batches = TaskReader(client, reading, rows.raw_columns).read(ranges)
         return [row for batch in batches for row in rows.convert(batch).to_pylist()]

@@ -15,11 +15,11 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.default_folder import application_folder
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.events.origin import driver_name
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions, EventTableOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.lag import LagSummary, end_offsets, query_lag
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.console import timeout_options
@@ -221,7 +221,7 @@ class QueryListener(ProgressListener):
             self._is_refused = isinstance(error, AuthenticationError)  # repeated attempts may lock the account
             return False
 
-    def _count(self, event: Event) -> None:
+    def _count(self, event: EventRow) -> None:
         """An event may be read twice."""
         cache_id, sequence, query_id = event["cache_id"], event["sequence"], event["query_id"]
         counted = self._counted.pop(cache_id, 0)

@@ -34,6 +34,18 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
 
+def _counter(name: str, labels: str, doc: str) -> Metric:
+    return Metric(name, Kind.COUNTER, doc, tuple(labels.split()))
+
+
+def _gauge(name: str, labels: str, doc: str) -> Metric:
+    return Metric(name, Kind.GAUGE, doc, tuple(labels.split()))
+
+
+def _histogram(name: str, labels: str, buckets: tuple[float, ...], doc: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, doc, tuple(labels.split()), buckets)
+
+
 class Source(StrEnum):
     """What the exporter polls: values of the label `source`."""
 
@@ -71,243 +83,150 @@ BATCH_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 # --- of events --------------------------------------------------------------------------------------------------------
 
-EVENTS = Metric("kafkameta_events_total", Kind.COUNTER, "Events of metadata caches.", ("role", "kind"))
-REFRESHES = Metric(
-    "kafkameta_refreshes_total",
-    Kind.COUNTER,
-    "Metadata requests, answered or not.",
-    ("role", "reason", "outcome"),
-)
-REFRESH_SECONDS = Metric(
+EVENTS = _counter("kafkameta_events_total", "role kind", "Events of metadata caches.")
+REFRESHES = _counter("kafkameta_refreshes_total", "role reason outcome", "Metadata requests, answered or not.")
+REFRESH_SECONDS = _histogram(
     "kafkameta_refresh_seconds",
-    Kind.HISTOGRAM,
-    "Duration of Metadata requests, connecting included; broker `bootstrap` is any bootstrap address.",
-    ("cluster_id", "broker"),
+    "cluster_id broker",
     REQUEST_BUCKETS,
+    "Duration of Metadata requests, connecting included; broker `bootstrap` is any bootstrap address.",
 )
-REFRESH_BYTES = Metric(
-    "kafkameta_refresh_bytes_total",
-    Kind.COUNTER,
-    "Bytes of Metadata requests and responses.",
-    ("cluster_id", "broker"),
+REFRESH_BYTES = _counter(
+    "kafkameta_refresh_bytes_total", "cluster_id broker", "Bytes of Metadata requests and responses."
 )
-RECOVERY_SECONDS = Metric(
-    "kafkameta_recovery_seconds",
-    Kind.HISTOGRAM,
-    "Duration of problems that a refresh or hint ended.",
-    ("role",),
-    RECOVERY_BUCKETS,
+RECOVERY_SECONDS = _histogram(
+    "kafkameta_recovery_seconds", "role", RECOVERY_BUCKETS, "Duration of problems that a refresh or hint ended."
 )
-QUERY_REFRESHES = Metric(
-    "kafkameta_query_refreshes_total",
-    Kind.COUNTER,
-    "Metadata requests in tasks of a streaming query.",
-    ("query_id", "outcome"),
+QUERY_REFRESHES = _counter(
+    "kafkameta_query_refreshes_total", "query_id outcome", "Metadata requests in tasks of a streaming query."
 )
-RETRIES = Metric(
+RETRIES = _counter(
     "kafkameta_retries_total",
-    Kind.COUNTER,
+    "role",
     "Failed requests and retriable errors of partitions; of role writer Produce retries, unless its worker reads too.",
-    ("role",),
 )
-THROTTLE_SECONDS = Metric(
-    "kafkameta_throttle_seconds_total",
-    Kind.COUNTER,
-    "Throttle time of `metadata`, `fetch` and `produce` requests.",
-    ("role", "request"),
+THROTTLE_SECONDS = _counter(
+    "kafkameta_throttle_seconds_total", "role request", "Throttle time of `metadata`, `fetch` and `produce` requests."
 )
-FETCH_REQUESTS = Metric(
-    "kafkameta_fetch_requests_total", Kind.COUNTER, "Answered Fetch requests.", ("cluster_id", "broker")
-)
-FETCH_BYTES = Metric(
-    "kafkameta_fetch_response_bytes_total", Kind.COUNTER, "Bytes of Fetch responses.", ("cluster_id", "broker")
-)
-PRODUCE_REQUESTS = Metric(
-    "kafkameta_produce_requests_total",
-    Kind.COUNTER,
-    "Answered Produce requests.",
-    ("cluster_id", "broker"),
-)
-PRODUCE_BYTES = Metric(
-    "kafkameta_produce_request_bytes_total", Kind.COUNTER, "Bytes of Produce requests.", ("cluster_id", "broker")
-)
-DATA_LOSSES = Metric(
-    "kafkameta_data_losses_total", Kind.COUNTER, "Times that records of a partition were skipped.", ("topic",)
-)
-LOST_OFFSETS = Metric(
-    "kafkameta_lost_offsets_total", Kind.COUNTER, "Skipped offsets, where their number is known.", ("topic",)
-)
-MALFORMED_RECORDS = Metric(
+FETCH_REQUESTS = _counter("kafkameta_fetch_requests_total", "cluster_id broker", "Answered Fetch requests.")
+FETCH_BYTES = _counter("kafkameta_fetch_response_bytes_total", "cluster_id broker", "Bytes of Fetch responses.")
+PRODUCE_REQUESTS = _counter("kafkameta_produce_requests_total", "cluster_id broker", "Answered Produce requests.")
+PRODUCE_BYTES = _counter("kafkameta_produce_request_bytes_total", "cluster_id broker", "Bytes of Produce requests.")
+DATA_LOSSES = _counter("kafkameta_data_losses_total", "topic", "Times that records of a partition were skipped.")
+LOST_OFFSETS = _counter("kafkameta_lost_offsets_total", "topic", "Skipped offsets, where their number is known.")
+MALFORMED_RECORDS = _counter(
     "kafkameta_malformed_records_total",
-    Kind.COUNTER,
+    "topic column",
     "Keys or values that could not be decoded, and did not fail their task.",
-    ("topic", "column"),
 )
-SCHEMA_LOOKUPS = Metric(
-    "kafkameta_schema_lookups_total",
-    Kind.COUNTER,
-    "Requests to the schema registry, answered or not.",
-    ("role", "reason", "outcome"),
+SCHEMA_LOOKUPS = _counter(
+    "kafkameta_schema_lookups_total", "role reason outcome", "Requests to the schema registry, answered or not."
 )
-SCHEMA_LOOKUP_SECONDS = Metric(
+SCHEMA_LOOKUP_SECONDS = _histogram(
     "kafkameta_schema_lookup_seconds",
-    Kind.HISTOGRAM,
-    "Duration of requests to the schema registry, with retries.",
-    ("outcome",),
+    "outcome",
     LOOKUP_BUCKETS,
+    "Duration of requests to the schema registry, with retries.",
 )
-TRANSACTIONS_BEGUN = Metric(
-    "kafkameta_transactions_begun_total", Kind.COUNTER, "Transactions that tasks and committers began.", ("role",)
+TRANSACTIONS_BEGUN = _counter(
+    "kafkameta_transactions_begun_total", "role", "Transactions that tasks and committers began."
 )
-TRANSACTIONS_ENDED = Metric(
+TRANSACTIONS_ENDED = _counter(
     "kafkameta_transactions_ended_total",
-    Kind.COUNTER,
+    "sink result",
     "Transactions that were `committed`, `aborted`, or `recovered` from an earlier run.",
-    ("sink", "result"),
 )
-TRANSACTIONS_SECONDS = Metric(
+TRANSACTIONS_SECONDS = _histogram(
     "kafkameta_transactions_end_seconds",
-    Kind.HISTOGRAM,
-    "Duration of the commit, abort or recovery of a batch.",
-    ("result",),
+    "result",
     BATCH_BUCKETS,
+    "Duration of the commit, abort or recovery of a batch.",
 )
-COPIED_RECORDS = Metric(
+COPIED_RECORDS = _counter(
     "kafkameta_copied_records_total",
-    Kind.COUNTER,
+    "sink",
     "Decided records that were written again, as their transactions had timed out.",
-    ("sink",),
 )
-EVENTS_DROPPED = Metric(
-    "kafkameta_events_dropped_total", Kind.COUNTER, "Events that their process lost: full disk, topic down."
+EVENTS_DROPPED = _counter(
+    "kafkameta_events_dropped_total", "", "Events that their process lost: full disk, topic down."
 )
-EVENTS_MISSING = Metric(
+EVENTS_MISSING = _gauge(
     "kafkameta_events_missing",
-    Kind.GAUGE,
+    "",
     "Gaps in the numbers of events: lost, not written at a kill, or deleted with old files.",
 )
 
 # --- of caches --------------------------------------------------------------------------------------------------------
 
-_EXECUTOR = ("application_id", "executor")
-"""Beside the driver and in commands, and of the caches that write events, the role stands for the executor."""
-CACHES = Metric(
-    "kafkameta_caches",
-    Kind.GAUGE,
-    "Caches with an event in the last ten minutes, neither closed nor dead.",
-    _EXECUTOR,
-)
-CACHE_LAST_REFRESH = Metric(
+_EXECUTOR = "application_id executor"
+"""Beside the driver and in commands, the role stands for the executor."""
+CACHES = _gauge("kafkameta_caches", _EXECUTOR, "Caches with an event in the last ten minutes, neither closed nor dead.")
+CACHE_LAST_REFRESH = _gauge(
     "kafkameta_cache_last_refresh_timestamp_seconds",
-    Kind.GAUGE,
+    _EXECUTOR,
     "Last Metadata response to the oldest of an executor's caches, since 1970 UTC.",
-    _EXECUTOR,
 )
-CACHE_GENERATION = Metric(
-    "kafkameta_cache_generation",
-    Kind.GAUGE,
-    "Metadata responses to one cache, the most of an executor's caches.",
-    _EXECUTOR,
+CACHE_GENERATION = _gauge(
+    "kafkameta_cache_generation", _EXECUTOR, "Metadata responses to one cache, the most of an executor's caches."
 )
-CACHED_PARTITIONS = Metric(
-    "kafkameta_cached_partitions",
-    Kind.GAUGE,
-    "Partitions in the caches of an executor.",
-    _EXECUTOR,
-)
-STALE_PARTITIONS = Metric(
+CACHED_PARTITIONS = _gauge("kafkameta_cached_partitions", _EXECUTOR, "Partitions in the caches of an executor.")
+STALE_PARTITIONS = _gauge(
     "kafkameta_stale_partitions",
-    Kind.GAUGE,
-    "Of these, partitions with an older leader epoch or topic id than the cluster's.",
     _EXECUTOR,
+    "Of these, partitions with an older leader epoch or topic id than the cluster's.",
 )
 
 # --- of queries -------------------------------------------------------------------------------------------------------
 
-LAG_RECORDS = Metric(
-    "kafkameta_lag_records", Kind.GAUGE, "Offsets between a query and the end of the logs.", ("query_id", "topic")
+LAG_RECORDS = _gauge("kafkameta_lag_records", "query_id topic", "Offsets between a query and the end of the logs.")
+LAG_SECONDS = _gauge(
+    "kafkameta_lag_seconds", "query_id topic", "Age of the oldest unread record by its timestamp; 0 without one."
 )
-LAG_SECONDS = Metric(
-    "kafkameta_lag_seconds",
-    Kind.GAUGE,
-    "Age of the oldest unread record by its timestamp; 0 without one.",
-    ("query_id", "topic"),
-)
-LAG_SECONDS_UNKNOWN = Metric(
+LAG_SECONDS_UNKNOWN = _gauge(
     "kafkameta_lag_seconds_unknown_partitions",
-    Kind.GAUGE,
+    "query_id topic",
     "Partitions with unread records of unknown age; `kafkameta_lag_seconds` is then a lower bound.",
-    ("query_id", "topic"),
 )
-LAG_UNKNOWN = Metric(
+LAG_UNKNOWN = _gauge(
     "kafkameta_lag_unknown_partitions",
-    Kind.GAUGE,
+    "query_id topic",
     "Partitions whose end is unknown: no leader, gone, or recreated. They are not in the lag.",
-    ("query_id", "topic"),
 )
-PARTITION_LAG_RECORDS = Metric(
-    "kafkameta_partition_lag_records",
-    Kind.GAUGE,
-    "The same by partition, with `--per-partition`.",
-    ("query_id", "topic", "partition"),
+PARTITION_LAG_RECORDS = _gauge(
+    "kafkameta_partition_lag_records", "query_id topic partition", "The same by partition, with `--per-partition`."
 )
-PARTITION_LAG_SECONDS = Metric(
-    "kafkameta_partition_lag_seconds",
-    Kind.GAUGE,
-    "The same by partition, with `--per-partition`.",
-    ("query_id", "topic", "partition"),
+PARTITION_LAG_SECONDS = _gauge(
+    "kafkameta_partition_lag_seconds", "query_id topic partition", "The same by partition, with `--per-partition`."
 )
-QUERY_INFO = Metric(
-    "kafkameta_query_info", Kind.GAUGE, "1, with the name of a query; in a driver only.", ("query_id", "name")
+QUERY_INFO = _gauge("kafkameta_query_info", "query_id name", "1, with the name of a query; in a driver only.")
+QUERY_BATCH = _gauge("kafkameta_query_batch", "query_id", "Number of the last finished micro-batch.")
+QUERY_BATCH_SECONDS = _histogram(
+    "kafkameta_query_batch_seconds", "query_id", BATCH_BUCKETS, "Duration of micro-batches; in a driver only."
 )
-QUERY_BATCH = Metric("kafkameta_query_batch", Kind.GAUGE, "Number of the last finished micro-batch.", ("query_id",))
-QUERY_BATCH_SECONDS = Metric(
-    "kafkameta_query_batch_seconds",
-    Kind.HISTOGRAM,
-    "Duration of micro-batches; in a driver only.",
-    ("query_id",),
-    BATCH_BUCKETS,
-)
-QUERY_RECORDS = Metric(
-    "kafkameta_query_records_total", Kind.COUNTER, "Records that a query has read; in a driver only.", ("query_id",)
+QUERY_RECORDS = _counter(
+    "kafkameta_query_records_total", "query_id", "Records that a query has read; in a driver only."
 )
 
 # --- of transactions, from the cluster --------------------------------------------------------------------------------
 
-OPEN_TRANSACTIONS = Metric(
-    "kafkameta_open_transactions",
-    Kind.GAUGE,
-    "Open transactions; the sink of other producers is empty.",
-    ("sink",),
+OPEN_TRANSACTIONS = _gauge(
+    "kafkameta_open_transactions", "sink", "Open transactions; the sink of other producers is empty."
 )
-OPEN_TRANSACTION_SECONDS = Metric(
-    "kafkameta_open_transaction_seconds", Kind.GAUGE, "Age of the oldest open transaction.", ("sink",)
-)
-DECIDED_TRANSACTIONS = Metric(
-    "kafkameta_decided_transactions",
-    Kind.GAUGE,
-    "Transactions of decided batches that are not settled.",
-    ("sink",),
+OPEN_TRANSACTION_SECONDS = _gauge("kafkameta_open_transaction_seconds", "sink", "Age of the oldest open transaction.")
+DECIDED_TRANSACTIONS = _gauge(
+    "kafkameta_decided_transactions", "sink", "Transactions of decided batches that are not settled."
 )
 
 # --- of the exporter itself -------------------------------------------------------------------------------------------
 
-UP = Metric(
-    "kafkameta_exporter_up",
-    Kind.GAUGE,
-    "Whether the last poll of a source succeeded.",
-    ("source",),
+UP = _gauge("kafkameta_exporter_up", "source", "Whether the last poll of a source succeeded.")
+LAST_SUCCESS = _gauge(
+    "kafkameta_exporter_last_success_timestamp_seconds", "source", "Last successful poll, since 1970 UTC."
 )
-LAST_SUCCESS = Metric(
-    "kafkameta_exporter_last_success_timestamp_seconds",
-    Kind.GAUGE,
-    "Last successful poll, since 1970 UTC.",
-    ("source",),
-)
-ERRORS = Metric("kafkameta_exporter_errors_total", Kind.COUNTER, "Failed polls.", ("source",))
-POLL_SECONDS = Metric("kafkameta_exporter_poll_seconds", Kind.GAUGE, "Duration of the last poll.", ("source",))
-UNREADABLE_FILES = Metric(
-    "kafkameta_exporter_unreadable_files", Kind.GAUGE, "Event files that cannot be read; tried again at each poll."
+ERRORS = _counter("kafkameta_exporter_errors_total", "source", "Failed polls.")
+POLL_SECONDS = _gauge("kafkameta_exporter_poll_seconds", "source", "Duration of the last poll.")
+UNREADABLE_FILES = _gauge(
+    "kafkameta_exporter_unreadable_files", "", "Event files that cannot be read; tried again at each poll."
 )
 
 METRICS: tuple[Metric, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Metric))

@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome, Role
+from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
-from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.caches_from_events import CacheContents, Event
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow
 from pyspark_kafka_meta.tables.lag import end_offsets
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, is_behind
@@ -34,7 +33,7 @@ from pyspark_kafka_meta.write.exactly_once.decision import sink_of_task
 Progress = Mapping[str, Any]
 """A progress report of Spark (`StreamingQueryProgress`)."""
 _ROLES, _KINDS = frozenset(Role), frozenset(EventKind)
-_REASONS, _OUTCOMES = frozenset(RefreshReason), frozenset(Outcome)
+_REASONS, _OUTCOMES = frozenset(REASONS), frozenset(Outcome)
 _COLUMNS = frozenset(("key", "value"))
 _RESULTS = {
     EventKind.TRANSACTIONS_COMMITTED: Result.COMMITTED,
@@ -58,7 +57,7 @@ class _Cache:
         self.stale = 0
         self.stale_beside: Leaders | None = None
 
-    def take(self, event: Event, is_new: bool) -> bool:
+    def take(self, event: EventRow, is_new: bool) -> bool:
         """Take an event. Returns False if it was taken before.
 
         Args:
@@ -110,7 +109,7 @@ class EventTotals:
         self._last_request_ms: dict[str, int] = {}  # of each query
         self._missing_before = 0  # of caches that are forgotten
 
-    def add(self, events: Iterable[Event], are_new: bool = True) -> None:
+    def add(self, events: Iterable[EventRow], are_new: bool = True) -> None:
         """
         Args:
             are_new: False for events before the start: they say what caches know, an earlier exporter has counted them.
@@ -163,7 +162,7 @@ class EventTotals:
             if cache_id not in self._ended and cache.contents.last_ms >= now_ms - SILENT_MS:
                 yield cache
 
-    def _count(self, event: Event) -> None:
+    def _count(self, event: EventRow) -> None:
         role, kind = _known(_ROLES, event["role"]), _known(_KINDS, event["kind"])
         add = self._totals.add
         add(metrics.EVENTS, 1, role, kind)
@@ -185,7 +184,7 @@ class EventTotals:
         elif kind in _RESULTS:
             self._count_transactions(event, _RESULTS[EventKind(kind)])
 
-    def _count_traffic(self, event: Event, role: str) -> None:
+    def _count_traffic(self, event: EventRow, role: str) -> None:
         cluster_id, add = event["cluster_id"] or NO_VALUE, self._totals.add
         for fetched in event["fetches"] or ():
             broker = str(fetched["broker_id"])
@@ -203,7 +202,7 @@ class EventTotals:
         for request, value_ms in throttled_ms.items():
             add(metrics.THROTTLE_SECONDS, (value_ms or 0) / 1000, role, request)
 
-    def _count_refresh(self, event: Event, role: str) -> None:
+    def _count_refresh(self, event: EventRow, role: str) -> None:
         outcome = _known(_OUTCOMES, event["outcome"])
         broker = BOOTSTRAP if event["broker_id"] is None else str(event["broker_id"])
         labels = (event["cluster_id"] or NO_VALUE, broker)
@@ -216,19 +215,19 @@ class EventTotals:
             self._totals.add(metrics.QUERY_REFRESHES, 1, event["query_id"], outcome)
             self._last_request_ms[event["query_id"]] = event["time_ms"]
 
-    def _count_loss(self, event: Event) -> None:
+    def _count_loss(self, event: EventRow) -> None:
         topic, begin, end = event["cause_topic"] or NO_VALUE, event["lost_from_offset"], event["lost_until_offset"]
         self._totals.add(metrics.DATA_LOSSES, 1, topic)
         if None not in (begin, end):
             self._totals.add(metrics.LOST_OFFSETS, max(end - begin, 0), topic)
 
-    def _count_lookup(self, event: Event, role: str) -> None:
+    def _count_lookup(self, event: EventRow, role: str) -> None:
         outcome = _known(_OUTCOMES, event["outcome"])
         self._totals.add(metrics.SCHEMA_LOOKUPS, 1, role, _known(_REASONS, event["reason"]), outcome)
         if event["latency_ms"] is not None:
             self._totals.observe(metrics.SCHEMA_LOOKUP_SECONDS, event["latency_ms"] / 1000, outcome)
 
-    def _count_transactions(self, event: Event, result: Result) -> None:
+    def _count_transactions(self, event: EventRow, result: Result) -> None:
         transactional_id = event["transactional_id"] or NO_VALUE
         sink = sink_of_task(transactional_id) or transactional_id
         self._totals.add(metrics.TRANSACTIONS_ENDED, event["transactions"] or 0, sink, result)
@@ -247,7 +246,7 @@ def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None
     readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
     if contents.last_response_ms is not None:
         readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.last_response_ms / 1000, *labels)
-    if live is not None and role != Role.EVENTS:  # that cache follows only what it writes to
+    if live is not None:
         readings.add(metrics.STALE_PARTITIONS, cache.count_stale(live), *labels)
 
 

@@ -8,8 +8,8 @@ from itertools import cycle
 from statistics import median
 from typing import Any, NamedTuple
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.events.event import EventKind, Outcome
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tools.formatting import UNKNOWN
 
 WINDOW_MS = 180_000
@@ -55,7 +55,7 @@ class Plot(NamedTuple):
     is_empty: bool
 
 
-def timeline(events: Sequence[Event], now_ms: int) -> Plot:
+def timeline(events: Sequence[EventRow], now_ms: int) -> Plot:
     """When events came, a lane for each reason."""
     recent = _recent(events, now_ms)
     counts = Counter(map(_reason, recent))
@@ -77,7 +77,7 @@ def timeline(events: Sequence[Event], now_ms: int) -> Plot:
     return Plot(options, f"{_count(len(recent), 'event')} in three minutes: {shown}.", False)
 
 
-def latencies(events: Sequence[Event], now_ms: int) -> Plot:
+def latencies(events: Sequence[EventRow], now_ms: int) -> Plot:
     """The latency of Metadata requests."""
     with_response = [
         event
@@ -87,7 +87,7 @@ def latencies(events: Sequence[Event], now_ms: int) -> Plot:
     return _times(with_response, "latency_ms", now_ms, "answer", WHEN_REFRESHED)
 
 
-def recoveries(events: Sequence[Event], now_ms: int) -> Plot:
+def recoveries(events: Sequence[EventRow], now_ms: int) -> Plot:
     """The time from an error to the response that resolved it."""
     healed = [event for event in _recent(events, now_ms) if event["recovery_ms"] is not None]
     return _times(healed, "recovery_ms", now_ms, "recovery", "One follows when a leader moves or a connection is lost.")
@@ -132,7 +132,7 @@ def _lag_text(name: str, lags: Sequence[Behind]) -> str:
     return f"{name}: {records}{seconds} behind now{'' if most is None else f', {most:,} records at most'}."
 
 
-def _times(events: Sequence[Event], field: str, now_ms: int, noun: str, follows: str) -> Plot:
+def _times(events: Sequence[EventRow], field: str, now_ms: int, noun: str, follows: str) -> Plot:
     values = [round(event[field], 2) for event in events]
     points = [[event["time_ms"], value] for event, value in zip(events, values, strict=True)]
     options = _frame(now_ms, {**_values(), "name": "ms"}, [_scatter(noun, "circle", BLUE, points)])
@@ -142,11 +142,11 @@ def _times(events: Sequence[Event], field: str, now_ms: int, noun: str, follows:
     return Plot(options, f"{_count(len(values), noun)} in three minutes: {typical}.", False)
 
 
-def _recent(events: Sequence[Event], now_ms: int) -> list[Event]:
+def _recent(events: Sequence[EventRow], now_ms: int) -> list[EventRow]:
     return [event for event in events if event["time_ms"] > now_ms - WINDOW_MS][-POINTS:]
 
 
-def _reason(event: Event) -> str:
+def _reason(event: EventRow) -> str:
     return event["reason"] or UNKNOWN
 
 

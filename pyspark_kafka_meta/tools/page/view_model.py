@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Role
+from pyspark_kafka_meta.events.event import Role
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.lag import LagSummary
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, TransactionRow, by_partition
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
@@ -147,7 +147,7 @@ class PageView:
     leaderless: Sequence[TopicPartition]
     caches: CacheTable
     writers: Sequence[Writer]
-    events: Sequence[Event]
+    events: Sequence[EventRow]
     last_event: str
 
 
@@ -312,9 +312,9 @@ def _cache_table(caches: Sequence[Cache], leaders: Leaders) -> CacheTable:
     return CacheTable([(cache.name, cache.process) for cache in shown], rows, len(caches) - len(shown))
 
 
-def _writers(caches: Iterable[Cache], events: Iterable[Event]) -> list[Writer]:
+def _writers(caches: Iterable[Cache], events: Iterable[EventRow]) -> list[Writer]:
     """Of the caches whose tasks wrote."""
-    by_cache: dict[str, list[Event]] = {}
+    by_cache: dict[str, list[EventRow]] = {}
     for event in events:
         by_cache.setdefault(event["cache_id"], []).append(event)
     return [

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pyspark_kafka_meta.errors import KafkaMetaError, SchemaRegistryError, ValueSchemaError
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import LookupDetails
-from pyspark_kafka_meta.model import RefreshReason, shortened
+from pyspark_kafka_meta.facts import LookupReason, SchemaLookup
+from pyspark_kafka_meta.model import shortened
 from pyspark_kafka_meta.options import RegistryOptions
 from pyspark_kafka_meta.typed.registry.http import Asked, RegistryHttp
 from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, formats
@@ -83,16 +82,11 @@ class RegistryLookup:
     is_registration: bool = False
 
 
-def record_lookup(events: EventRecorder, reason: RefreshReason, lookup: RegistryLookup) -> None:
-    """Publish an event of a request to the registry. The reason of a registration is its own."""
-    details = LookupDetails(
-        latency_ms=lookup.latency_ms,
-        error=lookup.error,
-        schema_id=lookup.schema_id,
-        schema_guid=lookup.schema_guid,
-        schema_subject=lookup.subject,
-    )
-    events.record_lookup(RefreshReason.REGISTRATION if lookup.is_registration else reason, details)
+def report_lookup(report: Callable[[SchemaLookup], None], reason: LookupReason, lookup: RegistryLookup) -> None:
+    """Report a request to the registry. The reason of a registration is its own."""
+    reason = LookupReason.REGISTRATION if lookup.is_registration else reason
+    asked = lookup.schema_id, lookup.schema_guid, lookup.subject
+    report(SchemaLookup(reason, lookup.latency_ms, lookup.error, *asked))
 
 
 FinalAnswers = dict[tuple[str, str | None], Any]

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.facts import Ending, TransactionsEnded
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TRANSACTION_TIMEOUT
 from pyspark_kafka_meta.model import OpenTransaction, RowDigest, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
@@ -73,7 +73,7 @@ class BatchCommitter:
         Raises:
             FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
         """
-        return self._carry_out(lambda: recover(known, guessed, planned), EventKind.TRANSACTIONS_RECOVERED)
+        return self._carry_out(lambda: recover(known, guessed, planned), Ending.RECOVERED)
 
     def commit(
         self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: RowDigest | None = None
@@ -89,7 +89,7 @@ class BatchCommitter:
         def commit_batch() -> None:
             self._carry_out(
                 lambda: commit(batch, transactions, now_ms, lost, rows),
-                EventKind.TRANSACTIONS_COMMITTED,
+                Ending.COMMITTED,
                 leads_on=batch.is_stream,
             )
 
@@ -117,7 +117,7 @@ class BatchCommitter:
             [attempt_id(self._transactional_id, *attempt) for attempt in attempts],
         )
 
-    def _carry_out(self, protocol: Callable[[], Protocol[T]], committed_as: EventKind, *, leads_on: bool = False) -> T:
+    def _carry_out(self, protocol: Callable[[], Protocol[T]], committed_as: Ending, *, leads_on: bool = False) -> T:
         """Run a protocol. If brokers do not accept its timeouts any more, ask them for their limit, and run it again:
         it begins with what an earlier run has decided."""
         try:
@@ -133,7 +133,7 @@ class BatchCommitter:
         del self._max_timeout_ms
         return self._max_timeout_ms != before
 
-    def _run(self, protocol: Protocol[T], committed_as: EventKind, leads_on: bool) -> T:
+    def _run(self, protocol: Protocol[T], committed_as: Ending, leads_on: bool) -> T:
         """Run a protocol, and report the transactions that it has ended, also if it fails later.
 
         Args:
@@ -156,13 +156,12 @@ class BatchCommitter:
             latency_ms = (self._client.clock() - started) * 1000
             ended = {
                 committed_as: (runner.committed, runner.copied_records),
-                EventKind.TRANSACTIONS_ABORTED: (runner.aborted, 0),
+                Ending.ABORTED: (runner.aborted, 0),
             }
-            for kind, (transactions, copied_records) in ended.items():
+            for ending, (transactions, copied) in ended.items():
                 if transactions:
-                    self._client.events.record_transactions(
-                        kind, self._transactional_id, transactions, latency_ms, copied_records
-                    )
+                    sink = self._transactional_id
+                    self._client.report(TransactionsEnded(ending, sink, transactions, latency_ms, copied))
 
     def step_runner(self, lead: Lead | None = None) -> StepRunner:
         """Of one protocol, under the transaction version that the cluster has finalized by now.

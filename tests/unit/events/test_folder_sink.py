@@ -12,9 +12,9 @@ import pytest
 
 from pyspark_kafka_meta.events import default_folder, folder_sink
 from pyspark_kafka_meta.events.default_folder import RETENTION_DAYS, DefaultFolder, StoredFile, beyond_limits
+from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.events.sinks import LossCount
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.tables.event_file_reader import EventFolder, next_numbers
 from tests.unit.written_events import events_in, made
 
@@ -101,12 +101,12 @@ def test_limits_hold_for_all_writers_of_a_sink(folder: Path, monkeypatch: pytest
 
 
 def test_events_that_do_not_fit_in_memory_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: RefreshEvent) -> NoReturn:
+    def refuse(_: Event) -> NoReturn:
         raise MemoryError
 
     sink = FolderSink(LocalFolder(folder))
     with monkeypatch.context() as full:
-        full.setattr(RefreshEvent, "to_json", refuse)
+        full.setattr(Event, "to_json", refuse)
         sink.write([made("c0ffee", 1), made("c0ffee", 2)])
     with monkeypatch.context() as full:
         full.setattr("os.rename", lambda *_, **__: refuse(made("c0ffee", 3)))

@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 from pyspark import TaskContext
 
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.origin import committer_origin, driver_pid, planner_origin, task_origin
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 
 STREAM = {"spark.app.id": "app-1", "sql.streaming.queryId": "q-1", "streaming.sql.batchId": "12"}
 

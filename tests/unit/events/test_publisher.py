@@ -19,10 +19,10 @@ import pytest
 
 from pyspark_kafka_meta.events import default_folder, liveness_lock, sinks
 from pyspark_kafka_meta.events import publisher as event_publisher
+from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Role
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.events.liveness_lock import LivenessLock
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.options import EventsOptions
 from tests.unit.written_events import events_in, made
 
@@ -57,20 +57,6 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def publish(publisher: EventPublisher, first: int, last: int) -> None:
     for sequence in range(first, last + 1):
         publisher.publish(made("c0ffee", sequence))
-
-
-def test_events_are_written_with_their_origin(folder: Path, publisher: EventPublisher) -> None:
-    publish(publisher, 1, 2)
-    publisher.origin = Origin(role=Role.PLANNER)
-    publish(publisher, 3, 3)
-    publisher.flush()
-
-    assert [(row["sequence"], row["reason"], row["executor_id"]) for row in rows(folder)] == [
-        (1, "max_age", "7"),
-        (2, "max_age", "7"),
-        (3, "max_age", None),
-    ]
-    assert rows(folder)[0] == json.loads(made("c0ffee", 1, origin=ORIGIN).to_json())
 
 
 def test_each_flush_of_new_events_writes_one_file(folder: Path, publisher: EventPublisher) -> None:
@@ -182,7 +168,7 @@ class RecordingSink:
         self.sequences: list[int] = []
         self.is_closed = False
 
-    def write(self, events: Sequence[RefreshEvent]) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         self.sequences += [event.sequence for event in events]
 
     def close(self) -> None:
@@ -317,8 +303,7 @@ def test_child_of_a_fork_leaves_the_lock_to_its_parent(folder: Path, monkeypatch
         publisher.publish(made("c0ffee", 1))
         publisher.close()
 
-    assert lock.dead == [("dead",)]
-    assert not lock._is_released.is_set()
+    assert (lock.dead, lock._is_released) == ([("dead",)], False)
 
 
 def test_dead_caches_are_reported_at_once(folder: Path) -> None:

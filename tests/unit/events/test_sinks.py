@@ -14,11 +14,11 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events import sinks
+from pyspark_kafka_meta.events.event import Event, Origin, Role
 from pyspark_kafka_meta.events.folder_sink import LocalFolder
 from pyspark_kafka_meta.events.publisher import new_publisher
 from pyspark_kafka_meta.events.sinks import MAX_QUEUED_BATCHES, WAIT_S, BackgroundSink
 from pyspark_kafka_meta.events.topic_sink import TopicSink
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import EventsOptions
 from tests.unit.written_events import made
@@ -35,7 +35,7 @@ class SlowSink:
         self.written: Queue[tuple[int, int]] = Queue()
         self.is_closed = threading.Event()
 
-    def write(self, events: Sequence[RefreshEvent]) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         self.is_called.set()
         self.may_write.wait(TIMEOUT_S)
         for event in events:
@@ -104,7 +104,7 @@ def test_events_that_do_not_fit_the_queue_are_counted(slow: SlowSink) -> None:
 def test_no_error_of_a_sink_ends_its_thread(
     slow: SlowSink, error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: Sequence[RefreshEvent]) -> NoReturn:
+    def fail(_: Sequence[Event]) -> NoReturn:
         raise error
 
     slow.may_write.set()

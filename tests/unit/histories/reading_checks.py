@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import filterfalse, pairwise
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import LossDetails, RefreshEvent
+from pyspark_kafka_meta.events.event import Event
+from pyspark_kafka_meta.facts import RecordsLost
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, parse_events
 from tests.unit.histories.reading_history import ReadingHistory
@@ -104,10 +105,10 @@ def _missing(history: ReadingHistory, read: list[Record]) -> Iterator[str]:
         yield f"missing without a report {_first(missing)}"
 
 
-def _losses(events: Iterable[RefreshEvent]) -> Iterator[tuple[TopicPartition, int, float]]:
+def _losses(events: Iterable[Event]) -> Iterator[tuple[TopicPartition, int, float]]:
     """The partition, first and end offset in each event."""
     for event in events:
-        if isinstance(lost := event.details, LossDetails):
+        if isinstance(lost := event.details, RecordsLost):
             until = math.inf if lost.lost_until_offset is None else lost.lost_until_offset
             yield TopicPartition(str(event.cause_topic), event.cause_partition or 0), lost.lost_from_offset, until
 
@@ -149,7 +150,7 @@ def _caches(history: ReadingHistory) -> Iterator[str]:
         by_cache.setdefault(event.cache_id, []).append(event.to_json().encode())
     for client in history.clients:
         told, snapshot = CacheContents(), client.cache.snapshot
-        for parsed in parse_events(by_cache.get(client.events.cache_id, [])):
+        for parsed in parse_events(by_cache.get(client.cache_id, [])):
             told.apply(parsed)
         leaders = {
             TopicPartition(topic, number): (known.leader_id, known.leader_epoch)

@@ -38,8 +38,8 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError
+from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.fetch_sender import MAX_REPORT_AGE_S
@@ -128,7 +128,7 @@ class ReadingHistory:
             self.faults, self.of_logs, self.network, self.cluster, self._append, self._rng()
         )
         self.clients: list[KafkaClient] = []
-        self.events: list[RefreshEvent] = []
+        self.events: list[Event] = []
         self.tasks: list[list[Record]] = []
         self.told: list[int] = []
         self.doubtful: set[Record] = set()

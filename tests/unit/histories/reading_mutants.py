@@ -11,8 +11,8 @@ import pytest
 
 from pyspark_kafka_meta.kafka.client.leader_requests import LeaderRequests
 from pyspark_kafka_meta.kafka.client.next_request import RetryPause
-from pyspark_kafka_meta.kafka.metadata.cache_state import CacheState
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
+from pyspark_kafka_meta.kafka.metadata.cache_state import CacheState, LeaderHinted
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice
 from pyspark_kafka_meta.kafka.metadata.snapshot import EpochRewind
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition
@@ -159,7 +159,14 @@ def stay_with_a_failed_follower(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hint_without_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EventRecorder, "record_hint", lambda *_: None)
+    original = MetadataCache.__init__
+
+    def create(cache: MetadataCache, *arguments: Any, **settings: Any) -> None:
+        original(cache, *arguments, **settings)
+        observe = cache._observe
+        cache._observe = lambda fact: None if isinstance(fact, LeaderHinted) else observe(fact)
+
+    monkeypatch.setattr(MetadataCache, "__init__", create)
 
 
 class Finding(NamedTuple):

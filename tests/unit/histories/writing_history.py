@@ -33,8 +33,8 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write import task_writer
 from pyspark_kafka_meta.write.input_columns import SinkColumns
@@ -88,7 +88,7 @@ class WritingHistory:
         self.paces_s = self.rng.choice([(0.0, 0.1), (0.1, 0.3), (0.0, 0.5), (0.5, 3.0, 6.0)])
         self.faults = Faults(self.network, self._rng(), CODES)
         self.rows: list[WrittenRow] = []
-        self.events: list[RefreshEvent] = []
+        self.events: list[Event] = []
         self.violations = self.faults.violations
         pair = self.rng.choice([(), ("disconnect", "elect"), ("hang", "elect")])
         kinds = [*pair, *self.rng.sample(list(self.faults.kinds), self.rng.randint(1, 4) - bool(pair))]

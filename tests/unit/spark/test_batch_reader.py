@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from pyspark_kafka_meta.events import origin
+from pyspark_kafka_meta.events.event import Origin
 from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader

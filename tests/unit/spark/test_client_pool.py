@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.errors import OtherClusterError
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SinkOptions
 from pyspark_kafka_meta.spark import client_pool
 from pyspark_kafka_meta.spark.client_pool import MAX_CLIENTS, ClientPool

@@ -19,10 +19,10 @@ from pyspark.sql.types import (
 )
 
 from pyspark_kafka_meta.errors import SchemaError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
+from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Role
 from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SinkOptions
 from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark import batch_writer, stream_writer
@@ -43,10 +43,10 @@ class Published:
     """
 
     def __init__(self) -> None:
-        self.events: list[RefreshEvent] = []
+        self.events: list[Event] = []
         self.options: list[EventsOptions | None] = []
 
-    def write(self, events: Sequence[RefreshEvent]) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         self.events += events
 
     def close(self) -> None:

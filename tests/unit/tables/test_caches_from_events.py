@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.events.event import EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot import (
     LeaderChange,
     PartitionLearned,
@@ -183,7 +183,7 @@ def test_incomplete_changes_are_ignored() -> None:
 
 def test_closed_and_dead_caches_have_no_rows() -> None:
     born = event(1, cache="other", kind=EventKind.BORN, died_cache_ids=("c",))
-    closed = event(2, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
+    closed = event(2, kind=EventKind.CLOSED, reason=OtherReason.CLOSED)
 
     assert {row.cache_id for row in cache_rows([LEARNED, event(2)], NOW_MS)} == {"c"}
     assert cache_rows([LEARNED, closed], NOW_MS) == []

@@ -170,19 +170,6 @@ def test_each_file_is_read_once_in_random_histories(seed: int) -> None:
     assert len(read) == sum(numbers.values())
 
 
-def test_offset_of_version_1_is_continued() -> None:
-    value = {"version": 1, "writers": {A: 2}, "start": {A: 1}}
-    existing = files(a=range(3), b=range(1))
-
-    offset = FilesOffset.parse(value)
-    assert offset == FilesOffset({A: 2}, start=FilesOffset({A: 1}))
-    assert files_between(FilesOffset({}), offset, existing) == files(a=range(1, 2))
-    assert files_between(offset, advance(offset, existing, None, NOW_MS), existing) == [
-        *files(a=range(2, 3)),
-        *files(b=range(1)),
-    ]
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -191,9 +178,10 @@ def test_offset_of_version_1_is_continued() -> None:
         {"version": 3, "writers": {}, "read_until_ms": 0},
         {"version": 2, "writers": {}, "read_until_ms": -1},
         {"version": 2, "writers": {}, "read_until_ms": 0, "start": {A: 1}},
-        {"version": 1, "writers": {A: -1}},
-        {"version": 1, "writers": []},
-        {"version": 1, "topics": {}},
+        {"version": 1, "writers": {}, "read_until_ms": 0},
+        {"version": 2, "writers": {A: -1}, "read_until_ms": 0},
+        {"version": 2, "writers": [], "read_until_ms": 0},
+        {"version": 2, "topics": {}, "read_until_ms": 0},
     ],
 )
 def test_other_offsets_are_refused(value: dict[str, object]) -> None:

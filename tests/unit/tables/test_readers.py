@@ -15,8 +15,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.options import EventTableOptions, Table
 from pyspark_kafka_meta.tables.event_file_reader import EventFolder
-from pyspark_kafka_meta.tables.event_streams import EventFilesStreamReader
-from pyspark_kafka_meta.tables.readers import batch_reader
+from pyspark_kafka_meta.tables.readers import EventFilesStreamReader, batch_reader
 from tests.unit.written_events import made
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.tables.caches_from_events import parse_events
 from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type, to_batches
 from tests.unit.written_events import made
@@ -21,7 +21,7 @@ def test_arrow_schema_equals_pysparks_for_the_spark_schema(row: type) -> None:
 
 
 def test_refresh_events_have_the_fields_of_their_json_and_a_timestamp() -> None:
-    assert struct_type(RefreshEvent).names == ["time", *json.loads(made("c", 1).to_json())]
+    assert struct_type(Event).names == ["time", *json.loads(made("c", 1).to_json())]
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,14 @@ def test_refresh_events_have_the_fields_of_their_json_and_a_timestamp() -> None:
     ],
 )
 def test_columns_follow_the_types_of_the_fields(column: str, kind: str) -> None:
-    assert struct_type(RefreshEvent)[column].dataType.simpleString() == kind
+    assert struct_type(Event)[column].dataType.simpleString() == kind
 
 
 def test_columns_are_chosen_and_ordered_by_name() -> None:
-    assert arrow_schema(RefreshEvent, ["reason", "cache_id"]).names == ["reason", "cache_id"]
+    assert arrow_schema(Event, ["reason", "cache_id"]).names == ["reason", "cache_id"]
 
 
-SCHEMA = arrow_schema(
-    RefreshEvent, ["time", "cache_id", "sequence", "latency_ms", "partitions_added", "produces", "pid"]
-)
+SCHEMA = arrow_schema(Event, ["time", "cache_id", "sequence", "latency_ms", "partitions_added", "produces", "pid"])
 GOOD = {"cache_id": "c", "sequence": 1, "time_ms": 1_500, "latency_ms": 2, "pid": 7}
 
 

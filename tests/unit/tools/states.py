@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, RefreshEvent, Role
+from pyspark_kafka_meta.events.event import Event, Origin, Role
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, PartitionRow, TransactionPartition, TransactionRow
@@ -48,7 +48,7 @@ def transaction_row(transactional_id: str = "id", **fields: Any) -> TransactionR
 
 
 def state(
-    *events: RefreshEvent,
+    *events: Event,
     leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)),
     read: int = 0,
     now_ms: int = NOW_MS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.events.event import EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tools.cluster_state import caches_by_process, is_stale, newest_leaders

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.options import EventTableOptions, Table
-from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
 from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tools.cluster_state import ClusterState, known_brokers, newest_leaders, stale_entries
 from pyspark_kafka_meta.tools.exporter.totals import EventTotals
@@ -104,7 +104,7 @@ def caches_table(folder: Path) -> set[str]:
     return {row["cache_id"] for task in reader.partitions() for each in reader.read(task) for row in each.to_pylist()}
 
 
-def use(events: Sequence[Event]) -> None:
+def use(events: Sequence[EventRow]) -> None:
     """Everything that tools make of events."""
     rows = cache_rows(events, NOW_MS)
     leaders = newest_leaders(rows)

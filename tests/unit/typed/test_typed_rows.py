@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import MalformedRecordError
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, RefreshEvent
+from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.kafka.records.schema import SCHEMA_ID_HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
@@ -52,20 +50,18 @@ def test_of_the_records_in_a_topic_those_of_the_named_types_are_read() -> None:
             registry.register(f"shop.{name}", RECORD % name)
         named = {"valueSubjectNameStrategy": "record", "valueRecordName": "shop.Order", "onMalformedRecord": "null"}
         options = typed_options(registry, **named)
-        schemas, events = query_schemas(options.typed, options.topics), Mock()
+        schemas, facts = query_schemas(options.typed, options.topics), list[Any]()
         known = WriterSchemas(schemas, lambda lookup: None).current()
-        with typed_rows(schemas, known, ["value"], events) as rows:
+        with typed_rows(schemas, known, ["value"], facts.append) as rows:
             batch = rows.convert(records(rows, [b"\0\0\0\0\1\x0a", b"\0\0\0\0\2\x0a"]))
 
     assert batch.to_pydict() == {"value": [{"id": 5}, None]}
-    (_, details), _ = events.record_malformed.call_args
-    assert details.error == "offset 8: it is a shop.Customer, not a shop.Order"
+    assert facts[-1].error == "offset 8: it is a shop.Customer, not a shop.Order"
 
 
 @pytest.mark.parametrize("has_other_ids", [False, True], ids=["no frames", "each with another unknown id"])
 def test_events_of_malformed_records_are_few_however_many_there_are(has_other_ids: bool) -> None:
-    events, numbers = list[RefreshEvent](), np.arange(8_000)
-    recorder = EventRecorder("c" * 32, events.append, time.monotonic, time.time)
+    facts, numbers = list[Any](), np.arange(8_000)
     raw = [b"\0" + (10 + number).to_bytes(4) if has_other_ids else b"{id}" for number in numbers.tolist()]
     values = pa.array(raw, pa.binary())
     columns = pa.table({
@@ -84,14 +80,14 @@ def test_events_of_malformed_records_are_few_however_many_there_are(has_other_id
             {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "onMalformedRecord": "null", **formats}
         )
         schemas = query_schemas(options.typed, options.topics)
-        with typed_rows(schemas, (), ["key", "value"], recorder) as rows:
+        with typed_rows(schemas, (), ["key", "value"], facts.append) as rows:
             for batch in columns.select(rows.raw_columns).to_batches(1_000):
                 assert rows.convert(batch).column("value").null_count == batch.num_rows
 
-    malformed = [event.to_dict() for event in events if event.kind is EventKind.MALFORMED_RECORDS]
-    places = [(each["malformed_column"], each["cause_partition"], each["malformed_records"]) for each in malformed]
+    malformed = [fact for fact in facts if isinstance(fact, MalformedRecords)]
+    places = [(each.malformed_column, each.partition.partition, each.malformed_records) for each in malformed]
     assert sorted(places) == [(column, number, 2_000) for column in ("key", "value") for number in range(4)]
-    asked = {event.to_dict()["schema_id"] for event in events if event.kind is EventKind.SCHEMA_LOOKUP}
+    asked = {fact.schema_id for fact in facts if isinstance(fact, SchemaLookup)}
     assert len(asked) == (MAX_UNKNOWN_IDS if has_other_ids else 0)
 
 
@@ -100,17 +96,17 @@ def test_a_guid_is_looked_up_with_an_event_unless_the_task_carries_it() -> None:
         registry.register("t-value", RECORD % "Order")
         other = registry.guid(registry.register("other", (RECORD % "Order").replace("long", "int")))
         own, options = registry.guid(1), typed_options(registry)
-        schemas, events = query_schemas(options.typed, options.topics), Mock()
+        schemas, facts = query_schemas(options.typed, options.topics), list[Any]()
         known = WriterSchemas(schemas, lambda lookup: None).current()
         asked = len(registry.requests)
-        with typed_rows(schemas, known, ["value"], events) as rows:
+        with typed_rows(schemas, known, ["value"], facts.append) as rows:
             headers = [[("__value_schema_id", guid_frame(guid))] for guid in (own, other)]
             batch = rows.convert(records(rows, [b"\x0a", b"\x0c"], headers))
 
     assert batch.to_pydict() == {"value": [{"id": 5}, {"id": 6}]}
     assert registry.requests[asked:] == [f"GET /schemas/guids/{other}"]
-    (((_, details), _),) = events.record_lookup.call_args_list
-    assert (details.schema_guid, details.schema_id, details.error) == (other, None, None)
+    (lookup,) = facts
+    assert (lookup.schema_guid, lookup.schema_id, lookup.error) == (other, None, None)
 
 
 def test_a_task_that_is_repeated_asks_again_for_an_unknown_id() -> None:

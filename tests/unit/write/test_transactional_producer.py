@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, FencedError, KafkaMetaError, TransactionTimeoutError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.facts import Ending, TransactionsEnded
+from pyspark_kafka_meta.kafka.client.client_state import Traffic
 from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
@@ -45,19 +45,13 @@ class FakeClient:
         self.requests: list[Any] = []
         self.end_code = 0
         self.error: KafkaMetaError | None = None
-        self.begun = 0
-        self.reported: list[Any] = []
+        self.facts: list[Any] = []
+        self.report = self.facts.append
+        self.traffic = Traffic()
         self.coordinators = self
-        self.events = SimpleNamespace(count_transaction=self._count, record_transactions=self._report)
 
     def clock(self) -> float:
         return self.now
-
-    def _count(self) -> None:
-        self.begun += 1
-
-    def _report(self, *event: Any) -> None:
-        self.reported.append(event)
 
     def _respond(self, *request: Any) -> None:
         self.requests.append(request)
@@ -119,7 +113,7 @@ def test_first_rows_begin_the_transaction_that_the_driver_gets(client: FakeClien
     made.add({T0, T1})
 
     assert client.requests == [("InitProducerId", ID, 60_000, 9.0)]
-    assert client.begun == 1
+    assert client.traffic.transactions_begun == 1
     assert made.opened(WRITTEN) == OpenTransaction(ID, ProducerIdAndEpoch(7, 0), SPANS)
 
 
@@ -201,7 +195,7 @@ def test_failed_task_aborts_soon(client: FakeClient) -> None:
     made.abort()
 
     assert client.requests[-1] == ("EndTxn", {ID: ProducerIdAndEpoch(7, 0)}, False, V2, 5.0)
-    assert client.reported == [(EventKind.TRANSACTIONS_ABORTED, ID, 1, 0.0)]
+    assert client.facts == [TransactionsEnded(Ending.ABORTED, ID, 1, 0.0)]
 
 
 def test_version_1_aborts_with_another_epoch_because_requests_may_be_on_their_way(client: FakeClient) -> None:
@@ -221,7 +215,7 @@ def test_abort_that_fails_is_left_to_the_driver(client: FakeClient, caplog: pyte
     made.abort()
 
     assert "transaction orders/3/0 stays open for the driver to abort: no response in time" in caplog.text
-    assert client.reported == []
+    assert client.facts == []
 
 
 def test_transaction_is_given_up_before_it_times_out(client: FakeClient) -> None:

@@ -539,5 +539,5 @@ def test_cleanup_policy_is_unknown_where_no_broker_responds(scene: Scene) -> Non
 def test_events_of_each_client_have_a_cache_id_of_their_own(scene: Scene) -> None:
     clients = [scene.client(), scene.client()]
 
-    assert [event.cache_id for event in scene.events] == [client.events.cache_id for client in clients]
-    assert len({client.events.cache_id for client in clients}) == 2
+    assert [event.cache_id for event in scene.events] == [client.cache_id for client in clients]
+    assert len({client.cache_id for client in clients}) == 2

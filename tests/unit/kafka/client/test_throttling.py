@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
+from pyspark_kafka_meta.events.event import Outcome
 from pyspark_kafka_meta.kafka.client.next_request import MAX_THROTTLE_MS, Throttles
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.model import RefreshReason
 from tests.partitions import T0, T1
 from tests.unit.fake_network import about_s

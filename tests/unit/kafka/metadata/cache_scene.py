@@ -1,4 +1,4 @@
-"""A cache over a fake cluster, a clock that sleeping advances, and the events."""
+"""A cache over a fake cluster, a clock that sleeping advances, and the facts that the cache reports."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import random
 from typing import Any
 
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
 from tests.partitions import T0
 from tests.unit.fake_network import FakeClock, FakeNetwork
 
 REQUEST_TIMEOUT_S = 5
-WALL_S = 1_700_000_000.25
 BROKER_1 = Address("broker-1", 9092)
 
 
@@ -41,7 +39,7 @@ class LimitedClock(FakeClock):
 
 
 class Scene:
-    """A cluster with topic t (two partitions, led by brokers 1 and 2), its cache, and the published events."""
+    """A cluster with topic t (two partitions, led by brokers 1 and 2), its cache, and its facts."""
 
     def __init__(
         self,
@@ -53,20 +51,17 @@ class Scene:
         self.network = FakeNetwork(clock=self.clock)
         self.cluster = self.network.cluster
         self.cluster.create_topic("t", partitions=2)
-        self.events: list[Any] = []  # RefreshEvent, with the details of its kind
-        self.recorder = EventRecorder("c0ffee", self.events.append, self.clock, lambda: WALL_S)
+        self.facts: list[Any] = []
         self.cache = MetadataCache(
             self.network,
             bootstrap or (BROKER_1,),
             settings,
-            self.recorder,
+            self.facts.append,
             request_timeout_ms=request_timeout_s * 1000,
             clock=self.clock,
             sleep=self.clock.sleep,
             rng=NoRandom(),
         )
-        [self.first_event] = self.events
-        self.events.clear()
         self.cache.track(["t"])
 
     def deadline(self, seconds: float = 60) -> float:
@@ -75,7 +70,7 @@ class Scene:
     def bootstrapped(self) -> Scene:
         self.cache.refresh(RefreshReason.BOOTSTRAP, self.deadline())
         self.clock.sleep(10)
-        self.events.clear()
+        self.facts.clear()
         self.network.requests.clear()
         return self
 
@@ -86,7 +81,7 @@ class Scene:
     def refresh_when_due(self) -> Any:
         self.clock.sleep(self.cache.time_to_next_update_ms() / 1000)
         self.cache.refresh_if_due(self.deadline())
-        return self.events[-1]
+        return self.facts[-1]
 
     def leader_id(self, partition: TopicPartition = T0) -> int | None:
         leader = self.cache.leader(partition)

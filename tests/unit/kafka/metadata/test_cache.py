@@ -1,4 +1,4 @@
-"""The cache as callers see it: its requests and its events."""
+"""The cache as callers see it: its requests and its facts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerFetches, BrokerProduces, EventKind, Outcome
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.model import (
@@ -23,7 +23,7 @@ from pyspark_kafka_meta.model import (
     TopicPartition,
 )
 from tests.partitions import T0, T1
-from tests.unit.fake_network import about_ms
+from tests.unit.fake_network import about_ms, about_s
 from tests.unit.kafka.metadata.cache_scene import BROKER_1, Scene
 
 
@@ -33,133 +33,17 @@ def test_one_bootstrap_address_suffices() -> None:
 
     assert sorted(snapshot.brokers) == [1, 2, 3]
     assert (scene.leader_id(T0), scene.leader_id(T1)) == (1, 2)
-    [event] = scene.events
-    assert (event.kind, event.reason, event.outcome) == (EventKind.REFRESH, RefreshReason.BOOTSTRAP, Outcome.CHANGED)
-    assert (event.details.broker_id, event.details.broker_host, event.details.broker_port) == (1, "broker-1", 9092)
-    assert (scene.first_event.cluster_id, event.cluster_id) == (None, "fake-cluster")
-    assert (event.generation_before, event.generation_after, event.age_ms) == (0, 1, None)
+    [fact] = scene.facts
+    assert (fact.cause.reason, fact.error, fact.recovery_ms) == (RefreshReason.BOOTSTRAP, None, None)
+    assert (fact.broker_id, fact.broker_host, fact.broker_port) == (1, "broker-1", 9092)
+    assert (fact.before.generation, snapshot.generation, snapshot.cluster_id) == (0, 1, "fake-cluster")
     assert (
-        event.details.api_version,
-        event.details.correlation_id,
-        event.details.request_bytes,
-        event.details.response_bytes,
+        fact.api_version,
+        fact.correlation_id,
+        fact.request_bytes,
+        fact.response_bytes,
     ) == (12, 1, 40, 400)
-    assert event.details.changes.brokers_added == (1, 2, 3)
-    assert event.time_ms == 1_700_000_000_250
-    assert event.details.recovery_ms is None
-
-
-def test_first_event_needs_no_request() -> None:
-    scene = Scene()
-
-    assert (scene.first_event.kind, scene.first_event.sequence, scene.first_event.cache_id) == (
-        EventKind.BORN,
-        1,
-        scene.recorder.cache_id,
-    )
-    assert (scene.first_event.outcome, scene.first_event.generation_after) == (Outcome.UNCHANGED, 0)
-    assert (scene.first_event.details, scene.first_event.idle_ms) == (None, None)
-    assert scene.network.requests == []
-
-
-def test_last_event_has_the_idle_time() -> None:
-    scene = Scene().bootstrapped()
-    scene.cache.leader(T0)
-    scene.clock.sleep(3)
-    scene.cache.close()
-    ended = scene.events[-1]
-
-    assert (ended.kind, ended.reason, ended.sequence, ended.lookups) == (EventKind.CLOSED, RefreshReason.CLOSED, 3, 1)
-    assert ended.idle_ms == about_ms(3_000)
-
-
-def test_event_has_the_idle_time() -> None:
-    scene = Scene().bootstrapped()
-    scene.cache.leader(T0)
-    scene.clock.sleep(42)
-    scene.report()
-    first = scene.refresh_when_due()
-    scene.cache.leader(T0)
-    scene.report()
-    second = scene.refresh_when_due()
-
-    assert (first.idle_ms, second.idle_ms) == (about_ms(42_000), about_ms(100))
-
-
-def test_throttle_time_of_fetches_is_in_the_next_event() -> None:
-    scene = Scene().bootstrapped()
-    scene.recorder.count_fetch(1, 0, 30)
-    scene.recorder.count_fetch(1, 0, 12)
-    scene.report()
-
-    assert scene.refresh_when_due().fetch_throttle_ms == 42
-    assert scene.refresh_when_due().fetch_throttle_ms == 0
-
-
-def test_fetches_and_retries_are_in_the_next_event_only() -> None:
-    scene = Scene().bootstrapped()
-    for node_id, response_bytes in ((2, 100), (1, 7), (2, 50)):
-        scene.recorder.count_fetch(node_id, response_bytes, 0)
-    scene.recorder.count_retry()
-    scene.recorder.count_retry()
-    event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
-
-    assert (event.fetches, event.retries) == ((BrokerFetches(1, 1, 7), BrokerFetches(2, 2, 150)), 2)
-    assert (next_event.fetches, next_event.retries) == ((), 0)
-
-
-def test_produces_and_their_throttle_time_are_in_the_next_event_only() -> None:
-    scene = Scene().bootstrapped()
-    scene.recorder.count_fetch(1, 7, 5)
-    for node_id, request_bytes, throttle_ms in ((2, 100, 30), (1, 9, 0), (2, 50, 12)):
-        scene.recorder.count_produce(node_id, request_bytes, throttle_ms)
-    event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
-
-    assert (event.produces, event.produce_throttle_ms) == ((BrokerProduces(1, 1, 9), BrokerProduces(2, 2, 150)), 42)
-    assert (event.fetches, event.fetch_throttle_ms) == ((BrokerFetches(1, 1, 7),), 5)
-    assert (next_event.produces, next_event.produce_throttle_ms) == ((), 0)
-
-
-def test_lost_records_are_an_event_without_a_request() -> None:
-    scene = Scene().bootstrapped()
-    scene.recorder.record_loss(T1, 3, 12, "they aged out")
-    [event] = scene.events
-
-    assert (event.kind, event.reason, event.details.error) == (
-        EventKind.DATA_LOSS,
-        RefreshReason.DATA_LOSS,
-        "they aged out",
-    )
-    assert (event.cause_topic, event.cause_partition) == ("t", 1)
-    assert (event.details.lost_from_offset, event.details.lost_until_offset) == (3, 12)
-    assert (event.generation_before, event.generation_after, event.to_dict()["attempt"]) == (1, 1, 0)
-    assert scene.network.requests == []
-
-
-def test_ended_transactions_are_an_event_without_a_request() -> None:
-    scene = Scene().bootstrapped()
-    scene.recorder.record_transactions(EventKind.TRANSACTIONS_RECOVERED, "orders", 3, 12.3456, copied_records=40)
-    [event] = scene.events
-
-    assert (event.kind, event.reason) == (EventKind.TRANSACTIONS_RECOVERED, RefreshReason.TRANSACTION)
-    assert (event.details.transactional_id, event.details.transactions) == ("orders", 3)
-    assert (event.details.transactions_ms, event.details.copied_records) == (12.346, 40)
-    row = event.to_dict()
-    assert (row["latency_ms"], row["attempt"], row["outcome"]) == (None, 0, Outcome.UNCHANGED), (
-        "of Metadata requests alone"
-    )
-    assert scene.network.requests == []
-
-
-def test_begun_transactions_are_counted_until_the_next_event() -> None:
-    scene = Scene().bootstrapped()
-    for _ in range(2):
-        scene.recorder.count_transaction()
-    scene.report()
-
-    assert scene.events == []
-    assert scene.refresh_when_due().transactions_begun == 2
-    assert scene.refresh_when_due().transactions_begun == 0
+    assert fact.changes.brokers_added == (1, 2, 3)
 
 
 def test_many_lookups_need_no_request_and_are_counted() -> None:
@@ -167,11 +51,10 @@ def test_many_lookups_need_no_request_and_are_counted() -> None:
     for _ in range(500):
         scene.cache.leader(T0)
     scene.report()
-    event = scene.refresh_when_due()
+    scene.refresh_when_due()
 
     assert len(scene.network.requests) == 1
-    assert event.lookups == 500
-    assert scene.refresh_when_due().lookups == 0
+    assert (scene.cache.lookups, scene.cache.last_lookup) == (500, about_s(scene.clock()))
 
 
 def test_no_request_before_a_refresh_is_due() -> None:
@@ -181,8 +64,9 @@ def test_no_request_before_a_refresh_is_due() -> None:
     assert scene.cache.time_to_next_update_ms() == about_ms(290_000)
     scene.clock.sleep(290)
     assert scene.cache.refresh_if_due(scene.deadline())
-    [event] = scene.events
-    assert (event.reason, event.outcome, event.age_ms) == (RefreshReason.MAX_AGE, Outcome.UNCHANGED, about_ms(300_000))
+    [fact] = scene.facts
+    assert (fact.cause.reason, bool(fact.changes)) == (RefreshReason.MAX_AGE, False)
+    assert fact.began - fact.before.fetched_at == about_s(300)
 
 
 def test_periodic_refresh_finds_new_partitions() -> None:
@@ -190,9 +74,9 @@ def test_periodic_refresh_finds_new_partitions() -> None:
     topic = scene.cluster.topics["t"]
     added = replace(topic.partitions[0], partition=2)
     scene.cluster.topics["t"] = replace(topic, partitions=(*topic.partitions, added))
-    event = scene.refresh_when_due()
+    fact = scene.refresh_when_due()
 
-    assert event.details.changes.partitions_added == (TopicPartition("t", 2),)
+    assert fact.changes.partitions_added == (TopicPartition("t", 2),)
     assert scene.cache.snapshot.partitions("t")[-1] == TopicPartition("t", 2)
 
 
@@ -201,13 +85,12 @@ def test_event_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
     scene.cluster.move_leader(T0, 3)
     scene.report(node_id=1)
     scene.clock.sleep(2)
-    event = scene.refresh_when_due()
+    fact = scene.refresh_when_due()
 
     assert scene.leader_id() == 3
-    assert (event.reason, event.cause_error_code, event.cause_topic) == (RefreshReason.NOT_LEADER, 6, "t")
-    assert (event.cause_partition, event.cause_node_id) == (0, 1)
-    assert event.details.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
-    assert event.details.recovery_ms == about_ms(2_000)
+    assert fact.cause == RefreshCause(RefreshReason.NOT_LEADER, 6, T0, 1)
+    assert fact.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
+    assert fact.recovery_ms == about_ms(2_000)
 
 
 def test_error_with_an_older_generation_needs_no_refresh() -> None:
@@ -227,7 +110,7 @@ def test_second_report_of_the_same_generation_adds_no_request() -> None:
     scene.refresh_when_due()
 
     assert not scene.cache.refresh_if_due(scene.deadline())
-    assert len(scene.network.requests) == len(scene.events) == 1
+    assert len(scene.network.requests) == len(scene.facts) == 1
 
 
 def test_backoff_grows_while_responses_are_stale() -> None:
@@ -237,15 +120,15 @@ def test_backoff_grows_while_responses_are_stale() -> None:
     times = []
     for _ in range(9):
         scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
-        assert scene.refresh_when_due().outcome is Outcome.UNCHANGED
+        assert not scene.refresh_when_due().changes
         times.append(scene.clock())
     scene.cluster.move_leader(T0, 2)
     scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
-    event = scene.refresh_when_due()
+    fact = scene.refresh_when_due()
 
     assert [round((b - a) * 1000) for a, b in pairwise(times)] == [100, 200, 400, 800, *[1000] * 4]
     assert scene.leader_id() == 2
-    assert event.details.recovery_ms == pytest.approx(6_500, abs=0.1)
+    assert fact.recovery_ms == pytest.approx(6_500, abs=0.1)
 
 
 def test_stale_broker_is_not_the_only_one_used() -> None:
@@ -257,8 +140,8 @@ def test_stale_broker_is_not_the_only_one_used() -> None:
     scene.report()
     second = scene.refresh_when_due()
 
-    assert (first.details.broker_id, first.outcome) == (1, Outcome.UNCHANGED)
-    assert second.details.broker_id != 1
+    assert (first.broker_id, bool(first.changes)) == (1, False)
+    assert second.broker_id != 1
     assert scene.leader_id() == 3
 
 
@@ -268,14 +151,14 @@ def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
     scene.network.cut_off(1)
     scene.cluster.move_leader(T0, 3)
     scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
-    assert scene.refresh_when_due().details.broker_id != 1
+    assert scene.refresh_when_due().broker_id != 1
     scene.network.down |= {2, 3}
     scene.report()
-    while scene.refresh_when_due().outcome is Outcome.FAILED:
+    while scene.refresh_when_due().error is not None:
         pass
 
-    assert scene.events[-1].details.broker_id == 1
-    assert scene.events[-1].details.changes.stale_ignored == 1
+    assert scene.facts[-1].broker_id == 1
+    assert scene.facts[-1].changes.stale_ignored == 1
     assert scene.leader_id() == 3
 
 
@@ -283,9 +166,9 @@ def test_refresh_by_age_asks_another_broker_than_the_last() -> None:
     """The last may be cut off from the cluster: nothing else would show it."""
     scene = Scene().bootstrapped()
     for _ in range(10):
-        assert scene.refresh_when_due().reason is RefreshReason.MAX_AGE
+        assert scene.refresh_when_due().cause.reason is RefreshReason.MAX_AGE
 
-    asked = [event.details.broker_id for event in scene.events]
+    asked = [fact.broker_id for fact in scene.facts]
     assert all(before != after for before, after in pairwise(asked))
 
 
@@ -295,7 +178,7 @@ def test_refresh_for_a_new_topic_asks_the_last_responding_broker() -> None:
         scene.cache.track([f"t{number}"])
         scene.refresh_when_due()
 
-    assert {event.details.broker_id for event in scene.events} == {1}
+    assert {fact.broker_id for fact in scene.facts} == {1}
 
 
 def test_epochs_of_a_plan_that_come_before_the_metadata_count_too() -> None:
@@ -318,7 +201,7 @@ def test_doubted_leader_is_asked_after_other_brokers() -> None:
         scene = Scene().bootstrapped()
         scene.refresh_when_due()
         scene.report(RefreshReason.ON_DEMAND, node_id=1)
-        assert scene.refresh_when_due().details.broker_id in {2, 3}
+        assert scene.refresh_when_due().broker_id in {2, 3}
 
 
 @pytest.mark.parametrize("reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT])
@@ -326,7 +209,7 @@ def test_refresh_avoids_the_unreachable_broker(reason: RefreshReason) -> None:
     scene = Scene().bootstrapped()
     scene.report(reason, node_id=1)
 
-    assert scene.refresh_when_due().details.broker_id in (2, 3)
+    assert scene.refresh_when_due().broker_id in (2, 3)
 
 
 def test_only_tracked_topics_are_requested() -> None:
@@ -338,7 +221,7 @@ def test_only_tracked_topics_are_requested() -> None:
     scene.cache.track(["t"])
     assert scene.cache.time_to_next_update_ms() > 0, "nothing new"
     scene.cache.track(["other"])
-    assert scene.refresh_when_due().reason is RefreshReason.NEW_TOPIC
+    assert scene.refresh_when_due().cause.reason is RefreshReason.NEW_TOPIC
     assert sorted(scene.cache.snapshot.topics) == ["other", "t"]
 
 
@@ -392,14 +275,14 @@ def test_partition_gets_a_leader_again() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, NO_LEADER)
     scene.report()
-    assert scene.refresh_when_due().details.recovery_ms is None
+    assert scene.refresh_when_due().recovery_ms is None
     assert scene.leader_id() is None
     scene.cluster.move_leader(T0, 2)
     scene.cache.request_update(RefreshReason.NO_LEADER, scene.cache.snapshot.generation, T0)
-    event = scene.refresh_when_due()
+    fact = scene.refresh_when_due()
 
     assert scene.leader_id() == 2
-    assert event.details.recovery_ms is not None
+    assert fact.recovery_ms is not None
 
 
 def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
@@ -418,13 +301,13 @@ def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
         healed.append(scene.refresh_when_due())
     eager, patient = healed
 
-    assert eager.details.attempt > 2 * patient.details.attempt
-    assert eager.details.recovery_ms is not None
-    assert patient.details.recovery_ms is not None
-    assert 20_500 <= eager.details.recovery_ms < patient.details.recovery_ms
+    assert eager.attempt > 2 * patient.attempt
+    assert eager.recovery_ms is not None
+    assert patient.recovery_ms is not None
+    assert 20_500 <= eager.recovery_ms < patient.recovery_ms
 
 
-def test_every_request_is_one_event_and_no_event_is_missing() -> None:
+def test_every_request_is_one_fact() -> None:
     scene = Scene(BROKER_1, Address("dead", 1))
     for step in range(60):
         scene.network.down = {step % 4}
@@ -434,12 +317,16 @@ def test_every_request_is_one_event_and_no_event_is_missing() -> None:
         scene.report()
         scene.refresh_when_due()
     scene.cache.take_hint(T0, LeaderHint(2, 1_000, None), scene.cache.snapshot.generation)
-    refreshes = [event for event in scene.events if event.kind is EventKind.REFRESH]
+    *refreshes, hint = scene.facts
 
     assert len(refreshes) == len(scene.network.requests) == 60
-    assert [event.sequence for event in (scene.first_event, *scene.events)] == list(range(1, 63))
-    assert {event.cache_id for event in scene.events} == {scene.recorder.cache_id}
-    assert {event.outcome for event in refreshes} == set(Outcome)
+    assert {type(fact) for fact in refreshes} == {Refreshed}
+    assert isinstance(hint, LeaderHinted)
+    assert {(fact.error is None, bool(fact.changes)) for fact in refreshes} == {
+        (False, False),
+        (True, False),
+        (True, True),
+    }
 
 
 def test_topic_whose_name_is_refused_is_requested_once_for_each_lookup(monkeypatch: pytest.MonkeyPatch) -> None:

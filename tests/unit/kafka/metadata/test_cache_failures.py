@@ -16,10 +16,7 @@ from pyspark_kafka_meta.errors import (
     UnknownHostError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.event_recorder import EventRecorder
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome, RefreshEvent
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
 from tests.unit.fake_network import about_ms, about_s
@@ -35,27 +32,27 @@ def test_bootstrap_failover_has_events_of_both_addresses() -> None:
     scene = Scene(dead, hung, BROKER_1)
     scene.network.hung.add(2)
     scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
-    refused, silent, responded = scene.events
+    refused, silent, responded = scene.facts
 
     assert scene.network.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
-    assert (refused.details.attempt, refused.details.broker_host, refused.details.latency_ms) == (
+    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (
         1,
         "dead",
         about_ms(0),
     )
-    assert refused.details.error == "cannot connect to dead:1: Connection refused"
-    assert (silent.details.attempt, silent.details.broker_host, silent.details.latency_ms) == (
+    assert refused.error == "cannot connect to dead:1: Connection refused"
+    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (
         2,
         "broker-2",
         about_ms(3_000),
     )
-    assert silent.details.error == "broker 2 did not answer in time"
-    assert (responded.details.attempt, responded.details.broker_host, responded.details.recovery_ms) == (
+    assert silent.error == "broker 2 did not answer in time"
+    assert (responded.attempt, responded.broker_host, responded.recovery_ms) == (
         3,
         "broker-1",
         about_ms(3_000),
     )
-    assert [event.outcome for event in scene.events] == [Outcome.FAILED, Outcome.FAILED, Outcome.CHANGED]
+    assert [bool(fact.changes) for fact in scene.facts] == [False, False, True]
 
 
 def test_error_without_a_response_names_every_address() -> None:
@@ -69,7 +66,7 @@ def test_error_without_a_response_names_every_address() -> None:
     assert "cannot connect to gone:2: Connection refused" in text
     assert "broker-1:9092: unreadable response" in text
     assert "check kafka.bootstrap.servers" in text
-    assert len(scene.events) == len(scene.network.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
+    assert len(scene.facts) == len(scene.network.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
     assert scene.clock() <= 1_003
 
 
@@ -137,7 +134,7 @@ def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
 
     assert scene.clock() - started == about_s(FIRST_ATTEMPT_TIMEOUT_MS / 1000)
     assert FIRST_ATTEMPT_TIMEOUT_MS / 1000 < REQUEST_TIMEOUT_S
-    assert [event.details.broker_id == 2 for event in scene.events] == [True, False]
+    assert [fact.broker_id == 2 for fact in scene.facts] == [True, False]
 
 
 def test_refreshes_on_demand_use_different_brokers() -> None:
@@ -146,7 +143,7 @@ def test_refreshes_on_demand_use_different_brokers() -> None:
     responded = [1]
     for _ in range(4):
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
-        responded.append(scene.events[-1].details.broker_id or 0)
+        responded.append(scene.facts[-1].broker_id or 0)
 
     assert responded == [1, 3, 1, 3, 1]
 
@@ -156,7 +153,7 @@ def test_refreshes_on_demand_use_the_only_broker() -> None:
     scene.network.down |= {2, 3}
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
-    assert scene.events[-1].details.broker_id == 1
+    assert scene.facts[-1].broker_id == 1
 
 
 def test_attempt_ends_at_the_callers_deadline() -> None:
@@ -164,7 +161,7 @@ def test_attempt_ends_at_the_callers_deadline() -> None:
     scene.network.hung.add(1)
     scene.cache.refresh_if_due(scene.deadline(1))
 
-    assert scene.events[-1].details.latency_ms == about_ms(1_000)
+    assert scene.facts[-1].latency_ms == about_ms(1_000)
 
 
 def test_no_request_after_the_deadline() -> None:
@@ -184,13 +181,9 @@ def test_failed_refresh_keeps_the_metadata() -> None:
 
     assert not scene.cache.refresh_if_due(scene.deadline())
     assert scene.cache.snapshot is before
-    [event] = scene.events
-    assert (event.outcome, event.details.error) == (
-        Outcome.FAILED,
-        "cannot connect to broker-1:9092: Connection refused",
-    )
-    assert event.details.api_version is None
-    assert (event.generation_before, event.generation_after) == (1, 1)
+    [fact] = scene.facts
+    assert (fact.error, fact.api_version) == ("cannot connect to broker-1:9092: Connection refused", None)
+    assert fact.before is before
 
 
 def test_cache_rebootstraps_if_every_known_broker_failed() -> None:
@@ -204,9 +197,9 @@ def test_cache_rebootstraps_if_every_known_broker_failed() -> None:
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert sorted(scene.cache.snapshot.brokers) == [7, 8, 9]
-    assert [event.reason for event in scene.events] == [RefreshReason.ON_DEMAND] * 3 + [RefreshReason.REBOOTSTRAP]
-    assert scene.events[-1].details.changes.brokers_removed == (1, 2, 3)
-    assert (scene.events[-1].details.broker_host, scene.events[-1].details.broker_id) == ("kafka", None)
+    assert [fact.cause.reason for fact in scene.facts] == [RefreshReason.ON_DEMAND] * 3 + [RefreshReason.REBOOTSTRAP]
+    assert scene.facts[-1].changes.brokers_removed == (1, 2, 3)
+    assert (scene.facts[-1].broker_host, scene.facts[-1].broker_id) == ("kafka", None)
 
 
 def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
@@ -219,11 +212,11 @@ def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
     scene.network.metadata_refusals = {node_id: deque([129]) for node_id in (1, 2)}
     refused, responded, after = (scene.refresh_when_due() for _ in range(3))
 
-    assert (refused.details.broker_host, refused.outcome) == ("broker-1", Outcome.FAILED)
-    assert "REBOOTSTRAP_REQUIRED" in str(refused.details.error)
-    assert (responded.details.broker_host, responded.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
-    assert responded.outcome is not Outcome.FAILED
-    assert after.details.broker_host != "kafka", "the brokers are used again"
+    assert refused.broker_host == "broker-1"
+    assert "REBOOTSTRAP_REQUIRED" in str(refused.error)
+    assert (responded.broker_host, responded.cause.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
+    assert responded.error is None
+    assert after.broker_host != "kafka", "the brokers are used again"
 
 
 def test_refused_metadata_request_goes_to_another_broker() -> None:
@@ -233,9 +226,9 @@ def test_refused_metadata_request_goes_to_another_broker() -> None:
     scene.network.metadata_refusals[1] = deque([31])
     refused, responded = scene.refresh_when_due(), scene.refresh_when_due()
 
-    assert refused.details.error == "broker-1:9092 refused a Metadata request: CLUSTER_AUTHORIZATION_FAILED (error 31)"
-    assert refused.generation_after == before.generation
-    assert (responded.details.broker_host, responded.reason) == ("broker-2", RefreshReason.NOT_LEADER)
+    assert refused.error == "broker-1:9092 refused a Metadata request: CLUSTER_AUTHORIZATION_FAILED (error 31)"
+    assert refused.before is before
+    assert (responded.broker_host, responded.cause.reason) == ("broker-2", RefreshReason.NOT_LEADER)
 
 
 def test_response_without_brokers_is_a_failure() -> None:
@@ -245,10 +238,10 @@ def test_response_without_brokers_is_a_failure() -> None:
     scene.network.cut_off(1)
     scene.cluster.brokers = brokers
     scene.report()
-    event = scene.refresh_when_due()
+    fact = scene.refresh_when_due()
 
     assert scene.cache.snapshot is before
-    assert event.details.error == "broker-1:9092 knows no brokers: it is starting up"
+    assert fact.error == "broker-1:9092 knows no brokers: it is starting up"
 
 
 def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
@@ -257,7 +250,7 @@ def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCa
 
     with pytest.raises(UnsupportedBrokerError):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
-    assert [event.details.error for event in scene.events] == ["broker-1:9092 is too old"]
+    assert [fact.error for fact in scene.facts] == ["broker-1:9092 is too old"]
     assert caplog.text == ""  # there is no retry, and the caller has the error
 
 
@@ -268,7 +261,7 @@ def test_a_broker_that_fails_for_good_is_passed_over_with_one_warning(caplog: py
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert scene.cache.snapshot.generation == 3
-    assert [event.details.error for event in scene.events].count(str(EXPIRED)) >= 1
+    assert [fact.error for fact in scene.facts].count(str(EXPIRED)) >= 1
     assert caplog.messages.count(f"{EXPIRED}. Asking other brokers") == 1
 
 
@@ -292,21 +285,6 @@ def test_a_refused_login_is_not_tried_at_another_broker() -> None:
     assert len(scene.network.requests) == 1
 
 
-def test_failing_publisher_does_not_fail_a_refresh(caplog: pytest.LogCaptureFixture) -> None:
-    def publish(event: RefreshEvent) -> None:
-        raise OSError("disk full")
-
-    scene = Scene()
-    recorder = EventRecorder("c0ffee", publish, scene.clock, scene.clock)
-    cache = MetadataCache(
-        scene.network, [BROKER_1], PolicySettings(), recorder, request_timeout_ms=1000, clock=scene.clock
-    )
-    cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
-
-    assert cache.snapshot.generation == 1
-    assert "refresh event 2 was not published" in caplog.text
-
-
 @pytest.mark.parametrize("request_timeout_s", [30, 2])
 def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int) -> None:
     alias = Address("kafka", 9092)
@@ -318,9 +296,9 @@ def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int
     scene.report()
     events = [scene.refresh_when_due() for _ in range(3)]
 
-    assert [event.reason for event in events[:2]] == [RefreshReason.NOT_LEADER] * 2
-    assert (events[2].reason, events[2].details.broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
-    assert events[2].details.latency_ms == about_ms(min(12, request_timeout_s) * 1000)
+    assert [fact.cause.reason for fact in events[:2]] == [RefreshReason.NOT_LEADER] * 2
+    assert (events[2].cause.reason, events[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
+    assert events[2].latency_ms == about_ms(min(12, request_timeout_s) * 1000)
     assert round(scene.clock() - began, 3) <= 3 + 6 + 12
 
 
@@ -333,13 +311,13 @@ def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
     scene.cluster.move_leader(T0, 3)
     scene.clock.sleep(5)
     assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
-    hint = scene.events[-1]
+    hint = scene.facts[-1]
     scene.clock.sleep(5)
     responded = scene.refresh_when_due()
 
-    assert hint.details.recovery_ms == about_ms(0)
-    assert responded.details.recovery_ms is not None
-    assert responded.details.recovery_ms >= 10_000
+    assert hint.recovery_ms == about_ms(0)
+    assert responded.recovery_ms is not None
+    assert responded.recovery_ms >= 10_000
 
 
 def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -350,7 +328,7 @@ def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(12):
             scene.refresh_when_due()
         scene.network.down.clear()
-        assert scene.refresh_when_due().outcome is not Outcome.FAILED
+        assert scene.refresh_when_due().error is None
 
     first, second = (record.message for record in caplog.records)
     assert first.startswith("no broker answers a Metadata request (")

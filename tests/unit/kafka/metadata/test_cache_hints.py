@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
-from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
+from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
 from tests.unit.fake_network import about_ms
@@ -19,15 +20,13 @@ def test_hint_moves_the_leader_and_a_refresh_confirms_it() -> None:
     assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1, error_code=6, node_id=1)
     assert scene.leader_id() == 3
     assert scene.network.requests == []
-    [hint] = scene.events
-    assert (hint.cause_error_code, hint.cause_partition, hint.cause_node_id, hint.details.recovery_ms) == (6, 0, 1, 0.0)
-    assert (hint.kind, hint.outcome) == (EventKind.HINT, Outcome.CHANGED)
-    assert (hint.to_dict()["broker_host"], hint.to_dict()["attempt"]) == (None, 0)
-    assert hint.details.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
-    assert (hint.generation_before, hint.generation_after) == (1, 1)
+    [hint] = scene.facts
+    changes = SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 3, 0, 1),))
+    assert hint == LeaderHinted(RefreshCause(RefreshReason.LEADER_HINT, 6, T0, 1), 0.0, changes)
+    assert scene.cache.snapshot.generation == 1
 
-    assert scene.refresh_when_due().reason is RefreshReason.LEADER_HINT
-    assert scene.events[-1].outcome is Outcome.UNCHANGED
+    assert scene.refresh_when_due().cause.reason is RefreshReason.LEADER_HINT
+    assert not scene.facts[-1].changes
 
 
 def test_refresh_corrects_a_wrong_hint() -> None:
@@ -46,7 +45,7 @@ def test_hint_with_an_endpoint_adds_a_broker() -> None:
 
     assert scene.cache.take_hint(T0, LeaderHint(4, 1, newcomer), generation=1)
     assert scene.leader_id() == 4
-    assert scene.events[0].details.changes.brokers_added == (4,)
+    assert scene.facts[0].changes.brokers_added == (4,)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_hint_without_a_newer_epoch_is_ignored(epoch: int, generation: int) -> N
 
     assert not scene.cache.take_hint(T0, LeaderHint(3, epoch, None), generation)
     assert scene.leader_id() == 1
-    assert scene.events == []
+    assert scene.facts == []
     assert scene.cache.time_to_next_update_ms() == about_ms(290_000)
 
 
@@ -67,4 +66,4 @@ def test_hint_that_resolves_a_problem_has_the_recovery_time() -> None:
     scene.clock.sleep(0.5)
     scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1)
 
-    assert scene.events[0].details.recovery_ms == about_ms(500)
+    assert scene.facts[0].recovery_ms == about_ms(500)

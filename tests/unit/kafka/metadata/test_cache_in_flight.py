@@ -7,7 +7,6 @@ from typing import NoReturn
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.model import LeaderHint, RefreshReason
 from tests.partitions import T0
 from tests.unit.fake_network import about_ms, about_s
@@ -38,7 +37,7 @@ def test_lookups_work_while_a_request_is_in_flight() -> None:
 
     assert scene.leader_id() == 1
     assert scene.cache.time_to_next_update_ms() == math.inf
-    assert (len(scene.network.requests), scene.events, scene.clock()) == (1, [], about_s(began))
+    assert (len(scene.network.requests), scene.facts, scene.clock()) == (1, [], about_s(began))
 
 
 def test_response_is_merged_when_it_arrives() -> None:
@@ -49,8 +48,8 @@ def test_response_is_merged_when_it_arrives() -> None:
 
     assert look(scene)
     assert scene.leader_id() == 2
-    [event] = scene.events
-    assert (event.reason, event.details.attempt, event.details.latency_ms) == (
+    [fact] = scene.facts
+    assert (fact.cause.reason, fact.attempt, fact.latency_ms) == (
         RefreshReason.NOT_LEADER,
         1,
         about_ms(1_000),
@@ -62,13 +61,13 @@ def test_timeout_leads_to_another_broker() -> None:
     scene = asking()
     scene.clock.sleep(3)
     assert not look(scene)
-    [event] = scene.events
-    assert "did not answer in time" in str(event.details.error)
+    [fact] = scene.facts
+    assert "did not answer in time" in str(fact.error)
     scene.network.hung_metadata.clear()
 
     assert look(scene)
-    assert [event.details.attempt for event in scene.events] == [1, 2]
-    assert scene.events[0].details.broker_id != scene.events[1].details.broker_id
+    assert [fact.attempt for fact in scene.facts] == [1, 2]
+    assert scene.facts[0].broker_id != scene.facts[1].broker_id
 
 
 def test_age_of_metadata_starts_at_the_request() -> None:
@@ -78,7 +77,8 @@ def test_age_of_metadata_starts_at_the_request() -> None:
     assert look(scene)
 
     assert scene.cache.time_to_next_update_ms() == about_ms(100_000)
-    assert scene.refresh_when_due().age_ms == about_ms(300_000)
+    after = scene.refresh_when_due()
+    assert after.began - after.before.fetched_at == about_s(300)
 
 
 def test_refresh_sends_its_own_request() -> None:
@@ -86,8 +86,8 @@ def test_refresh_sends_its_own_request() -> None:
     scene.network.hung_metadata.clear()
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
-    assert [event.reason for event in scene.events] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
-    assert len({event.details.broker_id for event in scene.events}) == 2
+    assert [fact.cause.reason for fact in scene.facts] == [RefreshReason.NOT_LEADER, RefreshReason.ON_DEMAND]
+    assert len({fact.broker_id for fact in scene.facts}) == 2
 
 
 def test_topic_added_during_a_request_needs_another_request() -> None:
@@ -98,7 +98,7 @@ def test_topic_added_during_a_request_needs_another_request() -> None:
     assert look(scene)
     assert not scene.cache.snapshot.partitions("u")
 
-    assert scene.refresh_when_due().reason is RefreshReason.NEW_TOPIC
+    assert scene.refresh_when_due().cause.reason is RefreshReason.NEW_TOPIC
     assert scene.cache.snapshot.partitions("u")
 
 
@@ -112,18 +112,14 @@ def test_hint_during_a_request_needs_another_request() -> None:
     assert scene.cache.time_to_next_update_ms() < 1_000
 
 
-def test_request_in_flight_at_close_has_an_event() -> None:
+def test_request_in_flight_at_close_is_reported() -> None:
     scene = asking()
     scene.clock.sleep(1)
     scene.cache.close()
 
-    refresh, closed = scene.events
-    assert (refresh.kind, refresh.outcome, refresh.details.latency_ms) == (
-        EventKind.REFRESH,
-        Outcome.FAILED,
-        about_ms(1_000),
-    )
-    assert closed.kind is EventKind.CLOSED
+    [refresh] = scene.facts
+    assert refresh.latency_ms == about_ms(1_000)
+    assert "did not respond before the cache was closed" in refresh.error
 
 
 def test_unexpected_exception_leaves_no_request_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

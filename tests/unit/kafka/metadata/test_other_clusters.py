@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import OtherClusterError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason
 from tests.unit.kafka.metadata.cache_scene import BROKER_1, Scene
 
@@ -35,7 +34,7 @@ def test_a_broker_of_another_cluster_is_passed_over_with_one_warning(
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
 
     assert scene.cache.snapshot.cluster_id == "fake-cluster"
-    assert [event.details.error for event in scene.events if event.outcome is Outcome.FAILED]
+    assert [fact.error for fact in scene.facts if fact.error is not None]
     (warning,) = caplog.messages
     assert warning.startswith("broker-2:9092 belongs to cluster other, and this client uses cluster fake-cluster")
     assert warning.endswith("Asking other brokers")
@@ -50,7 +49,7 @@ def test_brokers_of_another_cluster_alone_end_a_refresh_at_once(monkeypatch: pyt
 
     assert scene.cache.snapshot is before
     assert scene.clock() - began < 1
-    assert len(scene.events) == len(ALL)
+    assert len(scene.facts) == len(ALL)
 
 
 def test_brokers_of_another_cluster_end_a_query_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import (
     MAX_SKIPPED_TURNS,
     BrokerChoice,
     PolicySettings,
+    RefreshCause,
     RefreshPolicy,
     attempt_timeout_ms,
     choose_address,

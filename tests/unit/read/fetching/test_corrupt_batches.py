@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from pyspark_kafka_meta.errors import BatchTooLargeError, CorruptBatchError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.protocol.error_codes import CORRUPT_MESSAGE
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.kafka.records.compression import Codec

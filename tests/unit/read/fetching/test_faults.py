@@ -18,8 +18,8 @@ from pyspark_kafka_meta.errors import (
     TlsError,
     UnsupportedBrokerError,
 )
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.client.kafka_client import POLICY_AGE_S, KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.model import NO_LEADER, Address, MetadataResponse, RefreshReason
 from pyspark_kafka_meta.read.fetching.lost_records import LOSS_GRACE_MS

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, RefreshReason
 from tests.partitions import T0
 from tests.unit.reader_scene import FIVE, ReaderScene

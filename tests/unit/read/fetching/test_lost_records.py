@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, DataLossError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, RefreshReason, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.read.fetching.fetch_sender import MAX_REPORT_AGE_S
@@ -438,7 +438,7 @@ def test_leader_and_another_broker_that_lag_behind_lose_nothing(scene: Scene, se
     scene.network.replica_errors[1, T0] = 100
     scene.clock.at(LOSS_GRACE_MS / 1000 + 3, scene.network.replica_errors.clear)
     client = scene.client()
-    client.cache._state._choice._rng.seed(seed)
+    client.cache._choice._rng.seed(seed)
 
     assert by_partition(rows(scene.reader(client, **KEEP_GOING).read([scene.range(T0)]))) == {T0: written()[T0]}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.events.event import EventKind
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.read.planning.changes import HOW_TO, lose_partitions, lose_the_end
 from tests.unit.read.planning.queries import GO_ON, Query, add_partition, ends_now, positions

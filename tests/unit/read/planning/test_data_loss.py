@@ -111,9 +111,7 @@ class Reports:
 
     def __init__(self, **options: str) -> None:
         self.events: list[tuple[TopicPartition, int, int | None, str]] = []
-        self.reporter = LossReporter(
-            SourceOptions.parse({**READS_T, **options}), lambda *event: self.events.append(event)
-        )
+        self.reporter = LossReporter(SourceOptions.parse({**READS_T, **options}), self.events.append)
 
 
 def aged_out(partition: TopicPartition) -> Loss:

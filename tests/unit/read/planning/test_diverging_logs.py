@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import NO_OFFSET, Position
 from tests.partitions import T0, T3
 from tests.unit.logs import batch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.offsets import GroupSpec, LastDurationSpec
@@ -247,7 +247,7 @@ def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, st
 
 def new_resolver(scene: Scene, options: SourceOptions, **sources: Any) -> OffsetResolver:
     client = scene.warm_client()
-    return OffsetResolver(client, options, LossReporter(options, client.events.record_loss), **sources)
+    return OffsetResolver(client, options, LossReporter(options, client.report), **sources)
 
 
 def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, UnsupportedBrokerError
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import NO_EPOCH, TopicPartition
 from tests.checkpoints import text
 from tests.partitions import T0, T1, T2, T3, U0

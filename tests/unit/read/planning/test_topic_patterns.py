@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.events.default_folder import default_root
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import PartitionRow

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.events.default_folder import DefaultFolder, default_root
+from pyspark_kafka_meta.events.event import BrokerProduces, EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.events.folder_sink import FolderSink
-from pyspark_kafka_meta.kafka.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
-from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.facts import LookupReason
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tools import sources
 from pyspark_kafka_meta.tools.cli import events as events_module
 from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events
@@ -136,26 +136,26 @@ LOOKED_UP = {"kind": EventKind.SCHEMA_LOOKUP, "schema_subject": "t-value"}
 RECOVERED = {"transactional_id": "orders", "transactions": 3, "transactions_ms": 12.34, "copied_records": 40}
 TEXTS: list[tuple[dict[str, Any], str, str, str]] = [
     (
-        {"kind": EventKind.TRANSACTIONS_RECOVERED, "reason": RefreshReason.TRANSACTION, **RECOVERED},
+        {"kind": EventKind.TRANSACTIONS_RECOVERED, "reason": OtherReason.TRANSACTION, **RECOVERED},
         "transaction",
         "(transactions_recovered)",
         "transactions recovered: 3 of orders in 12.3 ms, 40 records copied",
     ),
-    ({**LOOKED_UP, "reason": RefreshReason.QUERY_SCHEMA}, "query_schema", "schema registry", "subject t-value"),
+    ({**LOOKED_UP, "reason": LookupReason.QUERY_SCHEMA}, "query_schema", "schema registry", "subject t-value"),
     (
-        {**LOOKED_UP, "reason": RefreshReason.REGISTRATION, "schema_id": 8},
+        {**LOOKED_UP, "reason": LookupReason.REGISTRATION, "schema_id": 8},
         "registration",
         "schema registry",
         "subject t-value, schema id 8",
     ),
     (
-        {**LOOKED_UP, "reason": RefreshReason.UNKNOWN_SCHEMA, "schema_subject": None, "schema_id": 7, "error": "no"},
+        {**LOOKED_UP, "reason": LookupReason.UNKNOWN_SCHEMA, "schema_subject": None, "schema_id": 7, "error": "no"},
         "unknown_schema",
         "schema registry",
         "schema id 7, no",
     ),
     (
-        {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, "malformed_records": 40, **PLACE},
+        {"kind": EventKind.MALFORMED_RECORDS, "reason": OtherReason.MALFORMED, "malformed_records": 40, **PLACE},
         "malformed: t-3",
         "(malformed_records)",
         "40 malformed records (value), truncated",
@@ -275,7 +275,7 @@ def test_following_shows_what_comes_once_and_ends_well_with_ctrl_c(
 
 def test_following_shows_many_events_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "EVENTS_AT_ONCE", 2)
-    shown: list[list[Event]] = []
+    shown: list[list[EventRow]] = []
     rounds = iter([None])
 
     def sleep(_: float) -> None:

@@ -13,17 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import (
-    BrokerFetches,
-    BrokerProduces,
-    Origin,
-    Outcome,
-    RefreshEvent,
-    Role,
-)
+from pyspark_kafka_meta.events.event import BrokerFetches, BrokerProduces, Event, Origin, Outcome, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
 from pyspark_kafka_meta.model import Position, RefreshReason, TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_process
 from pyspark_kafka_meta.tools.demo import runner, scene_checks
 from pyspark_kafka_meta.tools.demo.clusters import UserCluster
@@ -41,7 +34,7 @@ FAILED = {"outcome": Outcome.FAILED, "generation_before": 0, "generation_after":
 BORN = {"outcome": Outcome.CHANGED, "generation_before": 0, "generation_after": 1, "broker_id": None}
 
 
-def as_read(event: RefreshEvent) -> Event:
+def as_read(event: Event) -> EventRow:
     return event.to_dict()
 
 
@@ -78,24 +71,24 @@ def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
     assert known[T1].cache_id == SECOND
 
 
-def aging(time_ms: int, **others: Any) -> RefreshEvent:
+def aging(time_ms: int, **others: Any) -> Event:
     return made(FIRST, 3, time_ms, **{"age_ms": 5_000.0, **others})
 
 
-def first_response(**others: Any) -> RefreshEvent:
+def first_response(**others: Any) -> Event:
     changes = SnapshotChanges(brokers_added=(1, 2, 3))
     return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, changes=changes, **{**BORN, **others})
 
 
-def refusal() -> RefreshEvent:
+def refusal() -> Event:
     return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, **{**FAILED, "broker_host": "dead"}, **CLI)
 
 
-def fetching(**others: Any) -> RefreshEvent:
+def fetching(**others: Any) -> Event:
     return made(FIRST, 9, NOW_MS, fetches=(BrokerFetches(1, 2, 10), BrokerFetches(3, 5, 10)), **others)
 
 
-def producing(**others: Any) -> RefreshEvent:
+def producing(**others: Any) -> Event:
     return made(FIRST, 9, NOW_MS, produces=(BrokerProduces(1, 2, 10), BrokerProduces(3, 5, 10)), **{**WRITER, **others})
 
 

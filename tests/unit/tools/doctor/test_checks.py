@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_meta import errors
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin
+from pyspark_kafka_meta.events.event import Origin
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, METADATA, Api
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition

@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_kafka_meta import QueryListener
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, OptionError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import EventKind, Origin, Role
+from pyspark_kafka_meta.events.event import EventKind, Origin, Role
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.exporter import driver
 from pyspark_kafka_meta.tools.exporter.driver import ProgressListener, report_line

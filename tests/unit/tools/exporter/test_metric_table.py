@@ -8,14 +8,7 @@ import re
 import pytest
 
 from docs.series_bound import EXAMPLE, Size, max_series
-from pyspark_kafka_meta.kafka.metadata.refresh_events import (
-    BrokerFetches,
-    BrokerProduces,
-    EventKind,
-    Origin,
-    Outcome,
-    Role,
-)
+from pyspark_kafka_meta.events.event import BrokerFetches, BrokerProduces, EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.rows import PartitionRow, by_partition
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder

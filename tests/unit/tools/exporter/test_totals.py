@@ -8,18 +8,12 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.kafka.metadata.refresh_events import (
-    BrokerFetches,
-    BrokerProduces,
-    EventKind,
-    Origin,
-    Outcome,
-    Role,
-)
+from pyspark_kafka_meta.events.event import BrokerFetches, BrokerProduces, EventKind, Origin, OtherReason, Outcome, Role
+from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import Position, RefreshReason
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
 from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, TransactionRow, by_partition
 from pyspark_kafka_meta.tools.cluster_state import Leaders, stale_entries
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
@@ -48,7 +42,7 @@ LIVE = by_partition(
 )
 
 
-def event(cache: str, sequence: int, ago_ms: Any = 1_000, **fields: Any) -> Event:
+def event(cache: str, sequence: int, ago_ms: Any = 1_000, **fields: Any) -> EventRow:
     """As a source returns it."""
     return dict(json.loads(made(cache, sequence, NOW_MS - ago_ms, **fields).to_json()))
 
@@ -63,7 +57,9 @@ EVENTS = [
 ]
 
 
-def readings(*events: Event, now_ms: int = NOW_MS, dead: tuple[str, ...] = (), live: Leaders | None = None) -> Readings:
+def readings(
+    *events: EventRow, now_ms: int = NOW_MS, dead: tuple[str, ...] = (), live: Leaders | None = None
+) -> Readings:
     totals = EventTotals()
     totals.add(events)
     totals.end(dead)
@@ -202,15 +198,8 @@ def test_a_recreated_topic_is_stale_in_its_own_cluster(
     assert readings(learned, live=live).numbers[metrics.STALE_PARTITIONS]["", "1"] == stale
 
 
-def test_the_cache_of_a_writer_of_events_is_never_stale() -> None:
-    stale = event(FIRST, 1, **learning("t", 1, 2, epoch=1))
-
-    assert metrics.STALE_PARTITIONS in readings(stale, live=LIVE).numbers
-    assert metrics.STALE_PARTITIONS not in readings({**stale, "role": "events"}, live=LIVE).numbers
-
-
 def test_ended_dead_and_silent_caches_have_no_gauges() -> None:
-    closed = event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
+    closed = event(FIRST, 4, kind=EventKind.CLOSED, reason=OtherReason.CLOSED)
     reported = event(THIRD, 2, died_cache_ids=(SECOND,), **PLANNER)
     planner = {("", "planner"): 1}
 
@@ -221,7 +210,7 @@ def test_ended_dead_and_silent_caches_have_no_gauges() -> None:
 
 def test_forgotten_caches_stay_in_the_totals() -> None:
     totals = EventTotals()
-    totals.add([*EVENTS, event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)])
+    totals.add([*EVENTS, event(FIRST, 4, kind=EventKind.CLOSED, reason=OtherReason.CLOSED)])
     tomorrow_ms = NOW_MS + 25 * 3_600_000
     before = totals.readings(tomorrow_ms, None)
     totals.forget(tomorrow_ms)
@@ -273,7 +262,7 @@ def test_traffic_is_counted_by_broker_and_throttling_by_request() -> None:
 
 
 def test_losses_are_counted_by_topic() -> None:
-    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, "cause_topic": "t"}
+    loss = {"kind": EventKind.DATA_LOSS, "reason": OtherReason.DATA_LOSS, "cause_topic": "t"}
     found = readings(
         event(FIRST, 1, **loss, lost_from_offset=10, lost_until_offset=15),
         event(FIRST, 2, **loss, lost_from_offset=20, lost_until_offset=None),
@@ -286,7 +275,7 @@ def test_losses_are_counted_by_topic() -> None:
 
 
 def test_malformed_values_are_counted_by_topic_and_column() -> None:
-    malformed = {"kind": EventKind.MALFORMED_RECORDS, "reason": RefreshReason.MALFORMED, "cause_topic": "t"}
+    malformed = {"kind": EventKind.MALFORMED_RECORDS, "reason": OtherReason.MALFORMED, "cause_topic": "t"}
     events = [
         event(FIRST, 1, **malformed, malformed_records=100),
         event(FIRST, 2, **malformed, malformed_records=5),
@@ -303,10 +292,10 @@ def test_malformed_values_are_counted_by_topic_and_column() -> None:
 
 def test_schema_lookups_are_counted_by_role_reason_and_outcome_with_their_latency() -> None:
     lookup = {"kind": EventKind.SCHEMA_LOOKUP, "schema_subject": "t-value"}
-    refused = {"reason": RefreshReason.REGISTRATION, "outcome": Outcome.FAILED, "error": "incompatible"}
+    refused = {"reason": LookupReason.REGISTRATION, "outcome": Outcome.FAILED, "error": "incompatible"}
     found = readings(
-        event(FIRST, 1, **lookup, reason=RefreshReason.QUERY_SCHEMA, latency_ms=250.0, **PLANNER),
-        event(FIRST, 2, **lookup, reason=RefreshReason.QUERY_SCHEMA, latency_ms=500.0, **PLANNER),
+        event(FIRST, 1, **lookup, reason=LookupReason.QUERY_SCHEMA, latency_ms=250.0, **PLANNER),
+        event(FIRST, 2, **lookup, reason=LookupReason.QUERY_SCHEMA, latency_ms=500.0, **PLANNER),
         event(FIRST, 3, **lookup, **refused, latency_ms=60_000.0, origin=Origin(role=Role.COMMITTER)),
     )
 
@@ -323,9 +312,9 @@ def test_schema_lookups_are_counted_by_role_reason_and_outcome_with_their_latenc
 
 
 def test_transactions_are_counted_by_sink_and_result() -> None:
-    def ended(sequence: int, kind: EventKind, transactional_id: str, count: int, copied: int = 0) -> Event:
+    def ended(sequence: int, kind: EventKind, transactional_id: str, count: int, copied: int = 0) -> EventRow:
         of_sink = {"transactional_id": transactional_id, "transactions": count, "copied_records": copied}
-        return event(FIRST, sequence, kind=kind, reason=RefreshReason.TRANSACTION, transactions_ms=300.0, **of_sink)
+        return event(FIRST, sequence, kind=kind, reason=OtherReason.TRANSACTION, transactions_ms=300.0, **of_sink)
 
     found = readings(
         event(FIRST, 1, transactions_begun=4),

@@ -12,15 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, UnsupportedBrokerError
-from pyspark_kafka_meta.kafka.metadata.refresh_events import (
-    BrokerProduces,
-    EventKind,
-    Origin,
-    Outcome,
-    RefreshEvent,
-    Role,
-)
-from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.events.event import BrokerProduces, Event, EventKind, Origin, OtherReason, Outcome, Role
+from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress
 from pyspark_kafka_meta.tables.rows import TransactionRow
@@ -134,11 +127,11 @@ def test_bad_records_and_requests_to_the_registry_that_matter_are_shown() -> Non
     asked = {"kind": EventKind.SCHEMA_LOOKUP, "schema_subject": "t-value"}
     failed = {"outcome": Outcome.FAILED, "error": "no response"}
     events = [
-        made(FIRST, 1, NOW_MS, kind=EventKind.DATA_LOSS, reason=RefreshReason.DATA_LOSS, **place, **lost),
-        made(FIRST, 2, NOW_MS, **asked, reason=RefreshReason.QUERY_SCHEMA),
-        made(FIRST, 3, NOW_MS, **asked, reason=RefreshReason.NEW_VERSIONS, **failed),
-        made(FIRST, 4, NOW_MS, **asked, reason=RefreshReason.REGISTRATION, schema_id=3),
-        made(FIRST, 5, NOW_MS, kind=EventKind.MALFORMED_RECORDS, reason=RefreshReason.MALFORMED, **place),
+        made(FIRST, 1, NOW_MS, kind=EventKind.DATA_LOSS, reason=OtherReason.DATA_LOSS, **place, **lost),
+        made(FIRST, 2, NOW_MS, **asked, reason=LookupReason.QUERY_SCHEMA),
+        made(FIRST, 3, NOW_MS, **asked, reason=LookupReason.NEW_VERSIONS, **failed),
+        made(FIRST, 4, NOW_MS, **asked, reason=LookupReason.REGISTRATION, schema_id=3),
+        made(FIRST, 5, NOW_MS, kind=EventKind.MALFORMED_RECORDS, reason=OtherReason.MALFORMED, **place),
     ]
     view = view_of(state(*events), KNOWN, (), {}, True)
 
@@ -361,9 +354,7 @@ def test_what_events_of_another_version_do_not_count_is_unknown() -> None:
         (STALE, False, "in the last ten minutes: its query may have ended"),
     ],
 )
-def test_a_page_without_caches_says_why_and_what_to_do(
-    events: tuple[RefreshEvent, ...], has_query: bool, told: str
-) -> None:
+def test_a_page_without_caches_says_why_and_what_to_do(events: tuple[Event, ...], has_query: bool, told: str) -> None:
     seen = state(*events, now_ms=NOW_MS + SILENT_MS)
     html = render("caches", view=view_of(seen, KNOWN, (), {}, False), has_query=has_query)
 
@@ -371,11 +362,11 @@ def test_a_page_without_caches_says_why_and_what_to_do(
 
 
 def test_a_transaction_is_the_last_event_though_the_table_leaves_it_out() -> None:
-    ended = made(FIRST, 4, NOW_MS, kind=EventKind.TRANSACTIONS_COMMITTED, reason=RefreshReason.TRANSACTION)
+    ended = made(FIRST, 4, NOW_MS, kind=EventKind.TRANSACTIONS_COMMITTED, reason=OtherReason.TRANSACTION)
     view = view_of(state(*STALE, ended), KNOWN, (), {}, False)
 
     assert "transactions committed: 1 of orders" in view.last_event
-    assert RefreshReason.TRANSACTION not in {event["reason"] for event in view.events}
+    assert OtherReason.TRANSACTION not in {event["reason"] for event in view.events}
 
 
 def test_reasons_that_every_query_has_are_explained_beside_the_events_and_the_docs_named() -> None:
@@ -411,7 +402,7 @@ def test_leaders_come_from_the_newest_cache_where_no_cluster_is_asked() -> None:
 
 def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
     third = made("c" * 32, 1, NOW_MS - 9_000, **learning("t", 1))
-    ended = made("c" * 32, 2, NOW_MS - 9_000, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
+    ended = made("c" * 32, 2, NOW_MS - 9_000, kind=EventKind.CLOSED, reason=OtherReason.CLOSED)
     events = state(*STALE, third, ended).events
     left = without_old_events(events, NOW_MS + KEEP_EVENTS_MS)
 
