@@ -10,12 +10,11 @@ import pickle
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_plan_delays
@@ -175,8 +174,8 @@ def _read(
 
 def new_writer_schemas(schemas: QuerySchemas, report: Callable[[SchemaLookup], None]) -> WriterSchemas:
     """For the tasks of a planner, whose events show the requests, and those that found the query's own schemas."""
-    from pyspark_kafka_meta.typed.reading import WriterSchemas, report_lookup
+    from pyspark_kafka_meta.typed.reading import WriterSchemas
 
     for lookup in schemas.lookups:
-        report_lookup(report, LookupReason.QUERY_SCHEMA, lookup)
-    return WriterSchemas(schemas, partial(report_lookup, report, LookupReason.NEW_VERSIONS))
+        report(lookup)
+    return WriterSchemas(schemas, report)

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.options import OnMalformedRecord, SinkOptions
 from pyspark_kafka_meta.spark.records_table import arrow_type
 from pyspark_kafka_meta.write.input_columns import SinkColumns, sink_columns
@@ -18,8 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
+    from pyspark_kafka_meta.facts import SchemaLookup
     from pyspark_kafka_meta.typed.reading import QuerySchemas
-    from pyspark_kafka_meta.typed.writing import FinalAnswers, RegistryLookup
+    from pyspark_kafka_meta.typed.writing import FinalAnswers
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def with_encoders(columns: SinkColumns, schema: StructType, options: SinkOptions
     from pyspark_kafka_meta.typed.writing import column_encodings
 
     types = {name: _arrow_type(schema, name) for name in names}
-    lookups: list[RegistryLookup] = []
+    lookups: list[SchemaLookup] = []
     try:
         return replace(columns, typed=column_encodings(options.typed, options.topic, types, lookups.append, answers))
     finally:
@@ -85,16 +85,15 @@ def with_encoders(columns: SinkColumns, schema: StructType, options: SinkOptions
             _publish(options, lookups)
 
 
-def _publish(options: SinkOptions, lookups: Sequence[RegistryLookup]) -> None:
+def _publish(options: SinkOptions, lookups: Sequence[SchemaLookup]) -> None:
     """Events of the look-ups. Their failure must not hide an error of the look-ups; tasks meet its cause themselves."""
     from pyspark_kafka_meta.events.origin import committer_origin
     from pyspark_kafka_meta.spark.client_pool import worker_clients
-    from pyspark_kafka_meta.typed.writing import report_lookup
 
     try:
         with worker_clients.client(options.client, options.events, committer_origin(None, None)) as client:
             for lookup in lookups:
-                report_lookup(client.report, LookupReason.QUERY_SCHEMA, lookup)
+                client.report(lookup)
     except Exception:
         logger.warning("publishing the requests to the schema registry failed", exc_info=True)
 

@@ -39,9 +39,7 @@ from pyspark_kafka_meta.typed.decoding import ERROR_SUFFIX, ERROR_TYPE, RAW_SUFF
 from pyspark_kafka_meta.typed.registry.client import (
     RegisteredSchema,
     RegistryClient,
-    RegistryLookup,
     SubjectVersion,
-    report_lookup,
 )
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR, worker_schemas
 from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, schema_of
@@ -53,13 +51,11 @@ __all__ = [
     "QuerySchemas",
     "RegisteredSchema",
     "RegistryClient",
-    "RegistryLookup",
     "WriterSchemas",
     "check_pins",
     "column_schema",
     "query_schemas",
     "reader_schema",
-    "report_lookup",
     "typed_rows",
 ]
 
@@ -102,7 +98,7 @@ class QuerySchemas:
 
     typed: TypedValuesOptions
     readers: tuple[ReaderSchema, ...]
-    lookups: tuple[RegistryLookup, ...] = ()
+    lookups: tuple[SchemaLookup, ...] = ()
 
     @property
     def pins(self) -> dict[str, SchemaPin]:
@@ -121,7 +117,7 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
         ValueSchemaError: a schema cannot be read as columns.
         SchemaRegistryError: the registry does not have a schema, or does not respond.
     """
-    lookups: list[RegistryLookup] = []
+    lookups: list[SchemaLookup] = []
     client = None if typed.registry is None else RegistryClient(typed.registry, lookups.append)
     readers = tuple(reader_schema(column, topics, client) for column in typed.columns)
     return QuerySchemas(typed, readers, tuple(lookups))
@@ -274,7 +270,7 @@ class WriterSchemas:
     def __init__(
         self,
         schemas: QuerySchemas,
-        report: Callable[[RegistryLookup], None],
+        report: Callable[[SchemaLookup], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
@@ -284,7 +280,10 @@ class WriterSchemas:
         framed = [reader for reader in schemas.readers if reader.column.framing is not Framing.NONE]
         self._asked_s = dict.fromkeys((subject for reader in framed for subject in reader.subjects), -math.inf)
         registry = schemas.typed.registry
-        self._client = None if registry is None else RegistryClient(registry, report).within(WATCH_TIMEOUT_MS)
+        self._client = None
+        if registry is not None:
+            asks = RegistryClient(registry, report, reason=LookupReason.NEW_VERSIONS)
+            self._client = asks.within(WATCH_TIMEOUT_MS)
         self._clock = clock
         self._due_s = -math.inf
         self._by_subject: dict[str, dict[int, RegisteredSchema]] = {}
@@ -343,7 +342,7 @@ def typed_rows(
     registry, on_malformed = schemas.typed.registry, schemas.typed.on_malformed
     client = None
     if registry is not None:
-        client = RegistryClient(registry, partial(report_lookup, report, LookupReason.UNKNOWN_SCHEMA))
+        client = RegistryClient(registry, report, reason=LookupReason.UNKNOWN_SCHEMA)
         worker_schemas.add(registry, known)
     typed = {}
     for reader in schemas.readers:

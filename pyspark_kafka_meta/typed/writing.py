@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
+from pyspark_kafka_meta.facts import SchemaLookup
 from pyspark_kafka_meta.options import ColumnFormat, Framing, TypedValuesOptions
 from pyspark_kafka_meta.typed.encoding import ColumnEncoding
 from pyspark_kafka_meta.typed.framing import frame, guid_frame
@@ -18,8 +19,6 @@ from pyspark_kafka_meta.typed.registry.client import (
     FinalAnswers,
     RegisteredSchema,
     RegistryClient,
-    RegistryLookup,
-    report_lookup,
 )
 from pyspark_kafka_meta.typed.registry.known_schemas import driver_versions
 from pyspark_kafka_meta.typed.schemas import Schema, schema_of
@@ -27,14 +26,14 @@ from pyspark_kafka_meta.typed.schemas import Schema, schema_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ColumnEncoding", "FinalAnswers", "RegistryLookup", "check_schema", "column_encodings", "report_lookup"]
+__all__ = ["ColumnEncoding", "FinalAnswers", "check_schema", "column_encodings"]
 
 
 def column_encodings(
     options: TypedValuesOptions,
     topic: str | None,
     types: Mapping[str, pa.DataType],
-    report: Callable[[RegistryLookup], None],
+    report: Callable[[SchemaLookup], None],
     answers: FinalAnswers,
 ) -> dict[str, ColumnEncoding]:
     """How the typed columns of a batch are encoded.

@@ -62,38 +62,11 @@ class SubjectVersion:
     registered: RegisteredSchema
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryLookup:
-    """A request of a client, with its retries.
-
-    Attributes:
-        schema_id: what was asked for, or found in the subject; else None.
-        schema_guid, subject: what was asked for, else None.
-        latency_ms: until the response, or until the client gave up.
-        error: None if there was none.
-        is_registration: whether it was to register a schema.
-    """
-
-    schema_id: int | None
-    schema_guid: str | None
-    subject: str | None
-    latency_ms: float
-    error: str | None
-    is_registration: bool = False
-
-
-def report_lookup(report: Callable[[SchemaLookup], None], reason: LookupReason, lookup: RegistryLookup) -> None:
-    """Report a request to the registry. The reason of a registration is its own."""
-    reason = LookupReason.REGISTRATION if lookup.is_registration else reason
-    asked = lookup.schema_id, lookup.schema_guid, lookup.subject
-    report(SchemaLookup(reason, lookup.latency_ms, lookup.error, *asked))
-
-
 FinalAnswers = dict[tuple[str, str | None], Any]
 """Responses that stay the same, by path and body of their requests."""
 
 
-def _ignore(lookup: RegistryLookup) -> None:
+def _ignore(lookup: SchemaLookup) -> None:
     """Report to nobody."""
 
 
@@ -107,23 +80,26 @@ class RegistryClient:
     def __init__(
         self,
         options: RegistryOptions,
-        report: Callable[[RegistryLookup], None] = _ignore,
+        report: Callable[[SchemaLookup], None] = _ignore,
         answers: FinalAnswers | None = None,
+        reason: LookupReason = LookupReason.QUERY_SCHEMA,
     ) -> None:
         """
         Args:
             report: called after each request.
+            reason: of the requests that register no schema.
             answers: of earlier clients of this registry, which are not asked for again; takes further ones.
         """
         self._options = options
         self._http = RegistryHttp(options)
         self._report, self._reporting = report, threading.Lock()
         self._answers = answers
+        self._reason = reason
 
     def within(self, timeout_ms: int) -> RegistryClient:
         """This client, with this timeout if its own is longer."""
         options = replace(self._options, timeout_ms=min(timeout_ms, self._options.timeout_ms))
-        return RegistryClient(options, self._report, self._answers)
+        return RegistryClient(options, self._report, self._answers, self._reason)
 
     def subjects(self) -> list[str]:
         """The names of all subjects that this user may see."""
@@ -273,13 +249,11 @@ class RegistryClient:
             error = str(failed)
             raise
         finally:
-            latency_ms = round((time.monotonic() - started) * 1000, 3)
+            latency_ms = (time.monotonic() - started) * 1000
             schema_id = _found_id(content) if asked.schema_id is None else asked.schema_id
-            lookup = RegistryLookup(
-                schema_id, asked.schema_guid, asked.subject, latency_ms, error, asked.is_registration
-            )
+            reason = LookupReason.REGISTRATION if asked.is_registration else self._reason
             with self._reporting:
-                self._report(lookup)
+                self._report(SchemaLookup(reason, latency_ms, error, schema_id, asked.schema_guid, asked.subject))
 
 
 def require_kind(kind: str, wanted: str) -> None:

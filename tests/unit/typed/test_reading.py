@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, UnknownSchemaError
+from pyspark_kafka_meta.facts import SchemaLookup
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.typed.json.schema import parse_json_schema
@@ -28,7 +29,6 @@ from pyspark_kafka_meta.typed.reading import (
     query_schemas,
 )
 from pyspark_kafka_meta.typed.registry import client as client_module
-from pyspark_kafka_meta.typed.registry.client import RegistryLookup
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR
 from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.unit.typed.digits import Digits
@@ -260,7 +260,7 @@ def test_a_slow_registry_with_many_subjects_delays_few_plans_and_is_asked_for_th
     for topic in topics:
         register(registry, f"{topic}-value", NARROW)
 
-    def report(_: RegistryLookup) -> None:
+    def report(_: SchemaLookup) -> None:
         nonlocal now
         now += 0.5  # of each request
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
+from pyspark_kafka_meta.facts import SchemaLookup
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.typed.registry import http as registry_http
@@ -22,7 +23,6 @@ from pyspark_kafka_meta.typed.registry.client import (
     LOOKUPS_AT_ONCE,
     RegisteredSchema,
     RegistryClient,
-    RegistryLookup,
 )
 from pyspark_kafka_meta.typed.registry.http import MAX_ID, Asked, RegistryHttp
 from pyspark_kafka_meta.typed.schemas import SchemaText
@@ -145,7 +145,7 @@ def test_a_schema_is_found_by_its_guid(registry: MockRegistry) -> None:
     registry.register("a", '"a"')
     schema_id = registry.register("t-value", '"b"', references=[{"name": "a", "subject": "a", "version": 1}])
     guid = registry.guid(schema_id)
-    lookups: list[RegistryLookup] = []
+    lookups: list[SchemaLookup] = []
 
     found = RegistryClient(options(registry.url), lookups.append).schema(guid)
 
@@ -526,7 +526,7 @@ def test_a_login_is_sent_and_no_error_shows_it(registry: MockRegistry, login: di
 
 
 def test_a_wrong_truststore_is_named_by_the_option_of_the_registry(tmp_path: object) -> None:
-    lookups: list[RegistryLookup] = []
+    lookups: list[SchemaLookup] = []
     given = options("https://127.0.0.1:1", truststore_location=f"{tmp_path}/none.pem")
     with pytest.raises(OptionError, match=r"schema\.registry\.ssl\.truststore\.location"):
         RegistryClient(given, lookups.append).subjects()
@@ -552,7 +552,7 @@ def test_a_proxy_that_is_away_is_named() -> None:
 
 def test_each_request_is_reported(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
-    lookups: list[RegistryLookup] = []
+    lookups: list[SchemaLookup] = []
     asks = RegistryClient(options(registry.url), lookups.append)
 
     asks.schema(1)
@@ -560,7 +560,7 @@ def test_each_request_is_reported(registry: MockRegistry) -> None:
         asks.versions("u-value")
 
     (first, second) = lookups
-    assert (first.schema_id, first.subject, first.error) == (1, None, None)
-    assert (second.schema_id, second.subject) == (None, "u-value")
+    assert (first.schema_id, first.schema_subject, first.error) == (1, None, None)
+    assert (second.schema_id, second.schema_subject) == (None, "u-value")
     assert second.error is not None and "40401" in second.error
     assert first.latency_ms > 0
