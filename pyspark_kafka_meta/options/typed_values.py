@@ -7,13 +7,13 @@ The subject name strategies are those of Confluent's serializers (`AbstractKafka
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, options_of
+from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
 from pyspark_kafka_meta.options.registry import RegistryOptions, renamed_row
 from pyspark_kafka_meta.typed.schemas import formats
@@ -144,16 +144,16 @@ class TypedValuesOptions:
 
     Attributes:
         registry: None without a registry.
-        value_format: None for bytes.
+        value_format: bytes, or the name of a format.
     """
 
     registry: RegistryOptions | None
-    value_format: type[Schema] | None = _rows.choice(
+    value_format: str = _rows.choice(
         "valueFormat",
-        {"bytes": None, **formats()},
+        {name: name for name in ("bytes", *formats())},
         "With a format, the column holds the columns of its schema.",
     )
-    key_format: type[Schema] | None = _for_keys(value_format)
+    key_format: str = _for_keys(value_format)
     value_schema: str | None = _values.text(
         "valueSchema",
         "Schema to read as or to write with, instead of the registry's: text, or the path of a file on the driver. "
@@ -252,10 +252,10 @@ class TypedValuesOptions:
     @property
     def columns(self) -> tuple[ColumnFormat, ...]:
         """Of `key` and `value`, those that are not bytes."""
-        formats_of_sides = (("key", self.key_format), ("value", self.value_format))
-        return tuple(self._column(side, format_) for side, format_ in formats_of_sides if format_ is not None)
+        return tuple(self._column(side) for side in ("key", "value") if getattr(self, f"{side}_format") != "bytes")
 
-    def _column(self, side: str, format_: type[Schema]) -> ColumnFormat:
+    def _column(self, side: str) -> ColumnFormat:
+        format_ = formats()[getattr(self, f"{side}_format")]
         given = {field: getattr(self, f"{side}_{field}") for field in _OPTIONS_OF_SIDE}
         given["framing"] = given["framing"] or (Framing.NONE if self.registry is None else Framing.CONFLUENT)
         given["record_names"] = given["record_names"] or ()
@@ -279,59 +279,62 @@ def _format_problems(given: GivenOptions, options: TypedValuesOptions) -> Iterat
 
 def _column_problems(given: GivenOptions, options: TypedValuesOptions, chosen: ColumnFormat) -> Iterator[str]:
     """A sentence for each contradiction among valid values."""
-    start, rows = f"{chosen.column}_", options_of(TypedValuesOptions)
-    name = {field.removeprefix(start): option.name for field, option in rows.items() if field.startswith(start)}
-    is_given = {field: bool(given.given(TypedValuesOptions, start + field)) for field in _OPTIONS_OF_SIDE}
-    format_name = chosen.format.registry_type.lower()
-    if chosen.framing.is_apicurios and not chosen.format.is_in_apicurios_frames:
-        yield f"'{name['framing']}' {chosen.framing} is not supported for {format_name}: use confluent or none"
-    if options.registry is None:
-        if chosen.framing is not Framing.NONE:
-            yield f"'{name['framing']}' {chosen.framing} needs 'schema.registry.url', as a frame has only a schema id"
-        elif chosen.schema is None:
-            yield f"'{name['format']}' {format_name} needs 'schema.registry.url' or '{name['schema']}'"
-    is_write, names_message = given.query in Query.WRITES, chosen.format.names_message
-    if chosen.schema is not None:
-        others = (
-            ("version",)
-            if is_write
-            else ("version", "strategy", "subject", *(() if names_message else ("record_names",)))
-        )
-        yield from (
-            f"Set either '{name['schema']}' or '{name[field]}', not both" for field in others if is_given[field]
-        )
-        if not is_write:
-            return
-    names_derived = is_write and options.auto_register and chosen.schema is None
-    yield from _subject_problems(chosen, name, is_given, names_derived or names_message)
-    if is_write:
-        yield from _write_problems(chosen, name, is_given, options.auto_register)
-
-
-def _subject_problems(
-    chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool], names_schema: bool
-) -> Iterator[str]:
-    needs_names = chosen.strategy is not SubjectNameStrategy.TOPIC
-    if len(chosen.record_names) > 1 and not chosen.format.has_several_names:
-        able = " or ".join(each.title for each in formats().values() if each.has_several_names)
-        yield f"'{name['record_names']}' must be one name: only {able} has values of several types"
-    if needs_names and not chosen.record_names:
-        yield f"'{name['strategy']}' {chosen.strategy} needs '{name['record_names']}'"
-    if is_given["record_names"] and not needs_names and not names_schema:
-        yield f"Option '{name['record_names']}' needs '{name['strategy']}' record or topic-record"
-
-
-def _write_problems(
-    chosen: ColumnFormat, name: Mapping[str, str], is_given: Mapping[str, bool], registers: bool
-) -> Iterator[str]:
-    if registers and is_given["version"] and chosen.schema is None:
-        yield f"Set either 'auto.register.schemas' or '{name['version']}', not both"
-    if registers and not chosen.format.may_be_registered:
-        yield (
-            f"'auto.register.schemas' is not supported for {chosen.format.registry_type.lower()}: register the schema "
-            "in the registry"
-        )
-    if chosen.framing is Framing.APICURIO_HEADER:
-        yield f"'{name['framing']}' apicurio-header is not supported in a write: use apicurio"
-    if len(chosen.record_names) > 1:
-        yield f"Option '{name['record_names']}' must be one name in a write"
+    side, format_, framing = chosen.column, chosen.format, f"'{chosen.column}Framing' {chosen.framing}"
+    name, has_schema = format_.registry_type.lower(), chosen.schema is not None
+    rows = {field: f"{side}_{field}" for field in _OPTIONS_OF_SIDE}
+    is_given = {field: bool(given.given(TypedValuesOptions, row)) for field, row in rows.items()}
+    is_write = given.query in Query.WRITES
+    registers, is_read_as_given = is_write and options.auto_register, has_schema and not is_write
+    needs_names, names = chosen.strategy is not SubjectNameStrategy.TOPIC, len(chosen.record_names)
+    names_schema = format_.names_message or (registers and not has_schema)
+    several = " or ".join(each.title for each in formats().values() if each.has_several_names)
+    instead_of_schema = (
+        ("SchemaVersion", is_given["version"]),
+        ("SubjectNameStrategy", is_given["strategy"] and not is_write),
+        ("Subject", is_given["subject"] and not is_write),
+        ("RecordName", is_given["record_names"] and not is_write and not format_.names_message),
+    )
+    rules = (
+        (
+            chosen.framing.is_apicurios and not format_.is_in_apicurios_frames,
+            f"{framing} is not supported for {name}: use confluent or none",
+        ),
+        (
+            options.registry is None and chosen.framing is not Framing.NONE,
+            f"{framing} needs 'schema.registry.url', as a frame has only a schema id",
+        ),
+        (
+            options.registry is None and chosen.framing is Framing.NONE and not has_schema,
+            f"'{side}Format' {name} needs 'schema.registry.url' or '{side}Schema'",
+        ),
+        *(
+            (has_schema and is_there, f"Set either '{side}Schema' or '{side}{other}', not both")
+            for other, is_there in instead_of_schema
+        ),
+        (
+            names > 1 and not format_.has_several_names and not is_read_as_given,
+            f"'{side}RecordName' must be one name: only {several} has values of several types",
+        ),
+        (
+            needs_names and not names and not is_read_as_given,
+            f"'{side}SubjectNameStrategy' {chosen.strategy} needs '{side}RecordName'",
+        ),
+        (
+            is_given["record_names"] and not needs_names and not names_schema and not is_read_as_given,
+            f"Option '{side}RecordName' needs '{side}SubjectNameStrategy' record or topic-record",
+        ),
+        (
+            registers and is_given["version"] and not has_schema,
+            f"Set either 'auto.register.schemas' or '{side}SchemaVersion', not both",
+        ),
+        (
+            registers and not format_.may_be_registered,
+            f"'auto.register.schemas' is not supported for {name}: register the schema in the registry",
+        ),
+        (
+            is_write and chosen.framing is Framing.APICURIO_HEADER,
+            f"{framing} is not supported in a write: use apicurio",
+        ),
+        (is_write and names > 1, f"Option '{side}RecordName' must be one name in a write"),
+    )
+    return (text for is_broken, text in rules if is_broken)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, UnknownSchemaError
 from pyspark_kafka_meta.facts import SchemaLookup
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import SourceOptions, typed_values
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.typed.json.schema import parse_json_schema
 from pyspark_kafka_meta.typed.reading import (
@@ -30,11 +28,15 @@ from pyspark_kafka_meta.typed.reading import (
 )
 from pyspark_kafka_meta.typed.registry import client as client_module
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR
-from pyspark_kafka_meta.typed.schemas import SchemaText
+from pyspark_kafka_meta.typed.schemas import SchemaText, formats
 from tests.unit.typed.digits import Digits
 
-SIDES = ("key_format", "value_format")
 NARROW, WIDE = '"1"', '"wide"'
+
+
+@pytest.fixture(autouse=True)
+def _digits_for_avro(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typed_values, "formats", lambda: {**formats(), "avro": Digits})
 
 
 @pytest.fixture
@@ -47,8 +49,7 @@ def of_query(registry: MockRegistry | None, topics: str = "t", **options: str) -
     url = {} if registry is None else {"schema.registry.url": registry.url}
     given = {"kafka.bootstrap.servers": "a:1", "subscribe": topics, "valueFormat": "avro", **url, **options}
     parsed = SourceOptions.parse(given)
-    formats: dict[str, Any] = {field: getattr(parsed.typed, field) and Digits for field in SIDES}
-    return query_schemas(replace(parsed.typed, **formats), parsed.topics)
+    return query_schemas(parsed.typed, parsed.topics)
 
 
 def register(registry: MockRegistry, subject: str, *schemas: str) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta import typed
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 from pyspark_kafka_meta.typed.schemas import SchemaText, formats, schema_of
+from tests.unit.typed.digits import Digits
 
 ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"
 """A FileDescriptorProto: message Id { int32 id = 1; }"""
@@ -55,3 +59,12 @@ STATES = {"type": "enum", "name": "x.State", "symbols": ["A", "B"]}
 def test_schemas_that_are_read_in_the_same_way_are_equal(name: str, first: Any, second: Any, are_equal: bool) -> None:
     schemas = [formats()[name](SchemaText(json.dumps(each))) for each in (first, second)]
     assert (schemas[0].read_as == schemas[1].read_as) is are_equal
+
+
+def test_a_folder_with_a_schema_is_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text("from tests.unit.typed.digits import Digits as FORMAT")
+    monkeypatch.setattr(typed, "__path__", [*typed.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f"{typed.__name__}.other", raising=False)
+
+    assert formats.__wrapped__() == {**formats(), "digits": Digits}
