@@ -231,11 +231,8 @@ class ValueDecoder(Protocol):
 
 
 class ValueEncoder(Protocol):
-    """Encodes columns of one type with one schema."""
-
-    @property
-    def type(self) -> pa.DataType:
-        """That columns must have; strings and bytes may have Arrow's large types too, which Spark can choose."""
+    """Encodes columns of one type with one schema. Strings and bytes may have Arrow's large types too, which Spark can
+    choose."""
 
     def encode(self, values: pa.Array) -> pa.Array:
         """A column of type binary, without frames; null where the value is null.

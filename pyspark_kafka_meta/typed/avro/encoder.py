@@ -66,7 +66,6 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 class AvroEncoder:
     """A `ValueEncoder`."""
 
-    type: pa.DataType
     root: ColumnEncoder
 
     def encode(self, values: pa.Array) -> pa.BinaryArray:
@@ -92,7 +91,7 @@ def avro_encoder(schema: AvroSchema, given: pa.DataType, *, is_raw: bool = False
     is_bytes = isinstance(schema, Primitive) and schema.type == "bytes"
     if is_raw and is_bytes and isinstance(root, StringEncoder | DecimalEncoder):
         root = replace(root, has_length=False)
-    return AvroEncoder(given, root)
+    return AvroEncoder(root)
 
 
 def _encoder(schema: AvroSchema, given: pa.DataType, path: str) -> ColumnEncoder:

@@ -53,7 +53,7 @@ class Json(Schema):
     def decoder(self, writer: Json, is_confluents: bool) -> ValueDecoder:
         from pyspark_kafka_meta.typed.json.decoder import JsonDecoder
 
-        return JsonDecoder(self.parsed.kinds)
+        return JsonDecoder(self.parsed)
 
     def encoder(self, given: pa.DataType, is_confluents: bool) -> ValueEncoder:
         from pyspark_kafka_meta.typed.json.encoder import json_encoder

@@ -48,17 +48,11 @@ Column: TypeAlias = tuple[pa.Array, Sequence[int]]
 """The values, and which of them the type does not hold, or only `json` can read."""
 
 
-def json_decoder(schema: JsonSchema) -> JsonDecoder:
-    return JsonDecoder(schema.kinds)
-
-
 class JsonDecoder:
     """A `ValueDecoder`."""
 
-    def __init__(self, kinds: pa.DataType) -> None:
-        """Args:
-        kinds: of a `JsonSchema`.
-        """
+    def __init__(self, schema: JsonSchema) -> None:
+        kinds = schema.kinds
         self.type, self._kinds = column_type(kinds), kinds
         self._read, self._read_texts = _reader(kinds, str | None), _reader(kinds, msgspec.Raw)
         self._convert = _converter(kinds, "$")

@@ -71,7 +71,6 @@ class Texts(Protocol):
 class JsonEncoder:
     """A `ValueEncoder`."""
 
-    type: pa.DataType
     texts: Texts
 
     def encode(self, values: pa.Array) -> pa.BinaryArray:
@@ -256,7 +255,7 @@ def json_encoder(schema: JsonSchema, given: pa.DataType) -> JsonEncoder:
         ValueSchemaError: columns of the type cannot be written with the schema.
     """
     is_sparks = schema.nullable is None
-    return JsonEncoder(given, _Compiler(schema).texts(schema.type if is_sparks else schema.kinds, given, "#", ""))
+    return JsonEncoder(_Compiler(schema).texts(schema.type if is_sparks else schema.kinds, given, "#", ""))
 
 
 @dataclass(frozen=True, slots=True)

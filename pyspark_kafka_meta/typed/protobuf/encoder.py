@@ -58,7 +58,6 @@ _TEXT_FIELDS = pa.struct([("value", pa.string())])
 class ProtobufEncoder:
     """A `ValueEncoder`."""
 
-    type: pa.DataType
     message: MessageContent
 
     def encode(self, values: pa.Array) -> pa.BinaryArray:
@@ -74,7 +73,7 @@ def protobuf_encoder(schema: ProtobufSchema, given: pa.DataType) -> ProtobufEnco
     Raises:
         ValueSchemaError: columns of the type cannot be written with the schema.
     """
-    return ProtobufEncoder(given, _Compiler(schema).message(schema.messages[schema.message], given, ""))
+    return ProtobufEncoder(_Compiler(schema).message(schema.messages[schema.message], given, ""))
 
 
 @dataclass(frozen=True, slots=True)

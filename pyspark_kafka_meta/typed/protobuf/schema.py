@@ -53,7 +53,7 @@ _KINDS = dict(
 """Names of `FieldDescriptorProto.Type`."""
 _REQUIRED, _REPEATED = 2, 3
 """`FieldDescriptorProto.Label`."""
-_PROTO3, _EDITION_2023 = 999, 1000
+_PROTO3 = 999
 """`Edition`."""
 _PRESENCE, _ENUM_TYPE, _REPEATED_ENCODING, _MESSAGE_ENCODING = 1, 2, 3, 5
 """Numbers of `FeatureSet`, with the values that matter here:"""

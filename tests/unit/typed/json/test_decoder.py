@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.typed.json import decoder as json_decoder_module
-from pyspark_kafka_meta.typed.json.decoder import CHUNK_ROWS, JsonDecoder, json_decoder
+from pyspark_kafka_meta.typed.json.decoder import CHUNK_ROWS, JsonDecoder
 from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type, parse_json_schema
 from tests.budget import cases
 
@@ -44,7 +44,7 @@ class NotComparedError(Exception):
 
 
 def decode(type_: pa.DataType, texts: list[bytes | None]) -> tuple[list[Any], dict[int, str]]:
-    values, faults = json_decoder(JsonSchema(type_)).decode(pa.array(texts, pa.binary()))
+    values, faults = JsonDecoder(JsonSchema(type_)).decode(pa.array(texts, pa.binary()))
     values.validate(full=True)
     assert values.type == column_type(type_)
     return values.to_pylist(), {fault.row: fault.cause for fault in faults}
@@ -229,7 +229,7 @@ def test_record_does_not_depend_on_its_neighbours(ignored: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b'{"day":"0000-01-01","x":NaN}', b'{"at":"9999-12-31T23:00:00-05:00","x":NaN}'])
 def test_time_that_python_does_not_have_is_read(text: bytes) -> None:
-    result = JsonDecoder(ORDER).decode(pa.array([text], pa.binary()))
+    result = JsonDecoder(JsonSchema(ORDER)).decode(pa.array([text], pa.binary()))
     assert (result.faults, result.values.null_count) == ([], 0)
 
 
@@ -352,7 +352,7 @@ def odd_record(chance: random.Random) -> bytes | None:
 @pytest.mark.budget
 def test_record_is_the_same_alone_and_among_others() -> None:
     count = cases(1_000, 30_000, 100_000)
-    chance, decoder = random.Random(3), JsonDecoder(WITH_TEXTS)
+    chance, decoder = random.Random(3), JsonDecoder(JsonSchema(WITH_TEXTS))
     texts = [odd_record(chance) for _ in range(count)]
     together = decoder.decode(pa.array(texts, pa.binary()))
     together.values.validate(full=True)
@@ -368,9 +368,9 @@ def test_record_is_the_same_alone_and_among_others() -> None:
 @pytest.mark.budget
 def test_what_is_read_at_once_is_what_json_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     count = cases(1_000, 30_000, 100_000)
-    chance, quick = random.Random(4), JsonDecoder(EVERYTHING)
+    chance, quick = random.Random(4), JsonDecoder(JsonSchema(EVERYTHING))
     monkeypatch.setattr(json_decoder_module, "_kind", no_kind)
-    slow = JsonDecoder(EVERYTHING)
+    slow = JsonDecoder(JsonSchema(EVERYTHING))
     values = pa.array([odd_record(chance) for _ in range(count)], pa.binary())
     by_both, by_json = quick.decode(values), slow.decode(values)
     too_long = [fault.row for fault in by_json.faults if b"9" * 5_000 in values[fault.row].as_py()]
@@ -413,7 +413,7 @@ def test_no_way_to_write_a_good_record_is_left_to_json(
 
 @pytest.mark.parametrize("text", [b'{"id":1,"counts":{"a":1}}', b"null"])
 def test_no_function_of_python_is_called_for_a_good_record(text: bytes) -> None:
-    values, decoder, calls = pa.array([text] * 1_000, pa.binary()), JsonDecoder(EVERYTHING), []
+    values, decoder, calls = pa.array([text] * 1_000, pa.binary()), JsonDecoder(JsonSchema(EVERYTHING)), []
     sys.setprofile(lambda frame, event, _: calls.append(frame) if event == "call" else None)
     try:
         decoded = decoder.decode(values)
@@ -507,7 +507,7 @@ def test_strings_of_sparks_types_are_texts_of_any_value(monkeypatch: pytest.Monk
     schema = parse_json_schema("a STRING, l ARRAY<STRING>, m MAP<STRING, STRING>, s STRUCT<b: STRING>")
     strings = b'{"a":"b","l":["c"],"m":{"k":"d"},"s":{"b":"e"}}'
     text = b'{"a":{"b":1},"l":[1,"x",null,[2]],"m":{"k":1.5,"n":null,"t":"x"},"s":{"b":true}}'
-    values, faults = json_decoder(schema).decode(pa.array([strings, text, b'{"s":null}'], pa.binary()))
+    values, faults = JsonDecoder(schema).decode(pa.array([strings, text, b'{"s":null}'], pa.binary()))
     assert (values.type, faults) == (schema.type, [])
     assert values.to_pylist() == [
         {"a": "b", "l": ["c"], "m": [("k", "d")], "s": {"b": "e"}},

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.json.decoder import json_decoder
+from pyspark_kafka_meta.typed.json.decoder import JsonDecoder
 from pyspark_kafka_meta.typed.json.encoder import derived_json_schema, json_encoder
 from pyspark_kafka_meta.typed.json.schema import parse_json_schema
 from pyspark_kafka_meta.typed.schemas import UnwritableValueError
@@ -90,7 +90,7 @@ def test_values_with_a_derived_schema_come_back(rows: list[Any]) -> None:
     values = pa.array(rows, ORDER)
     schema = parse_json_schema(derived_json_schema(ORDER))
     texts = json_encoder(schema, ORDER).encode(values)
-    decoded, faults = json_decoder(schema).decode(texts)
+    decoded, faults = JsonDecoder(schema).decode(texts)
     assert faults == []
     assert decoded.to_pylist() == values.to_pylist()
     for text, row in zip(texts.to_pylist(), rows, strict=True):

@@ -260,4 +260,4 @@ def test_string_that_is_not_utf8_is_refused() -> None:
 
 def test_no_rows_and_pickled_encoders() -> None:
     encoder = protobuf_encoder(of_field("Timestamp"), struct(a=UTC_US))
-    assert pickle.loads(pickle.dumps(encoder)).encode(pa.array([], encoder.type)).to_pylist() == []
+    assert pickle.loads(pickle.dumps(encoder)).encode(pa.array([], struct(a=UTC_US))).to_pylist() == []
