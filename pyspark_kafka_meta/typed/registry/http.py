@@ -202,48 +202,40 @@ class RegistryHttp:
         headers = self._headers if token is None else {**self._headers, "Authorization": f"Bearer {token}"}
         try:
             return within(deadline, lambda: self._exchange(url, request, headers, deadline))
-        except TimeoutError:
-            raise _TryAgain(
-                SchemaRegistryError(
-                    f"the schema registry at {url} did not respond in time when asked {request.asked.what}: see its "
-                    "load, or raise 'schema.registry.timeout.ms'"
-                ),
-                is_timeout=True,
-            ) from None
         except OptionError as error:
             raise OptionError(_with_own_names(error)) from None
-        except ssl.SSLCertVerificationError as error:
-            raise _TryAgain(
-                SchemaRegistryError(
+        except (OSError, UnicodeError, ConnectError, http.client.HTTPException) as error:
+            text = self._trouble(url, request.asked, error)
+            is_timeout, is_final = isinstance(error, TimeoutError), isinstance(error, ssl.SSLError)
+            raise _TryAgain(SchemaRegistryError(text), is_timeout=is_timeout, is_final=is_final) from None
+
+    def _trouble(self, url: str, asked: Asked, error: Exception) -> str:
+        """Why there is no response."""
+        match error:
+            case TimeoutError():
+                return (
+                    f"the schema registry at {url} did not respond in time when asked {asked.what}: see its load, or "
+                    "raise 'schema.registry.timeout.ms'"
+                )
+            case ssl.SSLCertVerificationError():
+                return (
                     f"the certificate of the schema registry at {url} was refused ({error.verify_message}): correct "
                     "the schema.registry.ssl.truststore options, or the certificate"
-                ),
-                is_final=True,
-            ) from None
-        except ssl.SSLError as error:
-            reason = (error.reason or "no reason given").replace("_", " ").lower()
-            raise _TryAgain(
-                SchemaRegistryError(
+                )
+            case ssl.SSLError():
+                reason = (error.reason or "no reason given").replace("_", " ").lower()
+                return (
                     f"no TLS connection to the schema registry at {url} ({reason}): check the URL, and the client "
                     "certificate in schema.registry.ssl.keystore options"
-                ),
-                is_final=True,
-            ) from None
-        except (OSError, UnicodeError, ConnectError) as error:  # UnicodeError: not a host name
-            proxy = "" if self._options.proxy_host is None else f" through the proxy {self._options.proxy_host}"
-            raise _TryAgain(
-                SchemaRegistryError(
-                    f"cannot reach the schema registry at {url}{proxy}: {_cause(error)}; check the URL, firewalls on "
-                    "the way, and that the registry is up"
                 )
-            ) from None
-        except http.client.HTTPException:
-            raise _TryAgain(
-                SchemaRegistryError(
-                    f"the schema registry at {url} did not respond with HTTP when asked {request.asked.what}: check "
-                    "the URL"
-                )
-            ) from None
+            case http.client.HTTPException() if not isinstance(error, OSError):
+                return f"the schema registry at {url} did not respond with HTTP when asked {asked.what}: check the URL"
+        # UnicodeError: not a host name
+        proxy = "" if self._options.proxy_host is None else f" through the proxy {self._options.proxy_host}"
+        return (
+            f"cannot reach the schema registry at {url}{proxy}: {_cause(error)}; check the URL, firewalls on the way, "
+            "and that the registry is up"
+        )
 
     def _exchange(self, url: str, request: _Request, headers: Mapping[str, str], deadline: float) -> _Response:
         parts = urlsplit(f"{url}{request.path}")
@@ -310,48 +302,50 @@ class RegistryHttp:
         code = content.get("error_code")
         code = code if type(code) is int else status
         message = self.harmless(str(content.get("message") or http.client.responses.get(status, "no reason given")))
-        if status == 401:
-            return SchemaRegistryError(
-                f"the schema registry at {url} refused the login (401): set or correct "
-                "'schema.registry.basic.auth.user.info' or the schema.registry.bearer.auth options",
-                code,
-            )
-        if status == 403:
-            return SchemaRegistryError(
-                f"the schema registry at {url} did not allow this user (403) when asked {asked.what}: allow it there, "
-                "or use another login",
-                code,
-            )
-        if code in _UNKNOWN:
-            return UnknownSchemaError(
-                f"the schema registry at {url} was asked {asked.what} and does not have it ({code}: {message})", code
-            )
-        if status == 404 and asked.schema_guid is not None:
-            return UnknownSchemaError(
-                f"the schema registry at {url} was asked {asked.what} and has no GUIDs (404), as Confluent's has from "
-                "version 8.0 on",
-                code,
-            )
-        if status == 404 and asked.schema_id is not None and asked.schema_id > MAX_ID:
-            return UnknownSchemaError(
-                f"the schema registry at {url} has no schema id as high as {asked.schema_id}", code
-            )
-        if status == 404:
-            return SchemaRegistryError(
-                f"{url} is not the URL of a schema registry with Confluent's API (404): correct 'schema.registry.url'; "
-                "Apicurio's ends with /apis/ccompat/v7",
-                code,
-            )
-        if 300 <= status < 400:
-            return SchemaRegistryError(
+        at, is_404 = f"the schema registry at {url}", status == 404
+        verb = "failed" if status >= 500 else "refused the request"
+        rules: tuple[tuple[bool, type[SchemaRegistryError], str], ...] = (
+            (
+                status == 401,
+                SchemaRegistryError,
+                f"{at} refused the login (401): set or correct 'schema.registry.basic.auth.user.info' or the "
+                "schema.registry.bearer.auth options",
+            ),
+            (
+                status == 403,
+                SchemaRegistryError,
+                f"{at} did not allow this user (403) when asked {asked.what}: allow it there, or use another login",
+            ),
+            (
+                code in _UNKNOWN,
+                UnknownSchemaError,
+                f"{at} was asked {asked.what} and does not have it ({code}: {message})",
+            ),
+            (
+                is_404 and asked.schema_guid is not None,
+                UnknownSchemaError,
+                f"{at} was asked {asked.what} and has no GUIDs (404), as Confluent's has from version 8.0 on",
+            ),
+            (
+                is_404 and asked.schema_id is not None and asked.schema_id > MAX_ID,
+                UnknownSchemaError,
+                f"{at} has no schema id as high as {asked.schema_id}",
+            ),
+            (
+                is_404,
+                SchemaRegistryError,
+                f"{url} is not the URL of a schema registry with Confluent's API (404): correct "
+                "'schema.registry.url'; Apicurio's ends with /apis/ccompat/v7",
+            ),
+            (
+                300 <= status < 400,
+                SchemaRegistryError,
                 f"{url} redirects to another address ({status}), which a login must not follow: set "
                 "'schema.registry.url' to that address",
-                code,
-            )
-        verb = "failed" if status >= 500 else "refused the request"
-        return SchemaRegistryError(
-            f"the schema registry at {url} {verb} when asked {asked.what} ({code}: {message})", code
+            ),
+            (True, SchemaRegistryError, f"{at} {verb} when asked {asked.what} ({code}: {message})"),
         )
+        return next(kind(text, code) for holds, kind, text in rules if holds)
 
     def harmless(self, message: str) -> str:
         """A text of the registry for an error: of one line, and without the login."""
