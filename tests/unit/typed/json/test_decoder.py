@@ -121,25 +121,15 @@ def _line(value: Any) -> dict[str, Any] | None:
     return {"sku": None if sku is None else _checked(sku, str), "qty": None if qty is None else _integer(qty)}
 
 
-@pytest.mark.parametrize("indent", [None, 1])
-def test_records_have_the_values_of_json(indent: int | None) -> None:
-    chance = random.Random(1)
-    orders = [random_order(chance) for _ in range(1_000)]
-    texts: list[bytes | None] = [
-        json.dumps(order, ensure_ascii=i % 2 == 0, indent=indent).encode() for i, order in enumerate(orders)
-    ]
-    values, faults = decode(ORDER, texts)
-    assert faults == {}
-    assert values == [expected(order) for order in orders]
-
-
 def comparable(order: dict[str, Any] | None) -> dict[str, Any] | None:
     """NaN is not equal to itself."""
     return None if order is None else {**order, "price": repr(order["price"])}
 
 
 def mutated_order(chance: random.Random) -> bytes:
-    data = bytearray(json.dumps(random_order(chance), ensure_ascii=chance.random() < 0.5).encode())
+    """Every second record is as `json` writes it."""
+    is_ascii, indent = chance.random() < 0.5, chance.choice((None, None, 1))
+    data = bytearray(json.dumps(random_order(chance), ensure_ascii=is_ascii, indent=indent).encode())
     tokens = (b"{", b"}", b'"', b",", b"\n", b"[", b"1", b"null", b"\\ud800", b"}{", b"NaN")
     for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
         at = chance.randrange(len(data) + 1)
