@@ -36,11 +36,7 @@ from pyspark_kafka_meta.options import (
     TypedValuesOptions,
 )
 from pyspark_kafka_meta.typed.decoding import ERROR_SUFFIX, ERROR_TYPE, RAW_SUFFIX, ColumnDecoding, TypedRows
-from pyspark_kafka_meta.typed.registry.client import (
-    RegisteredSchema,
-    RegistryClient,
-    SubjectVersion,
-)
+from pyspark_kafka_meta.typed.registry.client import RegisteredSchema, RegistryClient, SubjectVersion
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR, worker_schemas
 from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, schema_of
 
@@ -125,8 +121,8 @@ def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySc
 
 def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
     """What a column is read as. Args and errors as of `query_schemas`; `client` is None without a registry."""
-    text, source = _column_text(column, topics, client)
-    text = text._replace(max_depth=column.max_depth, stable_members=column.stable_members)
+    found, source = column_schema(column, topics, client)
+    text = found.text._replace(max_depth=column.max_depth, stable_members=column.stable_members)
     schema = schema_of(column.format, text)
     try:
         columns, left_out = str(schema.type), schema.left_out
@@ -140,18 +136,13 @@ def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: Registr
 
 def column_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> tuple[Schema, str]:
     """The schema that options or registry name, and where it is from. Args and errors as of `reader_schema`."""
-    text, source = _column_text(column, topics, client)
-    return schema_of(column.format, text), source
-
-
-def _column_text(
-    column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None
-) -> tuple[SchemaText, str]:
     if column.schema is not None:
-        return given_schema(column, column.schema), f"option {column.column}Schema"
-    assert client is not None, "options without a schema need a registry"
-    versions = client.each(column.subjects(topics), partial(client.version, version=column.version))
-    return common_schema(column, versions), ", ".join(map(_described, versions))
+        text, source = given_schema(column, column.schema), f"option {column.column}Schema"
+    else:
+        assert client is not None, "options without a schema need a registry"
+        versions = client.each(column.subjects(topics), partial(client.version, version=column.version))
+        text, source = common_schema(column, versions), ", ".join(map(_described, versions))
+    return schema_of(column.format, text), source
 
 
 def given_schema(column: ColumnFormat, given: str) -> SchemaText:

@@ -15,11 +15,7 @@ from pyspark_kafka_meta.options import ColumnFormat, Framing, TypedValuesOptions
 from pyspark_kafka_meta.typed.encoding import ColumnEncoding
 from pyspark_kafka_meta.typed.framing import frame, guid_frame
 from pyspark_kafka_meta.typed.reading import common_schema, given_schema
-from pyspark_kafka_meta.typed.registry.client import (
-    FinalAnswers,
-    RegisteredSchema,
-    RegistryClient,
-)
+from pyspark_kafka_meta.typed.registry.client import FinalAnswers, RegisteredSchema, RegistryClient
 from pyspark_kafka_meta.typed.registry.known_schemas import driver_versions
 from pyspark_kafka_meta.typed.schemas import Schema, schema_of
 
