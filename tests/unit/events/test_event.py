@@ -116,13 +116,7 @@ def lookup(error: str | None) -> SchemaLookup:
         ),
         (lookup(None), EventKind.SCHEMA_LOOKUP, LookupReason.NEW_VERSIONS, None, Outcome.UNCHANGED),
         (lookup("no response"), EventKind.SCHEMA_LOOKUP, LookupReason.NEW_VERSIONS, None, Outcome.FAILED),
-        (
-            FACTS[EventKind.MALFORMED_RECORDS],
-            EventKind.MALFORMED_RECORDS,
-            OtherReason.MALFORMED,
-            T0,
-            Outcome.UNCHANGED,
-        ),
+        (FACTS[EventKind.MALFORMED_RECORDS], EventKind.MALFORMED_RECORDS, OtherReason.MALFORMED, T0, Outcome.UNCHANGED),
         (REFRESHED, EventKind.REFRESH, RefreshReason.MAX_AGE, None, Outcome.UNCHANGED),
         (REFRESHED._replace(error="no response"), EventKind.REFRESH, RefreshReason.MAX_AGE, None, Outcome.FAILED),
         (

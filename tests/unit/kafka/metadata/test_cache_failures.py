@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from pyspark_kafka_meta.errors import (
     AuthenticationError,
     ConnectError,
     KafkaMetaError,
+    OtherClusterError,
     ProtocolError,
     RefusedRequestError,
     TlsError,
@@ -17,7 +19,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS
-from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
+from pyspark_kafka_meta.model import Address, Broker, LeaderHint, MetadataResponse, RefreshReason
 from tests.partitions import T0
 from tests.unit.fake_network import about_ms, about_s
 from tests.unit.kafka.metadata.cache_scene import BROKER_1, REQUEST_TIMEOUT_S, Scene
@@ -35,23 +37,11 @@ def test_bootstrap_failover_has_events_of_both_addresses() -> None:
     refused, silent, responded = scene.facts
 
     assert scene.network.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
-    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (
-        1,
-        "dead",
-        about_ms(0),
-    )
+    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (1, "dead", about_ms(0))
     assert refused.error == "cannot connect to dead:1: Connection refused"
-    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (
-        2,
-        "broker-2",
-        about_ms(3_000),
-    )
+    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (2, "broker-2", about_ms(3_000))
     assert silent.error == "broker 2 did not answer in time"
-    assert (responded.attempt, responded.broker_host, responded.recovery_ms) == (
-        3,
-        "broker-1",
-        about_ms(3_000),
-    )
+    assert (responded.attempt, responded.broker_host, responded.recovery_ms) == (3, "broker-1", about_ms(3_000))
     assert [bool(fact.changes) for fact in scene.facts] == [False, False, True]
 
 
@@ -77,8 +67,7 @@ EXPECTS_TLS = RefusedRequestError("broker-1:9092 closed the connection, as serve
 
 
 @pytest.mark.parametrize(
-    ("mistake", "text", "within_s"),
-    [(NOT_KNOWN, "Name or service not known", 4), (EXPECTS_TLS, "expect TLS", 11)],
+    ("mistake", "text", "within_s"), [(NOT_KNOWN, "Name or service not known", 4), (EXPECTS_TLS, "expect TLS", 11)]
 )
 def test_what_is_probably_a_mistake_fails_a_new_query_within_seconds(
     mistake: ConnectError, text: str, within_s: float
@@ -334,3 +323,81 @@ def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert first.startswith("no broker answers a Metadata request (")
     assert first.endswith("; retrying for 60 s")
     assert all(first.count(f"broker-{one}:9092") == second.count(f"broker-{one}:9092") == 1 for one in (1, 2, 3))
+
+
+# --- brokers of another cluster behind an address of this one ---------------------------------------------------------
+
+
+BROKER_3 = Address("broker-3", 9092)
+ALL = [BROKER_1, BROKER_2, BROKER_3]
+
+
+def reuse(scene: Scene, monkeypatch: pytest.MonkeyPatch, *addresses: Address, cluster_id: str | None = "other") -> None:
+    """Give addresses to brokers of another cluster."""
+    respond = scene.network.metadata
+
+    def metadata(address: Address, topics: frozenset[str] | None, deadline: float) -> MetadataResponse:
+        response = respond(address, topics, deadline)
+        return replace(response, cluster_id=cluster_id) if address in addresses else response
+
+    monkeypatch.setattr(scene.network, "metadata", metadata)
+
+
+def test_a_broker_of_another_cluster_is_passed_over_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene().bootstrapped()
+    reuse(scene, monkeypatch, BROKER_2)
+    for _ in range(4):
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert scene.cache.snapshot.cluster_id == "fake-cluster"
+    assert [fact.error for fact in scene.facts if fact.error is not None]
+    (warning,) = caplog.messages
+    assert warning.startswith("broker-2:9092 belongs to cluster other, and this client uses cluster fake-cluster")
+    assert warning.endswith("Asking other brokers")
+
+
+def test_brokers_of_another_cluster_alone_end_a_refresh_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene().bootstrapped()
+    before, began = scene.cache.snapshot, scene.clock()
+    reuse(scene, monkeypatch, *ALL)
+    with pytest.raises(OtherClusterError, match="belongs to cluster other, and this client uses cluster fake-cluster"):
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert scene.cache.snapshot is before
+    assert scene.clock() - began < 1
+    assert len(scene.facts) == len(ALL)
+
+
+def test_brokers_of_another_cluster_end_a_query_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene().bootstrapped()
+    reuse(scene, monkeypatch, *ALL)
+    with pytest.raises(OtherClusterError):
+        for _ in ALL:
+            scene.report()
+            scene.refresh_when_due()
+
+
+def test_a_cluster_that_is_back_at_its_addresses_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene().bootstrapped()
+    with monkeypatch.context() as meanwhile:
+        reuse(scene, meanwhile, *ALL)
+        with pytest.raises(OtherClusterError):
+            scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+    generation = scene.cache.snapshot.generation
+
+    assert scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline()).generation == generation + 1
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, "other"), ("fake-cluster", None)])
+def test_a_cluster_without_an_id_is_no_other_cluster(
+    first: str | None, second: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene()
+    with monkeypatch.context() as before:
+        reuse(scene, before, *ALL, cluster_id=first)
+        scene.bootstrapped()
+    reuse(scene, monkeypatch, *ALL, cluster_id=second)
+
+    assert scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline()).cluster_id == second

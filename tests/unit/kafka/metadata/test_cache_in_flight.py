@@ -49,11 +49,7 @@ def test_response_is_merged_when_it_arrives() -> None:
     assert look(scene)
     assert scene.leader_id() == 2
     [fact] = scene.facts
-    assert (fact.cause.reason, fact.attempt, fact.latency_ms) == (
-        RefreshReason.NOT_LEADER,
-        1,
-        about_ms(1_000),
-    )
+    assert (fact.cause.reason, fact.attempt, fact.latency_ms) == (RefreshReason.NOT_LEADER, 1, about_ms(1_000))
     assert not scene.cache.has_request_in_flight
 
 
