@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_kafka_meta.events.event import Event
-from pyspark_kafka_meta.events.sinks import LossCount, logger
+from pyspark_kafka_meta.events.sinks import logger
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -48,30 +48,21 @@ class FolderSink:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._files: deque[tuple[str, int]] = deque()  # name and bytes of each written file, oldest first
-        self._losses = LossCount()
-        self._is_failing = False  # and a warning was logged
         self._writer_id: str | None = None  # until the next write
         self._number = 0
 
     def write(self, events: Sequence[Event]) -> None:
-        batch = self._losses.report_in(events)
         if self._writer_id is None:
             self._writer_id, self._number = writer_prefix(events[0].cache_id) + uuid.uuid4().hex[:16], 0
         name = f"events-{self._writer_id}-{self._number:08d}.jsonl"
         try:
-            content = "".join(event.to_json() + "\n" for event in batch).encode()
+            content = "".join(event.to_json() + "\n" for event in events).encode()
             self._folder.write(name, content)
-        except Exception as error:  # of any type, MemoryError too: these events are lost, the next may be written
-            self._losses.add(batch)
+        except BaseException:
             # The file may exist: an object store may fail after the copy to the final name. A stream that has read the
             # file would never read another one of the same name.
             self._writer_id = None
-            if not self._is_failing:
-                reason = error if isinstance(error, OSError) else type(error).__name__
-                logger.warning("refresh events not written: %d (%s)", len(batch), reason)
-            self._is_failing = True
-            return
-        self._is_failing = False
+            raise
         self._number += 1
         self._files.append((name, len(content)))
         self._delete_oldest()

@@ -1,5 +1,5 @@
-"""The interface of event sinks, the count of lost events, and `BackgroundSink`, which keeps slow sinks out of a task's
-way: an object store, a network drive that hangs, brokers that need a token first."""
+"""The interface of event sinks, the count of the events that they lose, and `BackgroundSink`, which keeps slow sinks
+out of a task's way: an object store, a network drive that hangs, brokers that need a token first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import replace
 from queue import Full, Queue
 from typing import Protocol
 
+from pyspark_kafka_meta.errors import KafkaMetaError, RecordTooLargeError
 from pyspark_kafka_meta.events.event import Event
 
 # Of this package. Loggers named after its modules would be below the logger of events, whose lines are JSON.
@@ -21,11 +22,10 @@ WAIT_S = 0.2
 
 
 class EventSink(Protocol):
-    """A destination of events. No method raises: undelivered events are counted as lost. Wrap slow sinks in
-    `BackgroundSink`."""
+    """A destination of events, for a `BackgroundSink`."""
 
     def write(self, events: Sequence[Event]) -> None:
-        """Write at least one event."""
+        """Write at least one event. Raises any error: none of the events counts as written."""
 
     def close(self) -> None: ...
 
@@ -47,16 +47,49 @@ class LossCount:
         return reporting
 
 
+class CountedSink:
+    """Writes to another sink, and raises nothing: what the sink refuses is lost, and counted in the next event that it
+    takes. The first loss is logged."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._losses = LossCount()
+        self._is_failing = False  # and a warning was logged
+
+    def write(self, events: Sequence[Event]) -> None:
+        batch = self._losses.report_in(events)
+        try:
+            self._sink.write(batch)
+            self._is_failing = False
+        except BaseException as error:  # of any type: these events are lost, the next may be written
+            if isinstance(error, RecordTooLargeError) and len(batch) > 1:
+                for event in batch:  # so that only those that are too large are lost
+                    self.write([event])
+            else:
+                self._losses.add(batch)
+                self._warn(len(batch), error)
+
+    def _warn(self, lost: int, error: BaseException) -> None:
+        if not self._is_failing:
+            # The texts of other errors may contain what they found, such as a key in a URI.
+            reason = str(error) if isinstance(error, OSError | KafkaMetaError) else type(error).__name__
+            logger.warning("refresh events not written: %d (%s)", lost, reason)
+        self._is_failing = True
+
+    def close(self) -> None:
+        self._sink.close()
+
+
 class BackgroundSink:
     """Writes batches of events to another sink in a thread of its own. A task waits at most `WAIT_S` for its batch, and
     not at all while an earlier batch is unwritten."""
 
     def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+        self._sink = CountedSink(sink)
         self._queue: Queue[tuple[Sequence[Event], threading.Event] | None] = Queue(MAX_QUEUED_BATCHES)
         self._last_written = threading.Event()
         self._last_written.set()
-        self._losses, self._thread_losses = LossCount(), LossCount()  # of the task's thread, and of the sink's
+        self._losses = LossCount()  # of what the queue had no room for
         self._thread: threading.Thread | None = None
         try:
             self._start()
@@ -92,15 +125,10 @@ class BackgroundSink:
             self._thread = thread
 
     def _write_queued(self) -> None:
-        losses = self._thread_losses
         while (queued := self._queue.get()) is not None:
             batch, written = queued
             try:
-                batch = losses.report_in(batch)
                 self._sink.write(batch)
-            except BaseException as error:  # no method of a sink raises, but memory may end anywhere
-                losses.add(batch)
-                logger.warning("refresh events not written: %d (%s)", len(batch), type(error).__name__)
             finally:
                 written.set()
         self._sink.close()

@@ -3,8 +3,8 @@
 The sink writes with a client of its own, because a client serves one thread, and `BackgroundSink` calls the sink in
 another thread than the task's. The events of this client are only logged: in the topic they would lead to more of them.
 
-Events that are not acknowledged within `kafka.delivery.timeout.ms` are lost and counted, and the sink pauses before it
-connects again. Until the pause ends, further events are lost at once.
+Events that are not acknowledged within `kafka.delivery.timeout.ms` are lost, and the sink pauses before it connects
+again. Until the pause ends, further events are lost at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pyspark_kafka_meta.errors import (
     RecordTooLargeError,
 )
 from pyspark_kafka_meta.events.event import Event
-from pyspark_kafka_meta.events.sinks import LossCount, logger
 from pyspark_kafka_meta.kafka.client.client_state import Publisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, EventsOptions, ProducerOptions, default_options
@@ -73,24 +72,19 @@ class TopicSink:
         self._log = log
         self._client: KafkaClient | None = None
         self._connect_after = 0.0  # seconds of the monotonic clock
-        self._losses = LossCount()
-        self._is_failing = False  # a warning was logged
 
     def write(self, events: Sequence[Event]) -> None:
-        batch = self._losses.report_in(events)
         if time.monotonic() < self._connect_after:
-            self._losses.add(batch)
-            return
+            raise ConnectError("the writer of events pauses after an error")
         try:
-            self._write(batch)
-            self._is_failing = False
-        except RecordTooLargeError as error:
-            self._write_one_by_one(batch, error)
-        except Exception as error:  # any error would end the thread of a `BackgroundSink`, and lose events uncounted
-            self._lose(batch, error)
+            self._write(events)
+        except RecordTooLargeError:
+            raise  # the connections are fine
+        except Exception as error:
             self.close()
             pauses = (PAUSES_S[kind] for kind in type(error).__mro__ if kind in PAUSES_S)
             self._connect_after = time.monotonic() + next(pauses, 0.0)
+            raise
 
     def close(self) -> None:
         if self._client is not None:
@@ -105,21 +99,6 @@ class TopicSink:
         client = self._client = self._client or KafkaClient(self._client_options, self._log())
         columns = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
         TaskWriter(client, PRODUCER, columns, self._topic).write([_rows(events)])
-
-    def _write_one_by_one(self, events: Sequence[Event], error: RecordTooLargeError) -> None:
-        """After one of these events was too large: it alone is lost."""
-        if len(events) == 1:
-            self._lose(events, error)
-        else:
-            for event in events:
-                self.write([event])
-
-    def _lose(self, events: Sequence[Event], error: Exception) -> None:
-        self._losses.add(events)
-        if not self._is_failing:
-            reason = str(error) if isinstance(error, KafkaMetaError) else type(error).__name__
-            logger.warning("refresh event %d did not reach topic %s: %s", events[0].sequence, self._topic, reason)
-        self._is_failing = True
 
 
 def _rows(events: Sequence[Event]) -> pa.RecordBatch:

@@ -19,6 +19,7 @@ from pyspark_kafka_meta.errors import AuthorizationError, UnknownHostError
 from pyspark_kafka_meta.events import sinks, topic_sink
 from pyspark_kafka_meta.events.event import Event, Origin, Role
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
+from pyspark_kafka_meta.events.sinks import CountedSink
 from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
 from pyspark_kafka_meta.model import Address
@@ -58,9 +59,13 @@ def rows_until(cluster: MockCluster, cache_id: str, sequence: int) -> list[dict[
     return rows
 
 
-def new_sink(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> TopicSink:
+def topic_sink_of(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> TopicSink:
     options = EventsOptions(None, "events", tuple(servers), security)
     return TopicSink(options, lambda: EventPublisher((), ORIGIN))
+
+
+def new_sink(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> CountedSink:
+    return CountedSink(topic_sink_of(servers, security))
 
 
 @pytest.fixture
@@ -174,11 +179,11 @@ def test_event_that_is_too_large_is_lost_alone(
 
     rows = rows_until(cluster, "a", 3)
     assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(1, 0), (3, 1)]
-    assert "refresh event 2 did not reach topic events: " in caplog.text
+    assert "refresh events not written: 1 (" in caplog.text
 
 
 def test_closed_sink_has_no_connection(cluster: MockCluster) -> None:
-    sink = new_sink(addresses(cluster))
+    sink = topic_sink_of(addresses(cluster))
     sink.write([made("a", 1)])
     client, closed = sink._client, list[int]()
     assert client is not None
@@ -205,7 +210,7 @@ def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: py
     [event] = sink._losses.report_in([made("c", 3)])
     assert event.dropped_before == 2
     [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning.startswith("refresh event 1 did not reach topic events: ")
+    assert warning.startswith("refresh events not written: ")
     assert "kafka.ssl.truststore.location" in warning
 
 
@@ -227,7 +232,7 @@ def test_login_that_is_refused_is_not_tried_again_and_again(caplog: pytest.LogCa
     [event] = sink._losses.report_in([made("c", 6)])
     assert event.dropped_before == 5
     [warning] = [record.message for record in caplog.records if record.name == sinks.logger.name]
-    assert warning.startswith("refresh event 1 did not reach topic events: ")
+    assert warning.startswith("refresh events not written: ")
     assert "refused the PLAIN login" in warning
     assert "canary" not in caplog.text
 
@@ -247,6 +252,7 @@ def test_sink_pauses_after_an_error_by_its_kind(monkeypatch: pytest.MonkeyPatch)
         (MemoryError(), 0),
     ):
         errors.append(error)
-        sink = new_sink([NOBODY])
-        sink.write([made("c", 1)])
+        sink = topic_sink_of([NOBODY])
+        with pytest.raises(type(error)):
+            sink.write([made("c", 1)])
         assert sink._connect_after == now[0] + pause_s

@@ -13,8 +13,8 @@ import pytest
 from pyspark_kafka_meta.events import default_folder, folder_sink
 from pyspark_kafka_meta.events.default_folder import RETENTION_DAYS, DefaultFolder, StoredFile, beyond_limits
 from pyspark_kafka_meta.events.event import Event
-from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
-from pyspark_kafka_meta.events.sinks import LossCount
+from pyspark_kafka_meta.events.folder_sink import Folder, FolderSink, LocalFolder
+from pyspark_kafka_meta.events.sinks import CountedSink, LossCount
 from pyspark_kafka_meta.tables.event_file_reader import EventFolder, next_numbers
 from tests.unit.written_events import events_in, made
 
@@ -29,6 +29,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The system's folder for temporary files."""
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     return tmp_path
+
+
+def sink_of(folder: Folder) -> CountedSink:
+    return CountedSink(FolderSink(folder))
 
 
 def written(folder: Path) -> list[tuple[int, int]]:
@@ -46,7 +50,7 @@ def numbers(folder: Path) -> list[int]:
 
 
 def test_failed_write_begins_a_new_writer_id(folder: Path) -> None:
-    sink = FolderSink(LocalFolder(folder))
+    sink = sink_of(LocalFolder(folder))
     sink.write([made("c0ffee", 1), made("c0ffee", 2)])
     folder.rename(folder.with_name("aside"))
     folder.write_text("in the way")
@@ -76,7 +80,7 @@ def test_stream_that_read_a_file_of_a_failed_write_reads_all_later_files(folder:
             if is_first:
                 raise OSError("no s3:DeleteObject")
 
-    sink = FolderSink(LateFailingFolder(folder))
+    sink = sink_of(LateFailingFolder(folder))
     sink.write([made("c0ffee", 1)])
     read = next_numbers(EventFolder(str(folder)).files())
     sink.write([made("c0ffee", 2)])
@@ -90,7 +94,7 @@ def test_limits_hold_for_all_writers_of_a_sink(folder: Path, monkeypatch: pytest
         raise OSError
 
     monkeypatch.setattr(folder_sink, "MAX_FILES", 2)
-    sink = FolderSink(LocalFolder(folder))
+    sink = sink_of(LocalFolder(folder))
     for sequence in range(1, 6):
         sink.write([made("c0ffee", sequence)])
         with monkeypatch.context() as full:
@@ -104,7 +108,7 @@ def test_events_that_do_not_fit_in_memory_are_counted(folder: Path, monkeypatch:
     def refuse(_: Event) -> NoReturn:
         raise MemoryError
 
-    sink = FolderSink(LocalFolder(folder))
+    sink = sink_of(LocalFolder(folder))
     with monkeypatch.context() as full:
         full.setattr(Event, "to_json", refuse)
         sink.write([made("c0ffee", 1), made("c0ffee", 2)])
@@ -127,7 +131,7 @@ def test_losses_that_a_lost_event_reports_are_counted_again() -> None:
 
 
 def test_removed_folder_is_created_again(folder: Path) -> None:
-    sink = FolderSink(LocalFolder(folder))
+    sink = sink_of(LocalFolder(folder))
     sink.write([made("c0ffee", 1)])
     shutil.rmtree(folder)
     sink.write([made("c0ffee", 2)])
@@ -138,7 +142,7 @@ def test_removed_folder_is_created_again(folder: Path) -> None:
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 2), ("MAX_BYTES", 3000)])
 def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_sink, limit, value)
-    sink, other = FolderSink(LocalFolder(folder)), FolderSink(LocalFolder(folder.with_name("other")))
+    sink, other = sink_of(LocalFolder(folder)), sink_of(LocalFolder(folder.with_name("other")))
     other.write([made("c0ffee", 1)])
     [other_file] = other_files = list(folder.with_name("other").iterdir())
     size = other_file.stat().st_size
@@ -152,7 +156,7 @@ def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, mon
 
 def test_newest_file_stays_even_above_the_size_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_sink, "MAX_BYTES", 10)
-    sink = FolderSink(LocalFolder(folder))
+    sink = sink_of(LocalFolder(folder))
     sink.write([made("c0ffee", 1)])
     assert written(folder) == [(1, 0)]
     sink.write([made("c0ffee", 2)])
@@ -164,7 +168,7 @@ def test_missing_old_file_is_ignored(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(folder_sink, "MAX_FILES", 1)
-    sink = FolderSink(LocalFolder(folder))
+    sink = sink_of(LocalFolder(folder))
     sink.write([made("c0ffee", 1)])
     shutil.rmtree(folder)
     sink.write([made("c0ffee", 2)])
@@ -176,7 +180,7 @@ def test_symbolic_link_as_folder_is_refused(folder: Path) -> None:
     elsewhere = folder.with_name("elsewhere")
     elsewhere.mkdir()
     folder.symlink_to(elsewhere)
-    FolderSink(LocalFolder(folder)).write([made("c0ffee", 1)])
+    sink_of(LocalFolder(folder)).write([made("c0ffee", 1)])
 
     assert list(elsewhere.iterdir()) == []
 
@@ -194,7 +198,7 @@ def test_symbolic_link_in_the_way_of_a_file_is_not_followed(folder: Path) -> Non
 
 @pytest.mark.parametrize("application", ["../../x", "..", "/x", "a/b", "\0"])
 def test_default_folder_is_below_its_root_for_any_application_name(temporary: Path, application: str) -> None:
-    FolderSink(DefaultFolder(application)).write([made("c0ffee", 1)])
+    sink_of(DefaultFolder(application)).write([made("c0ffee", 1)])
     root = temporary / f"kafkameta-events-{os.getuid()}"
 
     assert list(temporary.iterdir()) == [root]
@@ -211,7 +215,7 @@ def test_default_folder_that_is_not_private_is_not_used(
     elsewhere.mkdir(mode=0o700)
     root = temporary / f"kafkameta-events-{os.getuid()}"
     set_up = root if which == "the root" else root / "app"
-    sink = FolderSink(DefaultFolder("app"))
+    sink = sink_of(DefaultFolder("app"))
     if set_up != root:
         root.mkdir(mode=0o700)
     if trap == "a link":
@@ -233,14 +237,14 @@ def test_folders_without_events_for_a_week_are_deleted(temporary: Path) -> None:
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir()
     for name in ("old", "young"):
-        FolderSink(DefaultFolder(name)).write([made("c0ffee", 1)])
+        sink_of(DefaultFolder(name)).write([made("c0ffee", 1)])
     for name, days in (("old", RETENTION_DAYS + 1), ("young", RETENTION_DAYS - 1)):
         modified = (root / name).stat().st_mtime - days * 24 * 3600
         os.utime(root / name, (modified, modified))
     (root / "link").symlink_to(elsewhere)
-    FolderSink(DefaultFolder("young")).write([made("c0ffee", 2)])
+    sink_of(DefaultFolder("young")).write([made("c0ffee", 2)])
     assert (root / "old").exists(), "only a new application deletes old folders"
-    FolderSink(DefaultFolder("new")).write([made("c0ffee", 1)])
+    sink_of(DefaultFolder("new")).write([made("c0ffee", 1)])
 
     assert sorted(path.name for path in root.iterdir()) == ["link", "new", "young"]
     assert elsewhere.exists()
@@ -271,6 +275,6 @@ def test_old_folder_that_another_process_deletes_first_costs_no_event(
 ) -> None:
     iterdir = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "removed", *iterdir(path)]))
-    FolderSink(DefaultFolder("new")).write([made("c0ffee", 1)])
+    sink_of(DefaultFolder("new")).write([made("c0ffee", 1)])
 
     assert len(list(temporary.rglob("*.jsonl"))) == 1

@@ -23,6 +23,7 @@ from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Role
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.events.liveness_lock import LivenessLock
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
+from pyspark_kafka_meta.events.sinks import CountedSink
 from pyspark_kafka_meta.options import EventsOptions
 from tests.unit.written_events import events_in, made
 
@@ -46,7 +47,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def publisher(folder: Path) -> EventPublisher:
     """Writes in this thread, without a `BackgroundSink`."""
-    return EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN)
+    return EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -288,7 +289,7 @@ class FakeLock(LivenessLock):
 
 
 def test_dead_caches_that_are_found_late_are_in_the_next_event(folder: Path) -> None:
-    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, FakeLock((), ("dead",)))
+    publisher = EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN, FakeLock((), ("dead",)))
     publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
     publisher.publish(made("c0ffee", 2))
 
@@ -297,7 +298,7 @@ def test_dead_caches_that_are_found_late_are_in_the_next_event(folder: Path) -> 
 
 def test_child_of_a_fork_leaves_the_lock_to_its_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = FakeLock(("dead",))
-    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, lock)
+    publisher = EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN, lock)
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
         publisher.publish(made("c0ffee", 1))
@@ -307,7 +308,7 @@ def test_child_of_a_fork_leaves_the_lock_to_its_parent(folder: Path, monkeypatch
 
 
 def test_dead_caches_are_reported_at_once(folder: Path) -> None:
-    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, FakeLock(("dead",), ()))
+    publisher = EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN, FakeLock(("dead",), ()))
     publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
     publisher.publish(made("c0ffee", 2))
 

@@ -14,13 +14,14 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events.folder_sink import FolderSink, RemoteFolder
+from pyspark_kafka_meta.events.sinks import CountedSink
 from pyspark_kafka_meta.options import OPTIONS
 from tests.unit.written_events import made
 
 
 def test_newest_files_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_kafka_meta.events.folder_sink.MAX_FILES", 2)
-    sink = FolderSink(RemoteFolder(f"file://{tmp_path}"))
+    sink = CountedSink(FolderSink(RemoteFolder(f"file://{tmp_path}")))
     for sequence in range(1, 4):
         sink.write([made("c0ffee", sequence)])
 
@@ -75,7 +76,7 @@ def test_any_error_of_a_file_system_is_logged_once_and_its_events_are_counted(
         return LocalFileSystem(), str(tmp_path)
 
     monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=from_uri))
-    sink = FolderSink(RemoteFolder("fsspec+nonsense://key:hunter2@host"))
+    sink = CountedSink(FolderSink(RemoteFolder("fsspec+nonsense://key:hunter2@host")))
     for sequence in range(1, 6):
         sink.write([made("c0ffee", sequence)])
 
