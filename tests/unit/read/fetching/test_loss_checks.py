@@ -37,7 +37,6 @@ class Doubtful:
     def __init__(self) -> None:
         self.offsets = {EARLIEST_TIMESTAMP: 0, EARLIEST_LOCAL_TIMESTAMP: 0, LATEST_TIMESTAMP: WHOLE}
         self.cursor = PartitionCursor(OffsetRange(PARTITION, None, 50, 100), False, 1 << 20, True)
-        events = SimpleNamespace(record_loss=lambda *_: None)
         leader = LeaderAndEpoch(Broker(1, Address("broker-1", 9092)), 0)
         self.snapshot = SimpleNamespace(brokers={1: leader.broker, 2: None}, leader=lambda partition: leader)
         self.asked: list[int] = []  # brokers about the leader
@@ -47,7 +46,7 @@ class Doubtful:
             rng=random.Random(0),
             api_deadline=lambda: 0.0,
             list_offsets=self._list_offsets,
-            events=events,
+            report=lambda fact: None,
             cleanup_policy=lambda topic: "compact",
         )
         policy: Any = None
