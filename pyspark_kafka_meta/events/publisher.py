@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark_kafka_meta.events.default_folder import DefaultFolder
+from pyspark_kafka_meta.events.default_folder import DefaultFolder, LivenessLock
 from pyspark_kafka_meta.events.event import (
     BrokerFetches,
     BrokerProduces,
@@ -27,7 +27,6 @@ from pyspark_kafka_meta.events.event import (
     outcome_of,
 )
 from pyspark_kafka_meta.events.folder_sink import FolderSink, folder_at
-from pyspark_kafka_meta.events.liveness_lock import LivenessLock
 from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, LossCount, logger
 from pyspark_kafka_meta.events.topic_sink import TopicSink

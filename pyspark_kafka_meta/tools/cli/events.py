@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pyspark_kafka_meta.events.liveness_lock import dead_caches
+from pyspark_kafka_meta.events.default_folder import dead_caches
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.errors import (
     OptionError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.events.liveness_lock import dead_caches
+from pyspark_kafka_meta.events.default_folder import dead_caches
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata

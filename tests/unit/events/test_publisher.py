@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pyspark_kafka_meta.events import default_folder, liveness_lock, sinks
+from pyspark_kafka_meta.events import default_folder, sinks
 from pyspark_kafka_meta.events import publisher as event_publisher
+from pyspark_kafka_meta.events.default_folder import LivenessLock
 from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Role
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
-from pyspark_kafka_meta.events.liveness_lock import LivenessLock
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
 from pyspark_kafka_meta.events.sinks import CountedSink
 from pyspark_kafka_meta.options import EventsOptions
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer than tasks wait for their events to be written, and caches for their lock."""
-    for module in (sinks, liveness_lock):
+    for module in (sinks, default_folder):
         monkeypatch.setattr(module, "WAIT_S", TIMEOUT_S)
 
 
@@ -249,7 +249,7 @@ def test_events_reach_their_folder_without_a_temporary_folder(
         raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
 
     monkeypatch.setattr("tempfile.gettempdir", temporary_folder)
-    monkeypatch.setattr(liveness_lock, "WAIT_S", 0.001)
+    monkeypatch.setattr(default_folder, "WAIT_S", 0.001)
     publisher = new_publisher(EventsOptions(str(folder), None, ()), ORIGIN)
     publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
     publisher.close()

@@ -15,17 +15,16 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pyspark_kafka_meta.events import default_folder, liveness_lock
-from pyspark_kafka_meta.events.default_folder import DefaultFolder
+from pyspark_kafka_meta.events import default_folder
+from pyspark_kafka_meta.events.default_folder import DefaultFolder, LivenessLock, dead_caches
 from pyspark_kafka_meta.events.folder_sink import FolderSink, open_folder
-from pyspark_kafka_meta.events.liveness_lock import LivenessLock, dead_caches
 from tests.unit.written_events import events_in, made
 
 TIMEOUT_S = 60
 
 HOLD = """
 import sys
-from pyspark_kafka_meta.events.liveness_lock import LivenessLock
+from pyspark_kafka_meta.events.default_folder import LivenessLock
 lock = LivenessLock("app", "a folder")
 sys.stdout.write(",".join(lock.acquire(sys.argv[1])) + "\\n")
 sys.stdout.flush()
@@ -55,7 +54,7 @@ class OtherProcess:
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(liveness_lock, "WAIT_S", TIMEOUT_S)
+    monkeypatch.setattr(default_folder, "WAIT_S", TIMEOUT_S)
     return default_folder.default_root()
 
 
@@ -141,7 +140,7 @@ def test_foreign_lock_of_the_folder_does_not_matter(other: OtherProcess, root: P
 def hanging(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """The temporary folder hangs until this event is set, and waits for it are short."""
     responds, make = threading.Event(), DefaultFolder.make
-    monkeypatch.setattr(liveness_lock, "WAIT_S", 0.001)
+    monkeypatch.setattr(default_folder, "WAIT_S", 0.001)
     monkeypatch.setattr(DefaultFolder, "make", lambda folder: responds.wait(TIMEOUT_S) and make(folder))
     yield responds
     responds.set()
