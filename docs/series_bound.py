@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
+from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES
-from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Metric, Request, Result, Source
+from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Metric, Request, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ _VALUES: Mapping[str, Callable[[Size], int]] = {
     "reason": lambda _: len(REASONS) + 1,
     "outcome": lambda _: len(Outcome) + 1,
     "request": lambda _: len(Request),
-    "result": lambda _: len(Result),
+    "result": lambda _: len(Ending),
     "source": lambda _: len(Source),
     "broker": lambda size: size.brokers + 1,  # bootstrap
     "executor": lambda size: size.executors + len(Role) - len(EXECUTOR_ROLES) + 1,

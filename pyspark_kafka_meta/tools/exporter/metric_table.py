@@ -63,14 +63,6 @@ class Request(StrEnum):
     PRODUCE = "produce"
 
 
-class Result(StrEnum):
-    """How transactions ended: values of the label `result`."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    RECOVERED = "recovered"
-
-
 NO_VALUE = ""
 """Of a label: unknown, or not applicable. Prometheus treats it as no label."""
 BOOTSTRAP = "bootstrap"

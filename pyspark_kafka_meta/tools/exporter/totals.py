@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
+from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow
@@ -24,7 +25,6 @@ from pyspark_kafka_meta.tools.exporter.metric_table import (
     NO_VALUE,
     Readings,
     Request,
-    Result,
     Source,
 )
 from pyspark_kafka_meta.tools.formatting import UNKNOWN
@@ -35,11 +35,7 @@ Progress = Mapping[str, Any]
 _ROLES, _KINDS = frozenset(Role), frozenset(EventKind)
 _REASONS, _OUTCOMES = frozenset(REASONS), frozenset(Outcome)
 _COLUMNS = frozenset(("key", "value"))
-_RESULTS = {
-    EventKind.TRANSACTIONS_COMMITTED: Result.COMMITTED,
-    EventKind.TRANSACTIONS_ABORTED: Result.ABORTED,
-    EventKind.TRANSACTIONS_RECOVERED: Result.RECOVERED,
-}
+_ENDINGS = {f"transactions_{ending}": ending for ending in Ending}
 
 
 class _Cache:
@@ -181,8 +177,8 @@ class EventTotals:
             add(metrics.MALFORMED_RECORDS, event["malformed_records"] or 0, event["cause_topic"] or NO_VALUE, column)
         elif kind == EventKind.SCHEMA_LOOKUP:
             self._count_lookup(event, role)
-        elif kind in _RESULTS:
-            self._count_transactions(event, _RESULTS[EventKind(kind)])
+        elif kind in _ENDINGS:
+            self._count_transactions(event, _ENDINGS[kind])
 
     def _count_traffic(self, event: EventRow, role: str) -> None:
         cluster_id, add = event["cluster_id"] or NO_VALUE, self._totals.add
@@ -227,13 +223,13 @@ class EventTotals:
         if event["latency_ms"] is not None:
             self._totals.observe(metrics.SCHEMA_LOOKUP_SECONDS, event["latency_ms"] / 1000, outcome)
 
-    def _count_transactions(self, event: EventRow, result: Result) -> None:
+    def _count_transactions(self, event: EventRow, ending: Ending) -> None:
         transactional_id = event["transactional_id"] or NO_VALUE
         sink = sink_of_task(transactional_id) or transactional_id
-        self._totals.add(metrics.TRANSACTIONS_ENDED, event["transactions"] or 0, sink, result)
+        self._totals.add(metrics.TRANSACTIONS_ENDED, event["transactions"] or 0, sink, ending)
         self._totals.add(metrics.COPIED_RECORDS, event["copied_records"] or 0, sink)
         if event["transactions_ms"] is not None:
-            self._totals.observe(metrics.TRANSACTIONS_SECONDS, event["transactions_ms"] / 1000, result)
+            self._totals.observe(metrics.TRANSACTIONS_SECONDS, event["transactions_ms"] / 1000, ending)
 
 
 def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None:

@@ -102,6 +102,7 @@ def test_a_narrow_terminal_shows_an_event_as_a_paragraph_beside_its_time(folder:
     [
         (["--reason", "not_leader"], [3]),
         (["--reason", "not_leader", "--reason", "bootstrap"], [2, 3]),
+        (["--reason", "not_leader", "--reason", "closed", "--reason", "registration"], [3]),
         (["--role", "planner"], [2]),
         (["--role", "writer"], []),
         (["--application", "app-1"], [3]),
