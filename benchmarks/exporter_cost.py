@@ -26,7 +26,7 @@ from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Outcome, R
 from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.kafka.metadata.cache_state import Refreshed
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
-from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, MetadataSnapshot, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
 from pyspark_kafka_meta.tools.sources import FolderEvents
@@ -63,7 +63,8 @@ def event_of(number: int, partitions: int, sequence: int) -> Event:
         details=Refreshed(
             RefreshCause(RefreshReason.BOOTSTRAP),
             began=0.0,
-            before=MetadataSnapshot(),
+            generation_before=sequence - 1,
+            fetched_before=0.0,
             broker_id=number % BROKERS,
             broker_host="host",
             broker_port=9092,

@@ -73,7 +73,9 @@ class EventPublisher:
 
     def _event(self, fact: Fact, client: ClientState) -> Event:
         cache, now, (kind, cause) = client.cache, client.clock(), head_of(fact)
-        began, before = (fact.began, fact.before) if isinstance(fact, Refreshed) else (now, cache.snapshot)
+        began, generation, fetched_at = now, cache.snapshot.generation, cache.snapshot.fetched_at
+        if isinstance(fact, Refreshed):
+            began, generation, fetched_at = fact.began, fact.generation_before, fact.fetched_before
         lookups, self._lookups = cache.lookups - self._lookups, cache.lookups
         traffic, client.traffic = client.traffic, Traffic()
         return Event(
@@ -88,9 +90,9 @@ class EventPublisher:
             cause_partition=None if cause.partition is None else cause.partition.partition,
             cause_node_id=cause.node_id,
             outcome=outcome_of(fact),
-            generation_before=before.generation,
+            generation_before=generation,
             generation_after=cache.snapshot.generation,
-            age_ms=(began - before.fetched_at) * 1000 if before.generation > 0 else None,
+            age_ms=(began - fetched_at) * 1000 if generation > 0 else None,
             idle_ms=None if cache.last_lookup is None else max(began - cache.last_lookup, 0) * 1000,
             lookups=lookups,
             fetches=tuple(BrokerFetches(node_id, *counted) for node_id, counted in sorted(traffic.fetches.items())),

@@ -21,11 +21,11 @@ from pyspark_kafka_meta.facts import (
 )
 from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
-from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, MetadataSnapshot, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from tests.partitions import T0
 
-REFRESHED = Refreshed(RefreshCause(RefreshReason.MAX_AGE), 0.0, MetadataSnapshot(), 1, "broker-1", 9092, 2.5, 0)
+REFRESHED = Refreshed(RefreshCause(RefreshReason.MAX_AGE), 0.0, 0, 0.0, 1, "broker-1", 9092, 2.5, 0)
 ENDED = TransactionsEnded(Ending.COMMITTED, "orders", 1, 2.5)
 FACTS: Mapping[EventKind, Fact] = {
     EventKind.BORN: Opened(),
@@ -60,7 +60,7 @@ def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: 
     }
     given |= others
     fact = FACTS[given["kind"]]
-    of_fact = {name: given.pop(name) for name in fact._fields if name in given and name != "reason"}
+    of_fact = {name: given.pop(name) for name in fact._fields if name in given.keys() - Event.__dataclass_fields__}
     return Event(**given, details=fact._replace(**of_fact))
 
 

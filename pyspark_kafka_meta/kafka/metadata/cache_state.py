@@ -112,12 +112,14 @@ class Attempt(NamedTuple):
 
 
 class Refreshed(NamedTuple):
-    """A Metadata request ended, with a response or without, which changed the metadata or not.
+    """A Metadata request ended, with a response or without, which changed the metadata or not. It holds no snapshot,
+    because a thousand events may wait in memory.
 
     Attributes:
         cause: what made the refresh due.
         began: seconds of the cache's clock.
-        before: the snapshot at this time.
+        generation_before: of the snapshot at this time.
+        fetched_before: when this snapshot was fetched, seconds of the same clock.
         broker_id: broker of the request, None for a bootstrap address.
         broker_host: its host.
         broker_port: its port.
@@ -136,7 +138,8 @@ class Refreshed(NamedTuple):
 
     cause: RefreshCause
     began: float
-    before: MetadataSnapshot
+    generation_before: int
+    fetched_before: float
     broker_id: int | None
     broker_host: str
     broker_port: int
@@ -419,7 +422,8 @@ class CacheState:
         refreshed = Refreshed(
             attempt.cause,
             attempt.began,
-            attempt.before,
+            attempt.before.generation,
+            attempt.before.fetched_at,
             broker_id=next(responders, None),
             broker_host=attempt.address.host,
             broker_port=attempt.address.port,

@@ -37,7 +37,7 @@ def test_one_bootstrap_address_suffices() -> None:
     [fact] = scene.facts
     assert (fact.cause.reason, fact.error, fact.recovery_ms) == (RefreshReason.BOOTSTRAP, None, None)
     assert (fact.broker_id, fact.broker_host, fact.broker_port) == (1, "broker-1", 9092)
-    assert (fact.before.generation, snapshot.generation, snapshot.cluster_id) == (0, 1, "fake-cluster")
+    assert (fact.generation_before, snapshot.generation, snapshot.cluster_id) == (0, 1, "fake-cluster")
     assert (fact.api_version, fact.correlation_id, fact.request_bytes, fact.response_bytes) == (12, 1, 40, 400)
     assert fact.changes.brokers_added == (1, 2, 3)
 
@@ -62,7 +62,7 @@ def test_no_request_before_a_refresh_is_due() -> None:
     assert scene.cache.refresh_if_due(scene.deadline())
     [fact] = scene.facts
     assert (fact.cause.reason, bool(fact.changes)) == (RefreshReason.MAX_AGE, False)
-    assert fact.began - fact.before.fetched_at == about_s(300)
+    assert fact.began - fact.fetched_before == about_s(300)
 
 
 def test_periodic_refresh_finds_new_partitions() -> None:

@@ -74,7 +74,7 @@ def test_age_of_metadata_starts_at_the_request() -> None:
 
     assert scene.cache.time_to_next_update_ms() == about_ms(100_000)
     after = scene.refresh_when_due()
-    assert after.began - after.before.fetched_at == about_s(300)
+    assert after.began - after.fetched_before == about_s(300)
 
 
 def test_refresh_sends_its_own_request() -> None:
