@@ -185,38 +185,6 @@ def test_every_sink_gets_every_event_and_is_closed() -> None:
     assert [(sink.sequences, sink.is_closed) for sink in both] == [([1, 2], True)] * 2
 
 
-@pytest.mark.parametrize("obstacle", ["a file in the way", "a folder that may not be written", "a disk that is full"])
-def test_failed_write_raises_nothing_leaves_no_file_and_is_counted(
-    folder: Path,
-    publisher: EventPublisher,
-    obstacle: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as broken:
-        if obstacle == "a file in the way":
-            folder.parent.write_text("")
-        elif obstacle == "a folder that may not be written":
-            broken.setattr("os.open", refuse)
-        else:
-            broken.setattr("os.rename", refuse)
-        publish(publisher, 1, 3)
-        publisher.flush()
-        publish(publisher, 4, 4)
-        publisher.flush()
-    assert [record.levelname for record in caplog.records] == ["WARNING"], "once, until a write succeeds"
-
-    if folder.parent.is_file():
-        folder.parent.unlink()
-    publish(publisher, 5, 6)
-    publisher.flush()
-    assert [(row["sequence"], row["dropped_before"]) for row in rows(folder)] == [(5, 4), (6, 0)]
-    assert len(list(folder.iterdir())) == 1
-
-
 def test_new_cache_reports_a_dead_cache_but_not_a_closed_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
