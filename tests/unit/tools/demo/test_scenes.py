@@ -97,130 +97,81 @@ MOVED_WRITER = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)), **WRITER
 MOVED_LATER = made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2)
 ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id=None, outcome=Outcome.FAILED)
 
-CASES: list[tuple[str, Check, ClusterState, ClusterState]] = [
-    (
-        "all brokers come with the first response",
-        scene_checks.all_learned_from_first_response,
+SINCE: dict[str, Any] = {"since_ms": NOW_MS}
+AT_T1: dict[str, Any] = {"partition": T1, **SINCE}
+BY_ERROR = partial(scene_checks.refreshed_by_error, old=2, **AT_T1)
+OLD_LEFT = partial(scene_checks.old_leader_left, old=2, **AT_T1)
+OLD_LEFT_BY_WRITES = partial(OLD_LEFT, requests="produces")
+LEARNED_APART = partial(scene_checks.learned_separately, epoch=4, **AT_T1)
+T0_WRITTEN, T1_WRITTEN = (partial(scene_checks.records_written, partition=one, from_offset=9) for one in (T0, T1))
+ALL_LEARNED, BY_ID = scene_checks.all_learned_from_first_response, scene_checks.brokers_asked_by_id
+FAILED_OVER = partial(scene_checks.bootstrap_failed_over, dead={"dead:9092"}, **SINCE)
+REBOOTSTRAPPED = partial(scene_checks.rebootstrapped, **SINCE)
+BY_AGE, ON_DEMAND = (
+    partial(check, **SINCE) for check in (scene_checks.refreshed_by_age, scene_checks.refreshed_on_demand)
+)
+LEADS_NOTHING = partial(scene_checks.broker_leads_nothing, broker_id=2, **SINCE)
+LEADS_AGAIN = partial(scene_checks.broker_leads_again, broker_id=3, **SINCE)
+NEW_READ = partial(scene_checks.new_partition_read, **AT_T1)
+DEMANDED = made(FIRST, 2, NOW_MS, reason=RefreshReason.ON_DEMAND, **CLI)
+LEARNED = made(FIRST, 2, NOW_MS, **learning("t", 1, 2))
+PLANNED, NO_LEADER = (
+    replace(MOVED, reason=reason, cause_node_id=None, cause_error_code=5)
+    for reason in (RefreshReason.REPLACED_LEADER, RefreshReason.NO_LEADER)
+)
+HINTED, NOT_REFUSED = replace(MOVED, reason=RefreshReason.LEADER_HINT), replace(MOVED, cause_error_code=0)
+OF_U = replace(MOVED, cause_topic="u")
+EMPTY_T1, NO_T1 = state(MOVED, leaders=((2, 4), (3, 5))), state(leaders=((1, 4),))
+CASES: dict[str, tuple[Check, ClusterState, ClusterState]] = {
+    "all brokers come with the first response": (
+        ALL_LEARNED,
         state(first_response()),
         state(first_response(), leaders=((1, 4), (-1, 5))),
     ),
-    (
-        "a dead address, then one that responds",
-        partial(scene_checks.bootstrap_failed_over, dead={"dead:9092"}, since_ms=NOW_MS),
+    "a dead address, then one that responds": (
+        FAILED_OVER,
         state(refusal(), first_response(**CLI)),
         state(first_response(**CLI)),
     ),
-    (
-        "brokers asked by id",
-        scene_checks.brokers_asked_by_id,
-        state(MOVED),
-        state(MOVED, aging(NOW_MS, broker_id=None)),
-    ),
-    (
-        "the bootstrap list tried again, and a response after that",
-        partial(scene_checks.rebootstrapped, since_ms=NOW_MS),
+    "brokers asked by id": (BY_ID, state(MOVED), state(MOVED, aging(NOW_MS, broker_id=None))),
+    "the bootstrap list tried again, and a response after that": (
+        REBOOTSTRAPPED,
         state(MOVED, ASKED_AGAIN, aging(NOW_MS + 1)),
         state(MOVED, aging(NOW_MS + 1)),
     ),
-    ("more fetches than requests", scene_checks.more_fetches_than_refreshes, state(fetching()), state(MOVED)),
-    (
-        "a cache that was old",
-        partial(scene_checks.refreshed_by_age, since_ms=NOW_MS),
-        state(aging(NOW_MS)),
-        state(aging(NOW_MS - 1)),
-    ),
-    (
-        "an error healed",
-        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS),
-        state(MOVED),
-        state(aging(NOW_MS)),
-    ),
-    (
-        "an error in another partition",
-        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS),
-        state(MOVED),
+    "more fetches than requests": (scene_checks.more_fetches_than_refreshes, state(fetching()), state(MOVED)),
+    "a cache that was old": (BY_AGE, state(aging(NOW_MS)), state(aging(NOW_MS - 1))),
+    "an error healed": (BY_ERROR, state(MOVED), state(aging(NOW_MS))),
+    "an error in another partition": (BY_ERROR, state(MOVED), state(FIRST_IS_STALE[0])),
+    "a refresh on demand": (ON_DEMAND, state(DEMANDED), state(MOVED)),
+    "a cache in each executor": (
+        scene_checks.one_cache_per_executor,
+        state(*FIRST_IS_STALE),
         state(FIRST_IS_STALE[0]),
     ),
-    (
-        "a refresh on demand",
-        partial(scene_checks.refreshed_on_demand, since_ms=NOW_MS),
-        state(made(FIRST, 2, NOW_MS, reason=RefreshReason.ON_DEMAND, **CLI)),
-        state(MOVED),
+    "executors that learn apart": (LEARNED_APART, state(MOVED, MOVED_LATER), state(MOVED)),
+    "a broker that leads no more": (LEADS_NOTHING, state(MOVED), EMPTY_T1),
+    "a broker that leads again": (LEADS_AGAIN, state(MOVED), state(MOVED, leaders=((1, 4), (2, 5)))),
+    "a fetch refused": (OLD_LEFT, state(MOVED, fetching()), state(fetching())),
+    "an old leader that refused a fetch and named the new leader": (
+        OLD_LEFT,
+        state(HINTED, fetching()),
+        state(NOT_REFUSED, fetching()),
     ),
-    ("a cache in each executor", scene_checks.one_cache_per_executor, state(*FIRST_IS_STALE), state(FIRST_IS_STALE[0])),
-    (
-        "executors that learn apart",
-        partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS),
-        state(MOVED, MOVED_LATER),
-        state(MOVED),
-    ),
-    (
-        "a broker that leads no more",
-        partial(scene_checks.broker_leads_nothing, broker_id=2, since_ms=NOW_MS),
-        state(MOVED),
-        state(MOVED, leaders=((2, 4), (3, 5))),
-    ),
-    (
-        "a broker that leads again",
-        partial(scene_checks.broker_leads_again, broker_id=3, since_ms=NOW_MS),
-        state(MOVED),
-        state(MOVED, leaders=((1, 4), (2, 5))),
-    ),
-    (
-        "a fetch refused",
-        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS),
-        state(MOVED, fetching()),
-        state(fetching()),
-    ),
-    (
-        "an old leader that refused a fetch and named the new leader",
-        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS),
-        state(replace(MOVED, reason=RefreshReason.LEADER_HINT), fetching()),
-        state(replace(MOVED, cause_error_code=0), fetching()),
-    ),
-    (
-        "an old leader that a plan replaced before a fetch",
-        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS),
-        state(replace(MOVED, reason=RefreshReason.REPLACED_LEADER, cause_node_id=None, cause_error_code=5), fetching()),
-        state(replace(MOVED, reason=RefreshReason.NO_LEADER, cause_node_id=None, cause_error_code=5), fetching()),
-    ),
-    (
-        "a Produce request refused",
-        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
+    "an old leader that a plan replaced": (OLD_LEFT, state(PLANNED, fetching()), state(NO_LEADER, fetching())),
+    "a Produce request refused": (
+        OLD_LEFT_BY_WRITES,
         state(MOVED_WRITER, producing()),
         state(MOVED_WRITER, fetching()),
     ),
-    (
-        "a Produce request refused, for another topic",
-        partial(scene_checks.old_leader_left, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
-        state(MOVED, producing()),
-        state(replace(MOVED, cause_topic="u"), producing()),
-    ),
-    (
-        "records written to a partition",
-        partial(scene_checks.records_written, partition=T1, from_offset=9),
-        state(),
-        state(leaders=((1, 4),)),
-    ),
-    (
-        "two things at once",
-        scene_checks.both(
-            partial(scene_checks.records_written, partition=T0, from_offset=9),
-            partial(scene_checks.records_written, partition=T1, from_offset=9),
-        ),
-        state(),
-        state(leaders=((1, 4),)),
-    ),
-    (
-        "a new partition read from its start",
-        partial(scene_checks.new_partition_read, partition=T1, since_ms=NOW_MS),
-        state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2)), read=3),
-        state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2))),
-    ),
-]
+    "one refused for another topic": (OLD_LEFT_BY_WRITES, state(MOVED, producing()), state(OF_U, producing())),
+    "records written to a partition": (T1_WRITTEN, state(), NO_T1),
+    "two things at once": (scene_checks.both(T0_WRITTEN, T1_WRITTEN), state(), NO_T1),
+    "a new partition read from its start": (NEW_READ, state(LEARNED, read=3), state(LEARNED)),
+}
 
 
-@pytest.mark.parametrize(("check", "yes", "no"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(("check", "yes", "no"), CASES.values(), ids=CASES.keys())
 def test_a_scene_is_seen_by_its_own_events_alone(check: Check, yes: ClusterState, no: ClusterState) -> None:
     assert check(yes) is not None
     assert check(no) is None
@@ -236,15 +187,13 @@ def test_what_was_written_and_refused_is_counted_by_broker() -> None:
     assert scene_checks.records_written(seen, T1, 10) is None
 
 
-@pytest.mark.parametrize("check", [scene_checks.refreshed_by_error, scene_checks.old_leader_left])
-def test_what_a_writer_meets_counts_as_what_a_reader_meets(check: Any) -> None:
-    seen = state(MOVED_WRITER, fetching())
-    assert check(seen, partition=T1, old=2, since_ms=NOW_MS) is not None
+@pytest.mark.parametrize("check", [BY_ERROR, OLD_LEFT])
+def test_what_a_writer_meets_counts_as_what_a_reader_meets(check: Check) -> None:
+    assert check(state(MOVED_WRITER, fetching())) is not None
 
 
 def test_the_figures_say_how_long_one_executor_was_stale_after_the_other_knew() -> None:
-    told = partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS)(state(MOVED, MOVED_LATER))
-    assert told == "executor 1 knew first; executor 2 was stale for 2.5 s more"
+    assert LEARNED_APART(state(MOVED, MOVED_LATER)) == "executor 1 knew first; executor 2 was stale for 2.5 s more"
 
 
 def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> None:
@@ -256,11 +205,9 @@ def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> Non
     assert "executor with pid 7" in shown(state(*learned))
     told = "executor with pid 7: cache aaaaaaaa; executor with pid 9: cache bbbbbbbb"
     assert scene_checks.one_cache_per_executor(state(*learned)) == told
-    assert (
-        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS)(state(*moved)) or ""
-    ).startswith("executor with pid 7: not_leader")
+    assert str(BY_ERROR(state(*moved))).startswith("executor with pid 7: not_leader")
     told = "executor with pid 7 knew first; executor with pid 9 was stale for 2.5 s more"
-    assert partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS)(state(*moved)) == told
+    assert LEARNED_APART(state(*moved)) == told
 
 
 def test_until_the_first_batch_a_frame_says_what_spark_is_doing() -> None:
