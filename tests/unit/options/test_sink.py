@@ -134,54 +134,30 @@ def test_typed_values_of_a_write() -> None:
 
 IN_FLIGHT = "kafka.max.in.flight.requests.per.connection"
 CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
-    (REGISTERS, "Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"),
-    (
-        {**TYPED, **REGISTERS, "valueSchemaVersion": "2"},
-        "Set either 'auto.register.schemas' or 'valueSchemaVersion', not both",
-    ),
-    (
-        {**TYPED, "valueSchema": '"int"', "valueSchemaVersion": "2"},
-        "Set either 'valueSchema' or 'valueSchemaVersion', not both",
-    ),
-    (
-        {**TYPED, "valueSubjectNameStrategy": "record", "valueRecordName": "a,b"},
-        "Option 'valueRecordName' must be one name in a write",
-    ),
+    (REGISTERS, "'auto.register.schemas' has no effect without 'schema.registry.url' and a format"),
+    ({**TYPED, **REGISTERS, "valueSchemaVersion": "2"}, "either 'auto.register.schemas' or 'valueSchemaVersion'"),
+    ({**TYPED, "valueSchema": '"int"', "valueSchemaVersion": "2"}, "Set either 'valueSchema' or 'valueSchemaVersion'"),
+    ({**TYPED, "valueSubjectNameStrategy": "record", "valueRecordName": "a,b"}, "'valueRecordName' must be one name"),
     (
         {"schema.registry.url": "http://a:1", "keyFormat": "avro"},
-        "Without the option topic the subjects of schemas are unknown: set it, or 'keySubject', or "
-        "'keySubjectNameStrategy' to record",
+        "or 'keySubject', or 'keySubjectNameStrategy' to",
     ),
-    (
-        {"kafka.acks": "1", "kafka.enable.idempotence": "true"},
-        "Must set kafka.acks to all in order to use the idempotent producer.",
-    ),
-    (
-        {IN_FLIGHT: "6"},
-        f"To use the idempotent producer, {IN_FLIGHT} must be set to at most 5. Current value is 6.",
-    ),
+    ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "Must set kafka.acks to all"),
+    ({IN_FLIGHT: "6"}, f"{IN_FLIGHT} must be set to at most 5. Current value is 6."),
     (
         {"kafka.delivery.timeout.ms": "29999"},
-        "kafka.delivery.timeout.ms (29999) should be equal to or larger than kafka.request.timeout.ms (30000).",
+        "(29999) should be equal to or larger than kafka.request.timeout.ms",
     ),
-    (
-        {"kafka.request.timeout.ms": "120001"},
-        "kafka.delivery.timeout.ms (120000) should be equal to or larger than kafka.request.timeout.ms (120001).",
-    ),
-    (
-        {"kafka.transactional.id": "orders", "kafka.acks": "1"},
-        "Must set kafka.acks to all in order to use kafka.transactional.id.",
-    ),
-    (
-        {"kafka.transactional.id": "orders", "kafka.enable.idempotence": "false"},
-        "Cannot set kafka.transactional.id without also enabling kafka.enable.idempotence.",
-    ),
+    ({"kafka.request.timeout.ms": "120001"}, "kafka.delivery.timeout.ms (120000) should be equal to or larger than"),
+    ({"kafka.transactional.id": "orders", "kafka.acks": "1"}, "to all in order to use kafka.transactional.id"),
+    ({"kafka.transactional.id": "a", "kafka.enable.idempotence": "false"}, "without also enabling kafka.enable.idem"),
 ]
 
 
 @pytest.mark.parametrize(("options", "expected"), CONTRADICTIONS)
 def test_options_that_contradict_each_other_are_refused(options: dict[str, str], expected: str) -> None:
-    assert problems({**SERVERS, **options}) == [expected]
+    (problem,) = problems({**SERVERS, **options})
+    assert expected in problem
 
 
 @pytest.mark.parametrize(
