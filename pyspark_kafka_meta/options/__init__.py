@@ -6,13 +6,7 @@ from pyspark_kafka_meta.options.option_table import OPTIONS, Query, default_opti
 from pyspark_kafka_meta.options.parsers import HIDDEN, Secret
 from pyspark_kafka_meta.options.registry import RegistryOptions
 from pyspark_kafka_meta.options.security import MECHANISMS, PLAINTEXT, SecurityOptions
-from pyspark_kafka_meta.options.sink import (
-    CODECS,
-    DECISIONS_TOPIC,
-    ProducerOptions,
-    SinkOptions,
-    TransactionOptions,
-)
+from pyspark_kafka_meta.options.sink import CODECS, DECISIONS_TOPIC, ProducerOptions, SinkOptions, TransactionOptions
 from pyspark_kafka_meta.options.source import ReadOptions, SourceOptions
 from pyspark_kafka_meta.options.tables import ClusterOptions, EventTableOptions, Table, TableOptions, choose_table
 from pyspark_kafka_meta.options.typed_values import (

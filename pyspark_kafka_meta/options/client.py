@@ -85,9 +85,7 @@ class FetchOptions:
     """What a Fetch asks for. No part of `ClientOptions`: a worker that reads and writes has one client."""
 
     client_rack: str = _fetches.short_text(
-        "kafka.client.rack",
-        "Rack or zone of the executors, to read from replicas there (KIP-392).",
-        default="",
+        "kafka.client.rack", "Rack or zone of the executors, to read from replicas there (KIP-392).", default=""
     )
     read_committed: bool = _fetches.choice(
         "kafka.isolation.level",
@@ -102,11 +100,7 @@ class FetchOptions:
         "kafka.fetch.max.wait.ms", "500", "Maximum wait of a broker for kafka.fetch.min.bytes."
     )
     fetch_min_bytes: int = _fetches.number("kafka.fetch.min.bytes", "1", "Bytes at which a broker responds at once.")
-    check_crcs: bool = _fetches.flag(
-        "kafka.check.crcs",
-        True,
-        "Whether checksums of record batches are verified.",
-    )
+    check_crcs: bool = _fetches.flag("kafka.check.crcs", True, "Whether checksums of record batches are verified.")
 
     @classmethod
     def of(cls, given: GivenOptions) -> FetchOptions:

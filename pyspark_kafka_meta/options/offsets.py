@@ -166,8 +166,7 @@ class OffsetOptions:
         "other starting options.",
     )
     starting_times: TimestampsSpec | None = _times(
-        "startingOffsetsByTimestamp",
-        "Starting timestamp of every partition. Overrides startingOffsets.",
+        "startingOffsetsByTimestamp", "Starting timestamp of every partition. Overrides startingOffsets."
     )
     start_at_latest_if_unmatched: bool = _rows.choice(
         "startingOffsetsByTimestampStrategy",
@@ -188,8 +187,7 @@ class OffsetOptions:
         "Overrides the other ending options.",
     )
     ending_times: TimestampsSpec | None = _times(
-        "endingOffsetsByTimestamp",
-        "Ending timestamp of every partition. Overrides endingOffsets.",
+        "endingOffsetsByTimestamp", "Ending timestamp of every partition. Overrides endingOffsets."
     )
 
     def start(self) -> StartSpec | None:

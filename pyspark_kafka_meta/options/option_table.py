@@ -166,13 +166,7 @@ class Rows:
         return option_field(replace(Option(name, default, parse, error, doc, *own), **columns))
 
     def number(
-        self,
-        name: str,
-        default: str | None,
-        doc: str,
-        low: int = 0,
-        high: int = INT32_MAX,
-        **columns: Unpack[Columns],
+        self, name: str, default: str | None, doc: str, low: int = 0, high: int = INT32_MAX, **columns: Unpack[Columns]
     ) -> Any:
         """An option whose value is a whole number from `low` to `high`, both inclusive."""
         error = f"Option '{name}' must be a whole number from {low} to {high}, got '{{value}}'"

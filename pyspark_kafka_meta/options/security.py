@@ -239,9 +239,7 @@ class SecurityOptions:
     keystore_password: Secret | None = _tls_rows.secret("kafka.ssl.keystore.password", "Of a PKCS#12 keystore.")
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
     keystore_key: Secret | None = _tls_rows.secret(
-        "kafka.ssl.keystore.key",
-        "The client's private key as PEM text.",
-        pair="kafka.ssl.keystore.certificate.chain",
+        "kafka.ssl.keystore.key", "The client's private key as PEM text.", pair="kafka.ssl.keystore.certificate.chain"
     )
     keystore_certificate_chain: str | None = _tls_rows.text(
         "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
@@ -276,12 +274,10 @@ class SecurityOptions:
         "is retried for a while; any other exception ends the query.",
     )
     oauth_token_endpoint_url: str | None = _sasl_rows.text(
-        "kafka.sasl.oauthbearer.token.endpoint.url",
-        "OpenID Connect token endpoint, for client credentials.",
+        "kafka.sasl.oauthbearer.token.endpoint.url", "OpenID Connect token endpoint, for client credentials."
     )
     oauth_ca_location: str | None = _sasl_rows.text(
-        "kafka.https.ca.location",
-        "PEM file or folder of authorities for the token endpoint. Default: the system's.",
+        "kafka.https.ca.location", "PEM file or folder of authorities for the token endpoint. Default: the system's."
     )
     oauth_client_id: str | None = _sasl_rows.text(
         "kafka.sasl.oauthbearer.client.credentials.client.id", "Client id for the token endpoint."

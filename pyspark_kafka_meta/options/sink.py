@@ -69,28 +69,19 @@ class ProducerOptions:
         "Whether a retry within a task neither repeats nor reorders records. False by default if kafka.acks is 1.",
     )
     compression_type: str = _writing.choice(
-        "kafka.compression.type",
-        {codec: codec for codec in CODECS},
-        "Compression of record batches.",
+        "kafka.compression.type", {codec: codec for codec in CODECS}, "Compression of record batches."
     )
     gzip_level: int | None = _level("gzip", 1, 9)
     lz4_level: int | None = _level("lz4", 1, 17)
     zstd_level: int | None = _level("zstd", -131072, 22)
     batch_bytes: int = _writing.number(
-        "kafka.batch.size",
-        "1000000",
-        "Maximum size of a compressed record batch, unless one record is larger.",
-        low=1,
+        "kafka.batch.size", "1000000", "Maximum size of a compressed record batch, unless one record is larger.", low=1
     )
     max_request_bytes: int = _writing.number(
         "kafka.max.request.size", "8388608", "Maximum size of a request, and of an uncompressed record.", low=1
     )
     buffer_bytes: int = _writing.number(
-        "kafka.buffer.memory",
-        "33554432",
-        "Maximum size of a task's unacknowledged batches.",
-        low=1,
-        high=INT64_MAX,
+        "kafka.buffer.memory", "33554432", "Maximum size of a task's unacknowledged batches.", low=1, high=INT64_MAX
     )
     delivery_timeout_ms: int = _writing.number(
         "kafka.delivery.timeout.ms",
@@ -107,9 +98,7 @@ class ProducerOptions:
         low=1,
     )
     ignore_keys: bool = _writing.flag(
-        "kafka.partitioner.ignore.keys",
-        False,
-        "Whether keys do not choose the partition.",
+        "kafka.partitioner.ignore.keys", False, "Whether keys do not choose the partition."
     )
 
     @classmethod
@@ -221,12 +210,7 @@ class SinkOptions:
         events = EventsOptions.of(given, client)
         typed = TypedValuesOptions.of(given)
         parsed = cls(
-            client=client,
-            events=events,
-            producer=producer,
-            transaction=transaction,
-            typed=typed,
-            **given.values(cls),
+            client=client, events=events, producer=producer, transaction=transaction, typed=typed, **given.values(cls)
         )
         given.refuse(_subject_problems(given, parsed))
         given.raise_problems()

@@ -55,9 +55,7 @@ class ReadOptions:
 
     fetch: FetchOptions
     fail_on_data_loss: bool = _failures.flag(
-        "failOnDataLoss",
-        True,
-        "Whether lost records fail the query, or are skipped with a warning and an event.",
+        "failOnDataLoss", True, "Whether lost records fail the query, or are skipped with a warning and an event."
     )
     skip_corrupt_batches: bool = _failures.choice(
         "onCorruptBatch",
@@ -88,9 +86,7 @@ class ReadOptions:
         queries=Query.RECORDS_STREAM,
     )
     fetch_offset_retries: int = _failures.number(
-        "fetchOffset.numRetries",
-        "3",
-        "Retries of an offset request before planning reports data loss; at least 1.",
+        "fetchOffset.numRetries", "3", "Retries of an offset request before planning reports data loss; at least 1."
     )
     fetch_offset_retry_interval_ms: int = _failures.number(
         "fetchOffset.retryIntervalMs", "1000", "Wait before each retry."

@@ -39,9 +39,7 @@ class TableOptions:
     """The options of side tables alone. `table` has an effect before the query is known, by `choose_table`."""
 
     table: Table = Rows(Section.TOPICS, Query.NONE).choice(
-        "table",
-        {table.value: table for table in Table},
-        "Records, or a side table.",
+        "table", {table.value: table for table in Table}, "Records, or a side table."
     )
     max_files_per_trigger: int = Rows(Section.TASKS, Query.EVENT_FILES_STREAM).number(
         "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch, for table refresh_events.", low=1

@@ -95,12 +95,7 @@ class ListenerSecurity:
     """
 
     def __init__(
-        self,
-        protocol: Protocol,
-        mechanisms: Sequence[str],
-        users: Mapping[str, str],
-        acls: bool,
-        release: KafkaRelease,
+        self, protocol: Protocol, mechanisms: Sequence[str], users: Mapping[str, str], acls: bool, release: KafkaRelease
     ) -> None:
         self._release = release
         self.protocol = protocol
@@ -116,10 +111,7 @@ class ListenerSecurity:
         """Settings of every node, including the controller."""
         if not self._acls:
             return {}
-        return {
-            "authorizer.class.name": self._release.authorizer,
-            "super.users": "User:ANONYMOUS",
-        }
+        return {"authorizer.class.name": self._release.authorizer, "super.users": "User:ANONYMOUS"}
 
     def broker_properties(self, port: int, plain_port: int, advertised_port: int, folder: Path) -> Properties:
         """Settings of a broker with its keys in `folder`."""

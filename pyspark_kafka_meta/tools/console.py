@@ -31,11 +31,7 @@ from pyspark_kafka_meta.tools.formatting import escaped, plain
 T = TypeVar("T")
 ENDS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 128 + signal.SIGINT
-GIVEN_AS = {
-    "eventsPath": "--path",
-    "eventsTopic": "--events-topic",
-    "kafka.bootstrap.servers": "--bootstrap-servers",
-}
+GIVEN_AS = {"eventsPath": "--path", "eventsTopic": "--events-topic", "kafka.bootstrap.servers": "--bootstrap-servers"}
 """Options of the source, and what the command line calls them."""
 _NAMED = re.compile(rf"(?:Option )?('?)\b({'|'.join(map(re.escape, GIVEN_AS))})\b\1")
 
@@ -168,11 +164,7 @@ def show_looks(
 
 
 def _repeat(
-    look: Callable[[], T],
-    show: Callable[[T], None],
-    report: Callable[[str], None],
-    every_s: float,
-    times: int | None,
+    look: Callable[[], T], show: Callable[[T], None], report: Callable[[str], None], every_s: float, times: int | None
 ) -> T | None:
     seen = None
     for number in islice(count(), times):

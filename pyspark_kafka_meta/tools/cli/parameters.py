@@ -74,8 +74,7 @@ def flag(name: str, text: str) -> Any:
 
 
 Servers = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT,...", help="Brokers, separated by commas; --config may set them."),
+    str | None, typer.Option(metavar="HOST:PORT,...", help="Brokers, separated by commas; --config may set them.")
 ]
 Options = Annotated[
     list[str] | None,
@@ -91,8 +90,7 @@ EventsPath = Annotated[str | None, typer.Option("--path", metavar="FOLDER", help
 Application = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
-        help="Only this Spark application: its id, or in the default folders its name while it runs.",
+        metavar="NAME", help="Only this Spark application: its id, or in the default folders its name while it runs."
     ),
 ]
 AllApplications = Annotated[
@@ -118,16 +116,13 @@ Checkpoints = Annotated[
     ),
 ]
 WatchSeconds = Annotated[
-    float | None,
-    typer.Option("--watch", callback=within(0.1, 86_400), metavar="SECONDS", help="Repeat every SECONDS."),
+    float | None, typer.Option("--watch", callback=within(0.1, 86_400), metavar="SECONDS", help="Repeat every SECONDS.")
 ]
 Count = Annotated[
-    int | None,
-    typer.Option(callback=within(1, INT32_MAX), metavar="COUNT", help="Stop --watch after COUNT times."),
+    int | None, typer.Option(callback=within(1, INT32_MAX), metavar="COUNT", help="Stop --watch after COUNT times.")
 ]
 DecisionsTopic = Annotated[
-    str | None,
-    typer.Option(metavar="TOPIC", help=f"The decisionsTopic of the queries; {DECISIONS_TOPIC} by default."),
+    str | None, typer.Option(metavar="TOPIC", help=f"The decisionsTopic of the queries; {DECISIONS_TOPIC} by default.")
 ]
 StartedCluster = Annotated[
     DemoCluster | None,

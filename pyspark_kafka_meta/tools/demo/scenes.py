@@ -34,10 +34,7 @@ DEAD = [f"127.0.0.{number}:1" for number in range(2, 11)]
 NEW_CLIENTS = 5
 """Addresses are tried in random order: it is unlikely that each of these clients begins with the live address."""
 
-CHOICES: tuple[Mapping[str, str], ...] = (
-    *({"kafka.compression.type": codec} for codec in CODECS),
-    {"kafka.acks": "1"},
-)
+CHOICES: tuple[Mapping[str, str], ...] = (*({"kafka.compression.type": codec} for codec in CODECS), {"kafka.acks": "1"})
 RECORDS_PER_CHOICE = 100
 FIRST_LOOK = (1, 6, 8, 9)
 """Numbers in tests/scenes.toml of what is played without --all."""

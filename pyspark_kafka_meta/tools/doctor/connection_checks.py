@@ -44,11 +44,7 @@ SLOW_MS = 100.0
 
 _FEATURES = (
     (13, "3.1", "records are fetched by name: a topic recreated while it is read may be noticed late"),
-    (
-        16,
-        "3.7",
-        "a moved leader costs a metadata refresh, because Fetch responses do not name the new leader",
-    ),
+    (16, "3.7", "a moved leader costs a metadata refresh, because Fetch responses do not name the new leader"),
 )
 """Fetch version, its first Kafka release, and the effect of an older version (KIP-516, KIP-951)."""
 
@@ -273,10 +269,7 @@ def worst_of_each(rows: Iterable[Row]) -> list[Finding]:
 
 
 def check_executor(
-    release: str | None,
-    cluster: Mapping[str, str],
-    addresses: Sequence[tuple[str, int]],
-    marked: MarkedFolder | None,
+    release: str | None, cluster: Mapping[str, str], addresses: Sequence[tuple[str, int]], marked: MarkedFolder | None
 ) -> list[Row]:
     """The findings of a task on its executor. `release` is the driver's release of this package."""
     origin = task_origin(Role.CLI)

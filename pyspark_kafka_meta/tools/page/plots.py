@@ -107,10 +107,7 @@ def lag(names: Sequence[str], samples: Sequence[Sample], now_ms: int) -> Plot:
     options = _frame(
         now_ms, _values(), [*records, {**_line("seconds (right)", GREY, "dashed", seconds), "yAxisIndex": 1}]
     )
-    options["yAxis"] = [
-        {**options["yAxis"], "minInterval": 1},
-        {**_values(), "splitLine": {"show": False}},
-    ]
+    options["yAxis"] = [{**options["yAxis"], "minInterval": 1}, {**_values(), "splitLine": {"show": False}}]
     options["legend"] = {"top": 0, "itemWidth": 22, "itemHeight": 9}
     if not any(behind.records is not None for sample in samples for behind in sample.lags):
         return Plot(options, f"Not known yet: {', '.join(names)}." if names else NO_LAG, True)

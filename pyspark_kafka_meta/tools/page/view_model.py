@@ -22,14 +22,7 @@ from pyspark_kafka_meta.tools.cluster_state import (
     is_stale,
     requests_by_broker,
 )
-from pyspark_kafka_meta.tools.formatting import (
-    ID_SHOWN,
-    UNKNOWN,
-    event_line,
-    is_notable,
-    joined,
-    leader_text,
-)
+from pyspark_kafka_meta.tools.formatting import ID_SHOWN, UNKNOWN, event_line, is_notable, joined, leader_text
 from pyspark_kafka_meta.tools.page.plots import Behind
 from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS
 from pyspark_kafka_meta.tools.views import View, lag_view, transactions_view

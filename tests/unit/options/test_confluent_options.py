@@ -12,12 +12,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS, SinkOptions
 from pyspark_kafka_meta.options.unknown_options import refused
 
-GIVEN = {
-    "kafka.bootstrap.servers": "a:1",
-    "topic": "t",
-    "valueFormat": "avro",
-    "schema.registry.url": "https://r",
-}
+GIVEN = {"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "avro", "schema.registry.url": "https://r"}
 SECRET = "kept-secret"
 CONFIGS = """
 auto.register.schemas avro.reflection.allow.null avro.remove.java.properties avro.use.logical.type.converters

@@ -189,7 +189,7 @@ def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: st
 @pytest.mark.parametrize("text", ['{"t":"first"}', "first", "t", "", "23", '"t"', "[1", "1{"])
 def test_invalid_offset_is_refused_without_a_parser_message(text: str) -> None:
     assert problems({**MINIMAL, "endingOffsets": text}) == [
-        f"Option 'endingOffsets' must be latest or JSON. {OFFSETS}{text}",
+        f"Option 'endingOffsets' must be latest or JSON. {OFFSETS}{text}"
     ]
 
 

@@ -7,13 +7,7 @@ import pickle
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import (
-    OPTIONS,
-    Query,
-    SinkOptions,
-    SourceOptions,
-    option_table,
-)
+from pyspark_kafka_meta.options import OPTIONS, Query, SinkOptions, SourceOptions, option_table
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 TRANSACTIONAL = {**SERVERS, "kafka.transactional.id": "orders"}
@@ -138,16 +132,10 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
     ({**TYPED, **REGISTERS, "valueSchemaVersion": "2"}, "either 'auto.register.schemas' or 'valueSchemaVersion'"),
     ({**TYPED, "valueSchema": '"int"', "valueSchemaVersion": "2"}, "Set either 'valueSchema' or 'valueSchemaVersion'"),
     ({**TYPED, "valueSubjectNameStrategy": "record", "valueRecordName": "a,b"}, "'valueRecordName' must be one name"),
-    (
-        {"schema.registry.url": "http://a:1", "keyFormat": "avro"},
-        "or 'keySubject', or 'keySubjectNameStrategy' to",
-    ),
+    ({"schema.registry.url": "http://a:1", "keyFormat": "avro"}, "or 'keySubject', or 'keySubjectNameStrategy' to"),
     ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "Must set kafka.acks to all"),
     ({IN_FLIGHT: "6"}, f"{IN_FLIGHT} must be set to at most 5. Current value is 6."),
-    (
-        {"kafka.delivery.timeout.ms": "29999"},
-        "(29999) should be equal to or larger than kafka.request.timeout.ms",
-    ),
+    ({"kafka.delivery.timeout.ms": "29999"}, "(29999) should be equal to or larger than kafka.request.timeout.ms"),
     ({"kafka.request.timeout.ms": "120001"}, "kafka.delivery.timeout.ms (120000) should be equal to or larger than"),
     ({"kafka.transactional.id": "orders", "kafka.acks": "1"}, "to all in order to use kafka.transactional.id"),
     ({"kafka.transactional.id": "a", "kafka.enable.idempotence": "false"}, "without also enabling kafka.enable.idem"),
@@ -240,8 +228,4 @@ def test_options_can_be_hashed_and_pickled() -> None:
     assert len({options, SinkOptions.parse(SERVERS), SinkOptions.parse(SERVERS)}) == 2
 
 
-LOGIN = {
-    "kafka.security.protocol": "SASL_SSL",
-    "kafka.sasl.username": "me",
-    "kafka.sasl.password": "hunter2",
-}
+LOGIN = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.username": "me", "kafka.sasl.password": "hunter2"}

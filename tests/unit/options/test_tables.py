@@ -91,11 +91,7 @@ def test_option_of_another_table_is_ignored_with_a_warning(
         ({**TOPIC, "eventsTopics": "e"}, EventTableOptions.parse, "Did you mean 'eventsTopic'?"),
         ({"eventsTopic": "events"}, EventTableOptions.parse, "'kafka.bootstrap.servers' must be specified"),
         ({**SERVERS, "eventsTopic": "a,b"}, EventTableOptions.parse, "'eventsTopic' must be the name of one topic"),
-        (
-            {**TOPIC, "eventsBootstrapServers": "m"},
-            EventTableOptions.parse,
-            "'eventsBootstrapServers' must be host",
-        ),
+        ({**TOPIC, "eventsBootstrapServers": "m"}, EventTableOptions.parse, "'eventsBootstrapServers' must be host"),
         ({"startingOffsets": '{"t":{"0":1}}'}, EventTableOptions.parse, "'startingOffsets' must be earliest or latest"),
         ({"maxFilesPerTrigger": "0"}, EventTableOptions.parse, "'maxFilesPerTrigger' must be a whole number from 1"),
     ],

@@ -48,10 +48,7 @@ def transaction_row(transactional_id: str = "id", **fields: Any) -> TransactionR
 
 
 def state(
-    *events: Event,
-    leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)),
-    read: int = 0,
-    now_ms: int = NOW_MS,
+    *events: Event, leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)), read: int = 0, now_ms: int = NOW_MS
 ) -> ClusterState:
     """Partitions 0, 1 ... of t have these leaders and epochs; of each `read` of 10 records were read."""
     rows_of_events = [event.to_dict() for event in events]

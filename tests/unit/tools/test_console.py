@@ -111,20 +111,12 @@ def test_the_version_is_that_of_the_package() -> None:
         (["events", "--path", ".", "--follow"], (events, "sleep"), 0),
         (["metadata", "--bootstrap-servers", "b:9"], (cluster, "look_at"), 130),
         (["metadata", "--bootstrap-servers", "b:9", "--watch", "1"], (cluster, "look_at"), 0),
-        (
-            ["metadata", "--bootstrap-servers", "b:9", "--watch", "1", "--count", "2"],
-            (cluster, "look_at"),
-            130,
-        ),
+        (["metadata", "--bootstrap-servers", "b:9", "--watch", "1", "--count", "2"], (cluster, "look_at"), 130),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_ctrl_c_is_a_good_end_only_of_what_runs_until_then(
-    command: list[str],
-    busy: tuple[object, str],
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    command: list[str], busy: tuple[object, str], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(*busy, interrupted)

@@ -154,10 +154,7 @@ MISTAKES = [
     ("events --path p --option client.id", "--option must be NAME=VALUE"),
     ("events --path p --bootstrap-servers b:9", "--option and --config need --events-topic"),
     ("events --events-topic t", NO_BROKERS),
-    (
-        "events --path gs://key:secret@b/p",
-        "no events can be read: ArrowInvalid from the gs folder of --path",
-    ),
+    ("events --path gs://key:secret@b/p", "no events can be read: ArrowInvalid from the gs folder of --path"),
     ("events --path nonsense://key:secret@b/p", "--path must be a folder or the URI of one"),
     ("caches --path p --stale", NO_BROKERS),
     ("caches --path p --bootstrap-servers b:9", "--option and --config need --events-topic or --stale"),
@@ -175,10 +172,7 @@ MISTAKES = [
     ("metadata --bootstrap-servers b:9 --count 2", "--count needs --watch"),
     ("metadata --bootstrap-servers b:9 --option kafka.misspelt=1", "misspelt"),
     ("metadata --bootstrap-servers localhost", "must be host:port"),
-    (
-        "metadata --bootstrap-servers 127.0.0.1:1",
-        "(cannot connect to 127.0.0.1:1: Connection refused)",
-    ),
+    ("metadata --bootstrap-servers 127.0.0.1:1", "(cannot connect to 127.0.0.1:1: Connection refused)"),
     ("doctor --topic t", "--bootstrap-servers"),
     ("doctor --bootstrap-servers b:9 --write", "--write needs --topic"),
     ("doctor --path p", "--path needs --executors"),

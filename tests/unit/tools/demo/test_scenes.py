@@ -144,11 +144,7 @@ CASES: dict[str, tuple[Check, ClusterState, ClusterState]] = {
     "an error healed": (BY_ERROR, state(MOVED), state(aging(NOW_MS))),
     "an error in another partition": (BY_ERROR, state(MOVED), state(FIRST_IS_STALE[0])),
     "a refresh on demand": (ON_DEMAND, state(DEMANDED), state(MOVED)),
-    "a cache in each executor": (
-        scene_checks.one_cache_per_executor,
-        state(*FIRST_IS_STALE),
-        state(FIRST_IS_STALE[0]),
-    ),
+    "a cache in each executor": (scene_checks.one_cache_per_executor, state(*FIRST_IS_STALE), state(FIRST_IS_STALE[0])),
     "executors that learn apart": (LEARNED_APART, state(MOVED, MOVED_LATER), state(MOVED)),
     "a broker that leads no more": (LEADS_NOTHING, state(MOVED), EMPTY_T1),
     "a broker that leads again": (LEADS_AGAIN, state(MOVED), state(MOVED, leaders=((1, 4), (2, 5)))),

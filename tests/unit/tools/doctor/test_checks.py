@@ -20,14 +20,7 @@ from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition
 from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, METADATA, Api
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.tables.rows import PartitionRow
-from pyspark_kafka_meta.tools.doctor import (
-    Finding,
-    Verdict,
-    connection_checks,
-    failure,
-    machine_checks,
-    topic_checks,
-)
+from pyspark_kafka_meta.tools.doctor import Finding, Verdict, connection_checks, failure, machine_checks, topic_checks
 from pyspark_kafka_meta.tools.doctor.connection_checks import Reached
 from pyspark_kafka_meta.tools.doctor.machine_checks import Installed, Requirement
 from tests.unit.kafka.records.handmade import Row, batch

@@ -160,11 +160,7 @@ def test_of_each_query_the_lag_is_drawn_and_the_seconds_of_the_one_furthest_behi
 
     assert [
         (one["name"], one.get("yAxisIndex", 0), [value for _, value in one["data"]]) for one in plot.options["series"]
-    ] == [
-        ("copies", 0, [40, 12]),
-        ("orders", 0, [90_000, None]),
-        ("seconds (right)", 1, [75.1, None]),
-    ]
+    ] == [("copies", 0, [40, 12]), ("orders", 0, [90_000, None]), ("seconds (right)", 1, [75.1, None])]
     assert plot.summary == (
         "copies: 12 records, 3.4 s behind now, 40 records at most. orders: unknown behind now, 90,000 records at most."
     )
