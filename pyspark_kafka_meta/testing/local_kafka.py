@@ -186,15 +186,8 @@ class LocalKafka:
         servers = [self._plain_address(broker_id) for broker_id in self._running()]
         if not servers:
             raise ClusterError("No broker is running: start or resume a broker first.")
-        given = {"kafka.bootstrap.servers": ",".join(map(str, servers)), "kafka.client.id": CLIENT_ID}
-        with closing(client_without_events(ClientOptions.parse(given), cli_origin())) as client:
-            try:
-                is_new = ClusterAdmin(client).create_topic(name, partitions, replication, config or {})
-            except KafkaMetaError as error:
-                raise ClusterError(str(error)) from error
-        if not is_new:
-            raise ClusterError(f"Topic {name} exists: choose another name, or none for a new name.")
-        self._wait_for_all(f"does not know topic {name}", lambda address: _knows_topic(address, name, partitions))
+        create_topic(servers, name, partitions, replication, config or {})
+        self._wait_for_all(f"does not know topic {name}", lambda address: knows_topic(address, name, partitions))
         return name
 
     def pid(self, node_id: int) -> int:
@@ -323,7 +316,7 @@ def live_brokers(address: Address) -> set[int]:
     return {broker.node_id for broker in response.brokers} if response else set()
 
 
-def _knows_topic(address: Address, topic: str, partitions: int) -> bool:
+def knows_topic(address: Address, topic: str, partitions: int) -> bool:
     """Whether the broker at `address` knows a leader of each of the topic's partitions."""
     response = _metadata(address, [topic])
     found = [partition for entry in (response.topics if response else ()) for partition in entry.partitions]
@@ -337,3 +330,18 @@ def _metadata(address: Address, topics: Collection[str]) -> MetadataResponse | N
             return network.metadata(address, topics, time.monotonic() + METADATA_TIMEOUT_S)
         except KafkaMetaError:
             return None
+
+
+def create_topic(
+    servers: Sequence[Address], topic: str, partitions: int, replicas: int, config: Mapping[str, str]
+) -> None:
+    """Create a topic. Does not wait until every broker knows it. Raises ClusterError: it exists, or the cluster refuses
+    it or does not respond."""
+    given = {"kafka.bootstrap.servers": ",".join(map(str, servers)), "kafka.client.id": CLIENT_ID}
+    with closing(client_without_events(ClientOptions.parse(given), cli_origin())) as client:
+        try:
+            is_new = ClusterAdmin(client).create_topic(topic, partitions, replicas, config)
+        except KafkaMetaError as error:
+            raise ClusterError(str(error)) from error
+    if not is_new:
+        raise ClusterError(f"Topic {topic} exists: choose another name, or none for a new name.")
