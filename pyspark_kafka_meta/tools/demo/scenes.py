@@ -101,12 +101,10 @@ def _harmless_scenes(cluster: Cluster, events: Path) -> list[Scene]:
             run_client(cluster, events, [*DEAD, live], [])
         return partial(scene_checks.bootstrap_failed_over, dead=DEAD, since_ms=state.now_ms)
 
-    def demand(state: ClusterState) -> Check:
-        return _demand(cluster, events, state)
-
     def wait_for_age(state: ClusterState) -> Check:
         return partial(scene_checks.refreshed_by_age, since_ms=state.now_ms)
 
+    demand = partial(_demand, cluster, events)
     max_age = f"metadata.max.age.ms, {MAX_AGE_MS / 1000:.0f} s here"
     return [
         Scene(
@@ -143,10 +141,15 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
     first, second, last = (TopicPartition(TOPIC, number) for number in (0, 1, 3))
     killed: list[int] = []
 
-    def refresh_by_error(state: ClusterState) -> Check:
-        old = state.leader_of(first)
-        cluster.move_leader(first, old)
-        return partial(scene_checks.refreshed_by_error, partition=first, old=old, since_ms=state.now_ms)
+    def move(partition: TopicPartition, check: Callable[..., str | None], **others: str) -> Act:
+        """Moves the leader away from the broker `old` of the check."""
+
+        def act(state: ClusterState) -> Check:
+            old = state.leader_of(partition)
+            cluster.move_leader(partition, old)
+            return partial(check, partition=partition, old=old, since_ms=state.now_ms, **others)
+
+        return act
 
     def move_again(state: ClusterState) -> Check:
         cluster.move_leader(first, state.leader_of(first))
@@ -166,19 +169,6 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
         cluster.restore(killed[-1])
         return partial(scene_checks.broker_leads_again, broker_id=killed[-1], since_ms=state.now_ms)
 
-    def move_last(state: ClusterState) -> Check:
-        old = state.leader_of(last)
-        cluster.move_leader(last, old)
-        return partial(scene_checks.old_leader_left, partition=last, old=old, since_ms=state.now_ms)
-
-    def move_copy(state: ClusterState) -> Check:
-        copy = copy_of(last)
-        old = state.leader_of(copy)
-        cluster.move_leader(copy, old)
-        return partial(
-            scene_checks.old_leader_left, partition=copy, old=old, since_ms=state.now_ms, requests="produces"
-        )
-
     def grow(state: ClusterState) -> Check:
         added = cluster.grow()
         return scene_checks.both(
@@ -191,7 +181,7 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
             6,
             "Refresh on error",
             f"The leader of {first} moves: clients of the old leader meet an error, refresh, and go on.",
-            (refresh_by_error,),
+            (move(first, scene_checks.refreshed_by_error),),
             is_repeatable=True,
         ),
         Scene(
@@ -213,7 +203,10 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
             "Requests go to the leader alone",
             f"{last} moves: its old leader refuses a fetch, unless a plan names the new one before. Then "
             f"{copy_of(last)} moves: its old leader refuses a Produce request.",
-            (move_last, move_copy),
+            (
+                move(last, scene_checks.old_leader_left),
+                move(copy_of(last), scene_checks.old_leader_left, requests="produces"),
+            ),
             is_repeatable=True,
         ),
         Scene(11, "A topic gets more partitions", cluster.growth, (grow,)),
