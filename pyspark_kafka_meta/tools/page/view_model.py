@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
@@ -49,6 +50,9 @@ class Polled(Generic[T]):
     value: T | None = None
     trouble: str | None = None
     is_supported: bool = True
+
+    def shown(self, view: Callable[[T], View]) -> Polled[View]:
+        return Polled(None if self.value is None else view(self.value), self.trouble, self.is_supported)
 
 
 NamedLag = tuple[str, Polled[CheckpointLag]]
@@ -145,51 +149,21 @@ class PageView:
 
 
 @dataclass(frozen=True, slots=True)
-class LagView:
-    """The lag of a query.
-
-    Attributes:
-        name: of its checkpoint.
-        view: None if unknown.
-        trouble: why the lag is unknown; None before it is asked for.
-    """
-
-    name: str
-    view: View | None
-    trouble: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionsView:
-    """The open and the decided transactions.
-
-    Attributes:
-        view: None if unknown.
-        number: of open transactions; None if unknown.
-        trouble: why they are unknown; None before they are asked for.
-        is_supported: whether brokers can list them.
-    """
-
-    view: View | None
-    number: int | None
-    trouble: str | None
-    is_supported: bool
-
-
-@dataclass(frozen=True, slots=True)
 class PolledView:
     """What was polled of a cluster beside the state.
 
     Attributes:
-        lags: of each query.
+        lags: of each query, by the name of its checkpoint.
         records_behind, seconds_behind: of all queries, as text; None without queries.
-        transactions: None without a cluster.
+        transactions: open and decided; None without a cluster.
+        open_transactions: their number; None if unknown.
     """
 
-    lags: Sequence[LagView]
+    lags: Sequence[tuple[str, Polled[View]]]
     records_behind: str | None
     seconds_behind: str | None
-    transactions: TransactionsView | None
+    transactions: Polled[View] | None
+    open_transactions: int | None
 
 
 def view_of(
@@ -224,12 +198,14 @@ def polled_view(named: Collection[NamedLag], transactions: Polled[list[Transacti
     """The lag of each query, and the transactions, as far as known."""
     lags = [lag for _, lag in named]
     known = [lag.value.rows for lag in lags if lag.value is not None]
+    opened = transactions and transactions.value
     records, seconds = _behind_texts(list(chain.from_iterable(known)), is_known=len(known) == len(lags))
     return PolledView(
-        lags=[_lag_view(name, lag) for name, lag in named],
+        lags=[(name, lag.shown(partial(lag_view, limit=LAG_SHOWN))) for name, lag in named],
         records_behind=records if lags else None,
         seconds_behind=seconds if lags else None,
-        transactions=None if transactions is None else _transactions_view(transactions),
+        transactions=transactions and transactions.shown(partial(transactions_view, limit=TRANSACTIONS_SHOWN)),
+        open_transactions=None if opened is None else sum(row.state in OPEN_STATES for row in opened),
     )
 
 
@@ -329,10 +305,6 @@ def _known_sum(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _lag_view(name: str, lag: Polled[CheckpointLag]) -> LagView:
-    return LagView(name, None if lag.value is None else lag_view(lag.value, LAG_SHOWN), lag.trouble)
-
-
 def _behind_texts(rows: Sequence[LagRow], is_known: bool) -> tuple[str, str]:
     """Records and seconds; `is_known` is false if other rows are unknown."""
     summary = LagSummary.of(rows)
@@ -344,11 +316,3 @@ def _behind_texts(rows: Sequence[LagRow], is_known: bool) -> tuple[str, str]:
 def _at_least(text: str, is_positive: bool, is_known: bool) -> str:
     """`text` if all of it is known; what is known in part is a lower bound."""
     return text if is_known else f"{text} or more" if is_positive else UNKNOWN
-
-
-def _transactions_view(transactions: Polled[list[TransactionRow]]) -> TransactionsView:
-    rows = transactions.value
-    if rows is None:
-        return TransactionsView(None, None, transactions.trouble, transactions.is_supported)
-    number = sum(row.state in OPEN_STATES for row in rows)
-    return TransactionsView(transactions_view(rows, TRANSACTIONS_SHOWN), number, None, True)

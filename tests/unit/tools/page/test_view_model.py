@@ -257,13 +257,13 @@ def test_a_lag_that_is_unknown_in_a_partition_is_a_gap_in_the_plot(named: NamedL
 
 def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() -> None:
     lags = [(number % 7, 1.0) for number in range(LAG_SHOWN)]
-    (shown,) = polled_view([lag_of((0, 0.0), *lags, (None, None))], None).lags
-    assert shown.view is not None
-    partitions = [int(partition.removeprefix("t-")) for partition, *_ in shown.view.rows]
+    ((name, lag),) = polled_view([lag_of((0, 0.0), *lags, (None, None))], None).lags
+    assert lag.value is not None
+    partitions = [int(partition.removeprefix("t-")) for partition, *_ in lag.value.rows]
 
-    assert (len(partitions), shown.view.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
+    assert (len(partitions), lag.value.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
     assert partitions[-1] == LAG_SHOWN + 1, "the unknown one"
-    assert (shown.name, shown.view.title) == ("copies", "Query query-1, after micro-batch 7")
+    assert (name, lag.value.title) == ("copies", "Query query-1, after micro-batch 7")
 
 
 def test_a_lag_without_a_response_says_why() -> None:
