@@ -198,13 +198,14 @@ def polled_view(named: Collection[NamedLag], transactions: Polled[list[Transacti
     """The lag of each query, and the transactions, as far as known."""
     lags = [lag for _, lag in named]
     known = [lag.value.rows for lag in lags if lag.value is not None]
-    opened = transactions and transactions.value
+    opened = None if transactions is None else transactions.value
+    shown = None if transactions is None else transactions.shown(partial(transactions_view, limit=TRANSACTIONS_SHOWN))
     records, seconds = _behind_texts(list(chain.from_iterable(known)), is_known=len(known) == len(lags))
     return PolledView(
         lags=[(name, lag.shown(partial(lag_view, limit=LAG_SHOWN))) for name, lag in named],
         records_behind=records if lags else None,
         seconds_behind=seconds if lags else None,
-        transactions=transactions and transactions.shown(partial(transactions_view, limit=TRANSACTIONS_SHOWN)),
+        transactions=shown,
         open_transactions=None if opened is None else sum(row.state in OPEN_STATES for row in opened),
     )
 

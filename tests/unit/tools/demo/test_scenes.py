@@ -99,10 +99,10 @@ ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id
 
 SINCE: dict[str, Any] = {"since_ms": NOW_MS}
 AT_T1: dict[str, Any] = {"partition": T1, **SINCE}
-BY_ERROR = partial(scene_checks.refreshed_by_error, old=2, **AT_T1)
+BY_ERROR: Check = partial(scene_checks.refreshed_by_error, old=2, **AT_T1)
 OLD_LEFT = partial(scene_checks.old_leader_left, old=2, **AT_T1)
 OLD_LEFT_BY_WRITES = partial(OLD_LEFT, requests="produces")
-LEARNED_APART = partial(scene_checks.learned_separately, epoch=4, **AT_T1)
+LEARNED_APART: Check = partial(scene_checks.learned_separately, epoch=4, **AT_T1)
 T0_WRITTEN, T1_WRITTEN = (partial(scene_checks.records_written, partition=one, from_offset=9) for one in (T0, T1))
 ALL_LEARNED, BY_ID = scene_checks.all_learned_from_first_response, scene_checks.brokers_asked_by_id
 FAILED_OVER = partial(scene_checks.bootstrap_failed_over, dead={"dead:9092"}, **SINCE)
