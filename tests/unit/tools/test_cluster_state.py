@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark_kafka_meta.events.event import EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
-from pyspark_kafka_meta.tools.cluster_state import caches_by_process, is_stale, newest_leaders
+from pyspark_kafka_meta.tools.cluster_state import caches_by_process, newest_leaders
 from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS, without_old_events
 from tests.partitions import T1
 from tests.unit.tools.states import FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
@@ -27,18 +27,6 @@ def test_a_dead_cache_stays_dead_when_the_event_that_reported_it_is_old() -> Non
 
     assert [(event["cache_id"], event["outcome"]) for event in kept] == [(LIVE, Outcome.CHANGED)]
     assert [(row.leader_id, row.leader_epoch) for row in leaders] == [(2, 4)]
-
-
-def test_entries_of_a_recreated_topic_are_stale_beside_those_of_the_new_topic() -> None:
-    events = [
-        made(DEAD, 1, NOW_MS - 9_000, **learning("t", 1, epoch=9, topic_id="old")).to_dict(),
-        made(LIVE, 1, NOW_MS - 8_000, **learning("t", 2, epoch=0, topic_id="new")).to_dict(),
-    ]
-    caches = cache_rows(events, NOW_MS)
-    leaders = newest_leaders(caches)
-
-    assert [(row.topic_id, row.leader_id, row.leader_epoch) for row in leaders.values()] == [("new", 2, 0)]
-    assert {row.cache_id: is_stale(row, leaders) for row in caches} == {DEAD: True, LIVE: False}
 
 
 def test_an_executor_has_one_cache_whether_it_read_or_wrote_last() -> None:

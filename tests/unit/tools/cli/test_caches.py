@@ -71,15 +71,6 @@ def test_a_cell_that_is_behind_another_cache_has_a_mark(folder: Path) -> None:
     assert "another cache knows a newer leader epoch" in text
 
 
-def test_a_stale_writer_is_shown_beside_a_reader(folder: Path) -> None:
-    writer = {"origin": Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)}
-    write(folder, made(OLD, 2, NOW_MS - 7_000, **writer))
-    text = run(folder, env=TERMINAL).stdout
-
-    assert table(text)["1"] == ["3@5", "2@4*"]
-    assert text.index("reader 2") < text.index("writer 1")
-
-
 def test_caches_that_agree_have_no_marks(tmp_path: Path, folder: Path) -> None:
     write(tmp_path, made(OLD, 2, NOW_MS - 7_000, **moving("t", 1, (2, 3), (4, 5))))
     assert "*" not in run(folder, env=TERMINAL).stdout

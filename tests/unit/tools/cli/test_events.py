@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.events.default_folder import DefaultFolder, default_root
-from pyspark_kafka_meta.events.event import BrokerProduces, EventKind, Origin, OtherReason, Outcome, Role
+from pyspark_kafka_meta.events.event import EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.events.folder_sink import FolderSink
 from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
@@ -116,20 +116,6 @@ def test_options_choose_among_the_events(
 ) -> None:
     monkeypatch.setattr("time.time", lambda: (NOW_MS + 3_600_000) / 1000)
     assert sequences(run(folder, *arguments).stdout) == shown
-
-
-def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(tmp_path: Path) -> None:
-    before = made("a" * 32, 1, NOW_MS).to_dict()
-    del before["produces"], before["produce_throttle_ms"]
-    (tmp_path / f"events-{'0' * 32}-00000000.jsonl").write_text(json.dumps(before))
-    writer = Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)
-    write(tmp_path, made("a" * 32, 2, NOW_MS + 1, origin=writer, produces=(BrokerProduces(2, 3, 400),)))
-    read, written = map(json.loads, run(tmp_path).stdout.splitlines())
-
-    assert (read["produces"], read["produce_throttle_ms"]) == (None, None)
-    assert written["produces"] == [{"broker_id": 2, "requests": 3, "request_bytes": 400}]
-    assert sequences(run(tmp_path, "--role", "writer").stdout) == [2]
-    assert "writer 1 worker:7 aaaaaaaa" in run(tmp_path, "--role", "writer", env=TERMINAL).stdout
 
 
 PLACE = {"cause_topic": "t", "cause_partition": 3}

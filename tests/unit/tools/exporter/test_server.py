@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
     ConnectError,
-    KafkaMetaError,
     UnknownTopicError,
     UnsupportedBrokerError,
 )
@@ -285,11 +284,6 @@ def test_events_of_other_applications_are_left_out(tmp_path: Path) -> None:
     poller.poll()
 
     assert events_read(poller) == 1
-
-
-def test_an_invalid_option_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(KafkaMetaError, match="misspelt"):
-        new_poller(tmp_path, cluster={**CLUSTER, "kafka.misspelt": "1"})
 
 
 def progress(query_id: str) -> dict[str, Any]:
