@@ -177,11 +177,8 @@ _sasl_rows = replace(_rows, needs=(_PROTOCOL,), needs_values=("SASL_SSL", "SASL_
 
 def _one_of(rows: Rows, name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
     parse = partial(parse_choice, values={choice: choice for choice in choices})
-    return rows.option(name, default, parse, f"Option '{name}' must be {_listed(choices)}", doc)
-
-
-def _listed(choices: tuple[str, ...]) -> str:
-    return f"{', '.join(choices[:-1])} or {choices[-1]}"
+    error = f"Option '{name}' must be {', '.join(choices[:-1])} or {choices[-1]}"
+    return rows.option(name, default, parse, error, doc)
 
 
 def _store_type(text: str) -> str:
