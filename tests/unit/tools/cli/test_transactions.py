@@ -156,32 +156,39 @@ def test_options_without_a_meaning_together_are_refused(sinks: Sinks, arguments:
     assert "--watch" in result.stderr
 
 
-def test_sink_is_settled_once_the_user_agrees(sinks: Sinks) -> None:
-    result = run("--settle", "orders", "--decisions-topic", "d", input="y\n")
-
-    assert (result.exit_code, sinks.settled) == (0, [("orders", "d")])
-    assert "Make the decided transactions of orders visible (1), and abort the others (1)?" in result.stdout
-    assert "flink" not in result.stdout
-    assert "settled orders: the decided transactions are visible (1), the others are aborted (1)" in result.stderr
-
-
-@pytest.mark.parametrize("answer", ["n\n", "\n", ""])
-def test_nothing_is_ended_if_the_user_does_not_agree(sinks: Sinks, answer: str) -> None:
-    result = run("--settle", "orders", input=answer)
-    assert (result.exit_code, sinks.settled) == (1, [])
-
-
-def test_script_agrees_by_an_option(sinks: Sinks) -> None:
-    result = run("--settle", "orders", "--yes")
-    assert (result.exit_code, sinks.settled) == (0, [("orders", "kafkameta-decisions")])
-    assert "?" not in result.stdout
+QUESTION = "Make the decided transactions of orders visible (1), and abort the others (1)?"
+DONE = "settled orders: the decided transactions are visible (1), the others are aborted (1)"
+SETTLED = [("orders", "kafkameta-decisions")]
+OLD = UnsupportedBrokerError("brokers before Kafka 3.0 cannot list")
+SETTLES: list[tuple[dict[str, Any], str, str | None, int, list[tuple[str, str]], str]] = [
+    ({}, "orders --decisions-topic d", "y\n", 0, [("orders", "d")], DONE),
+    *(({}, "orders", answer, 1, list[tuple[str, str]](), QUESTION) for answer in ("n\n", "\n", "")),
+    ({}, "orders --yes", None, 0, SETTLED, DONE),
+    ({"left": ["orders/1/0"]}, "orders --yes", None, 1, SETTLED, "transactions of orders are open (1): its query runs"),
+    ({}, f"{'x' * 40_000} --yes", None, 1, [], "no query has written with kafka.transactional.id xxx"),
+    ({}, "order --yes", None, 1, [], "id order: correct --settle; known are orders"),
+    ({"rows": []}, "orders --yes", None, 0, [], "nothing to settle"),
+    ({"rows": OLD}, "orders --yes", None, 0, SETTLED, "before Kafka 3.0"),
+]
 
 
-def test_transactions_that_stay_open_are_an_error(sinks: Sinks) -> None:
-    sinks.left = ["orders/1/0"]
-    result = run("--settle", "orders", "--yes")
-    assert (result.exit_code, sinks.settled) == (1, [("orders", "kafkameta-decisions")])
-    assert "transactions of orders are open (1): its query runs" in result.stderr
+@pytest.mark.parametrize(("state", "arguments", "answer", "code", "settled", "text"), SETTLES)
+def test_sink_is_settled_once_the_user_agrees(
+    sinks: Sinks,
+    state: dict[str, Any],
+    arguments: str,
+    answer: str | None,
+    code: int,
+    settled: list[tuple[str, str]],
+    text: str,
+) -> None:
+    vars(sinks).update(state)
+    result = run("--settle", *arguments.split(), input=answer)
+
+    assert (result.exit_code, sinks.settled) == (code, settled)
+    assert text in result.output
+    assert (QUESTION in result.stdout, "flink" in result.stdout) == (answer is not None, False)
+    assert len(result.stderr) < 700
 
 
 def test_sink_that_may_have_decided_in_another_topic_is_not_settled(
@@ -196,31 +203,3 @@ def test_sink_that_may_have_decided_in_another_topic_is_not_settled(
     sinks.left = []
     assert run("--settle", "orders", "--yes", "--decisions-topic", "d").exit_code == 0
     assert sinks.settled == [("orders", "d")]
-
-
-def test_long_name_of_a_sink_is_shortened_in_the_error(sinks: Sinks) -> None:
-    result = run("--settle", "x" * 40_000, "--yes")
-    assert (result.exit_code, sinks.settled) == (1, [])
-    assert len(result.stderr) < 700
-
-
-def test_unknown_sink_is_refused_with_the_known_ones(sinks: Sinks) -> None:
-    result = run("--settle", "order", "--yes")
-    assert (result.exit_code, sinks.settled) == (1, [])
-    assert "no query has written with kafka.transactional.id order: correct --settle; known are orders" in result.stderr
-
-
-def test_sink_without_open_transactions_is_left_alone(sinks: Sinks) -> None:
-    sinks.rows = []
-    result = run("--settle", "orders", "--yes")
-    assert (result.exit_code, sinks.settled) == (0, [])
-    assert "nothing to settle" in result.stderr
-
-
-def test_decided_batches_are_settled_where_brokers_cannot_list(sinks: Sinks) -> None:
-    sinks.rows = UnsupportedBrokerError("brokers before Kafka 3.0 cannot list")
-    result = run("--settle", "orders", "--yes")
-
-    assert (result.exit_code, sinks.settled) == (0, [("orders", "kafkameta-decisions")])
-    assert "before Kafka 3.0" in result.stderr
-    assert run().exit_code == 1
