@@ -55,44 +55,6 @@ def test_jaas_login_is_parsed_as_in_java(text: str, user: str, password: str) ->
     assert (options.sasl_username, options.sasl_password) == (user, Secret(password))
 
 
-def test_login_options_and_jaas_are_equivalent() -> None:
-    text = jaas_text("org.x.ScramLoginModule", {"username": 'a"\\', "password": "b; c"})
-    scram = {**SASL_SSL, "sasl.mechanism": "scram-sha-512"}
-
-    assert parse({**scram, "sasl.jaas.config": text}) == parse(
-        {**scram, "sasl.username": 'a"\\', "sasl.password": "b; c"}
-    )
-
-
-def test_oauth_client_credentials_from_jaas() -> None:
-    text = jaas_text("org.x.OAuthBearerLoginModule", {"clientId": "me", "clientSecret": "s3", "scope": "kafka"})
-    endpoint = {**OAUTH, ENDPOINT: "https://idp/token"}
-
-    assert parse({**endpoint, "sasl.jaas.config": text}) == parse(
-        {**endpoint, CLIENT_ID: "me", CLIENT_SECRET: "s3", "sasl.oauthbearer.scope": "kafka"}
-    )
-
-
-def test_sasl_extensions_from_options_or_jaas() -> None:
-    client = {**OAUTH, ENDPOINT: "https://idp/token", CLIENT_ID: "me", CLIENT_SECRET: "s3"}
-    text = jaas_text("OAuthBearerLoginModule", {"extension_logicalCluster": "lkc-1", "extension_identityPoolId": "p=1"})
-    options = parse({**client, "sasl.jaas.config": text})
-
-    assert options == parse({**client, "sasl.oauthbearer.extensions": "identityPoolId=p=1, logicalCluster=lkc-1"})
-    assert dict(options.oauth_extensions or ()) == {"logicalCluster": "lkc-1", "identityPoolId": "p=1"}
-
-
-@pytest.mark.parametrize(
-    "text", ["org.x.OAuthBearerLoginModule required ;", "OAuthBearerLoginModule required scope=s;"]
-)
-def test_jaas_without_a_login_works_with_login_options(text: str) -> None:
-    """Java clients require such a JAAS entry beside the options."""
-    client = {**OAUTH, ENDPOINT: "https://idp/token", CLIENT_ID: "me", CLIENT_SECRET: "s3"}
-    options = parse({**client, "sasl.jaas.config": text})
-
-    assert (options.oauth_client_id, options.oauth_client_secret) == ("me", Secret("s3"))
-
-
 IAM = {**SASL_SSL, "sasl.mechanism": "AWS_MSK_IAM"}
 GSSAPI = {**SASL_SSL, "sasl.mechanism": "GSSAPI"}
 IAM_LOGIN, KRB5_LOGIN = "software.amazon.msk.auth.iam.IAMLoginModule", "com.sun.security.auth.module.Krb5LoginModule"
@@ -103,13 +65,43 @@ def _all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
 
 
-@pytest.mark.usefixtures("_all_packages")
-def test_jaas_of_iam_and_kerberos_is_accepted() -> None:
-    own = {**GSSAPI, "sasl.kerberos.service.name": "kafka"}
+SCRAM, TOKEN = {**SASL_SSL, "sasl.mechanism": "scram-sha-512"}, {**OAUTH, ENDPOINT: "https://idp/token"}
+CLIENT = {**TOKEN, CLIENT_ID: "me", CLIENT_SECRET: "s3"}
+EXTENSIONS = {"extension_logicalCluster": "lkc-1", "extension_identityPoolId": "p=1"}
+EQUIVALENT = [
+    (
+        SCRAM,
+        jaas_text("org.x.ScramLoginModule", {"username": 'a"\\', "password": "b; c"}),
+        {"sasl.username": 'a"\\', "sasl.password": "b; c"},
+    ),
+    (
+        TOKEN,
+        jaas_text("org.x.OAuthBearerLoginModule", {"clientId": "me", "clientSecret": "s3", "scope": "kafka"}),
+        {CLIENT_ID: "me", CLIENT_SECRET: "s3", "sasl.oauthbearer.scope": "kafka"},
+    ),
+    (
+        CLIENT,
+        jaas_text("OAuthBearerLoginModule", EXTENSIONS),
+        {"sasl.oauthbearer.extensions": "identityPoolId=p=1, logicalCluster=lkc-1"},
+    ),
+    # Java clients require such an entry beside the options.
+    (CLIENT, "org.x.OAuthBearerLoginModule required ;", {}),
+    (CLIENT, "OAuthBearerLoginModule required scope=s;", {"sasl.oauthbearer.scope": "s"}),
+    (IAM, f"{IAM_LOGIN} required;", {}),
+    (GSSAPI, f'{KRB5_LOGIN} required serviceName="kafka";', {"sasl.kerberos.service.name": "kafka"}),
+    ({**GSSAPI, "sasl.kerberos.service.name": "kafka"}, f"{KRB5_LOGIN} required useTicketCache=true;", {}),
+]
 
-    assert parse({**IAM, "sasl.jaas.config": f"{IAM_LOGIN} required;"}) == parse(IAM)
-    assert parse({**own, "sasl.jaas.config": f"{KRB5_LOGIN} required useTicketCache=true;"}) == parse(own)
-    assert parse({**GSSAPI, "sasl.jaas.config": f'{KRB5_LOGIN} required serviceName="kafka";'}) == parse(own)
+
+@pytest.mark.parametrize(("common", "jaas", "options"), EQUIVALENT)
+@pytest.mark.usefixtures("_all_packages")
+def test_login_options_and_jaas_are_equivalent(common: dict[str, str], jaas: str, options: dict[str, str]) -> None:
+    assert parse({**common, "sasl.jaas.config": jaas}) == parse({**common, **options})
+
+
+def test_extensions_are_sorted_pairs() -> None:
+    options = parse({**CLIENT, "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=p=1"})
+    assert options.oauth_extensions == (("identityPoolId", "p=1"), ("logicalCluster", "lkc-1"))
 
 
 @pytest.mark.parametrize(
