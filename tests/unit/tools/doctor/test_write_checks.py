@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from pyspark_kafka_meta.errors import CorruptBatchError, OptionError
+from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
@@ -198,16 +198,3 @@ def test_transactions_that_are_refused_are_a_failure(network: FakeNetwork, code:
 
     assert found.verdict is FAIL
     assert fix in (found.fix or "")
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"kafka.acks": "0"}, "kafka.acks"),
-        ({"kafka.linger.ms": "5"}, "a batch is sent when it is full"),
-        ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "idempotent producer"),
-    ],
-)
-def test_options_that_a_sink_refuses_are_refused(options: dict[str, str], text: str) -> None:
-    with pytest.raises(OptionError, match=text):
-        split_options({**SERVERS, **options})
