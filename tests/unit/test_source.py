@@ -88,16 +88,11 @@ def test_a_write_without_a_topic_is_refused() -> None:
         source.KafkaMetaDataSource(TOPIC).writer(VALUES, overwrite=False)
 
 
-def test_stream_reader_reports_missing_options_at_its_first_offset() -> None:
+def test_stream_reader_reports_missing_options_where_a_new_or_restarted_query_calls_it_first() -> None:
     reader = source.KafkaMetaDataSource(NEITHER).streamReader(VALUES)
-    with pytest.raises(OptionError, match="must be specified for Kafka source: subscribe"):
-        reader.initialOffset()
-
-
-def test_stream_reader_reports_missing_options_where_a_restarted_query_calls_it_first() -> None:
-    reader = source.KafkaMetaDataSource(NEITHER).streamReader(VALUES)
-    with pytest.raises(OptionError, match="must be specified for Kafka source: subscribe"):
-        reader.partitions({}, {})
+    for call in (reader.initialOffset, lambda: reader.partitions({}, {})):
+        with pytest.raises(OptionError, match="must be specified for Kafka source: subscribe"):
+            call()
 
 
 SET_BY_SPARK = {"queryname": "q", "comment": "c", "owner": "root", "provider": "kafkameta", "option.topic": "t"}
