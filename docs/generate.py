@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
-from pyspark.sql.datasource import DataSource
 
 from docs.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.events.event import ROW_PARTS, Event, EventKind, OtherReason, Outcome, Role
@@ -126,13 +125,14 @@ def member_docs(values: type[StrEnum]) -> dict[str, str]:
 
 
 def event_fields() -> str:
-    """The fields of an event, with their types in Spark; a line for those of the same type and meaning."""
+    """The fields of an event, of arrays of structs the type in Spark; a line for those of the same meaning."""
     docs = {name: doc for part in reversed(ROW_PARTS) for name, doc in attribute_docs(part)}
     names = defaultdict[tuple[str, str], list[str]](list)
     for field in struct_type(Event):
         if field.name != "time":
-            names[field.dataType.simpleString(), docs[field.name]].append(f"`{field.name}`")
-    return "".join(f"- {', '.join(named)} `{kind}`: {doc}\n" for (kind, doc), named in names.items())
+            kind = field.dataType.simpleString()
+            names[f" `{kind}`" if "struct" in kind else "", docs.get(field.name, "as named.")].append(f"`{field.name}`")
+    return "".join(f"- {', '.join(named)}{kind}: {doc}\n" for (kind, doc), named in names.items())
 
 
 def attribute_docs(described: type) -> Iterator[tuple[str, str]]:
@@ -154,26 +154,6 @@ def side_tables() -> str:
     return "".join(lines)
 
 
-def public_names(module_name: str) -> str:
-    """The public names of a module, each with its parameters and the first sentence of its docstring."""
-    members = public_members(module_name).items()
-    return "".join(
-        f"- `{name}{parameters(member)}`: {first_sentence(member.__doc__ or '')}\n" for name, member in members
-    )
-
-
-def parameters(member: Any) -> str:
-    """In parentheses, with defaults; empty if users do not call the member: pytest, Spark or this package does."""
-    is_called = inspect.isfunction(member) or (
-        inspect.isclass(member) and not issubclass(member, Exception | DataSource)
-    )
-    if not is_called:
-        return ""
-    signature = inspect.signature(member)
-    given = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-    return str(signature.replace(parameters=given, return_annotation=signature.empty))
-
-
 def names(module_name: str) -> str:
     """The public names of a module, alone."""
     return ",\n".join(f"`{name}`" for name in public_members(module_name)) + "\n"
@@ -186,26 +166,21 @@ def public_members(module_name: str) -> dict[str, Any]:
     return {name: getattr(module, name) for name in getattr(module, "__all__", defined)}
 
 
-def first_sentence(doc: str) -> str:
-    return re.split(r"(?<=[^.][.])\s", f"{' '.join(doc.split())} ")[0].strip()
-
-
 def commands() -> str:
     """The commands of `kafkameta` with the first line of their help, and the arguments and options of each alone."""
     found = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    uses = Counter(described(parameter) for command in found.values() for parameter in command.params)
-    sections = []
+    uses = Counter(parameter.help for command in found.values() for parameter in command.params)
+    lines = []
     for name, command in found.items():
-        own = [line for line in map(described, command.params) if uses[line] == 1]
-        sections.append(f"## kafkameta {name}\n\n{command.help.splitlines()[0]}\n\n{''.join(own)}")
-    return "\n".join(sections)
+        own = ", ".join(f"`{shown(parameter)}`" for parameter in command.params if uses[parameter.help] == 1)
+        lines.append(f"- `kafkameta {name}` {own}{': ' if own else ''}{command.help.splitlines()[0]}\n")
+    return "".join(lines)
 
 
-def described(parameter: Any) -> str:
+def shown(parameter: Any) -> str:
+    """The name of a command's parameter, of an option with its metavar."""
     is_option = parameter.param_type_name == "option"
-    name = " ".join(filter(None, [*parameter.opts, parameter.metavar])) if is_option else parameter.name.upper()
-    default = f" (default {parameter.default})" if parameter.default else ""
-    return f"- `{name}`{default}: {parameter.help}\n"
+    return " ".join(filter(None, [*parameter.opts, parameter.metavar])) if is_option else parameter.name.upper()
 
 
 def metrics() -> str:
@@ -302,7 +277,6 @@ PARTS: dict[str, Callable[..., str]] = {
     "side-tables": side_tables,
     "commands": commands,
     "names": names,
-    "public-names": public_names,
     "benchmark": benchmark,
     "pivot": pivot,
     "speed": speed,

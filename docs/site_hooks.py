@@ -25,10 +25,13 @@ PAGES = {
     ROOT / "SECURITY.md": "security.md",
     EXAMPLES / "README.md": "examples/index.md",
     EXAMPLES / "monitoring" / "README.md": "examples/monitoring/index.md",
-    **{program: f"examples/{program.relative_to(EXAMPLES).with_suffix('.md')}" for program in EXAMPLES.rglob("*.py")},
+    **{
+        program: f"examples/{program.relative_to(EXAMPLES).with_suffix('.md')}"
+        for program in (*EXAMPLES.rglob("*.py"), *EXAMPLES.glob("*.sql"))
+    },
     **{notebook: f"examples/{notebook.name}" for notebook in EXAMPLES.glob("*.ipynb")},
 }
-PUBLIC_NAMES = re.compile(r"<!-- generated: (?:public-)?names (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
+PUBLIC_NAMES = re.compile(r"<!-- generated: names (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()[^)#\s]+")
 
 
@@ -42,8 +45,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     source = Path(page.file.abs_src_path)
-    if source.suffix == ".py":
-        return f"# {source.name}\n\n~~~python\n{markdown}~~~\n"
+    if language := {".py": "python", ".sql": "sql"}.get(source.suffix):
+        return f"# {source.name}\n\n~~~{language}\n{markdown}~~~\n"
     uris = {file.abs_src_path: file.src_uri for file in files}
 
     def link(found: re.Match[str]) -> str:
@@ -55,7 +58,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def signatures(found: re.Match[str]) -> str:
     """The directives of mkdocstrings for a list of names. Spark calls the methods of classes in the package itself."""
-    module, names = found[1], re.findall(r"^(?:- )?`(\w+)[`(]", found[2], re.MULTILINE)
+    module, names = found[1], re.findall(r"^`(\w+)`", found[2], re.MULTILINE)
     options = "    options:\n      members: false\n" if module == "pyspark_kafka_meta" else ""
     names = [name for name in names if name != "DefaultSource"]  # another name of KafkaMetaDataSource
     return "\n".join(f"::: {module}.{name}\n{options}" for name in names)

@@ -47,10 +47,8 @@ class TransactionsEnded(NamedTuple):
     """Transactions of a sink, or of a failed task, were ended.
 
     Attributes:
-        transactional_id: of the sink, or of the failed task.
-        transactions: number of ended transactions.
         transactions_ms: duration of the commit, abort or recovery.
-        copied_records: decided records that were written again, as their transactions had timed out.
+        copied_records: decided records that were written again after a timeout.
     """
 
     ending: Ending
@@ -79,9 +77,8 @@ class SchemaLookup(NamedTuple):
     Attributes:
         latency_ms: with its retries.
         error: why it failed, else None.
-        schema_id: schema that was requested, found or registered, or that of the first malformed value.
+        schema_id: requested, found or registered schema, or that of the first malformed value.
         schema_guid: requested schema, if a header names it by its GUID.
-        schema_subject: requested subject.
     """
 
     reason: LookupReason
@@ -98,8 +95,6 @@ class MalformedRecords(NamedTuple):
     Attributes:
         error: of the first of them.
         schema_id: of the first of them.
-        malformed_column: key or value.
-        malformed_records: malformed keys or values of the task.
     """
 
     partition: TopicPartition

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from docs import generate
-from pyspark_kafka_meta import KafkaMetaDataSource, lag, testing
 from pyspark_kafka_meta.events.event import COLUMNS
 from pyspark_kafka_meta.options import OPTIONS
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
@@ -61,7 +60,7 @@ def test_option_is_in_its_section_with_its_values_and_default() -> None:
 
 
 def test_options_of_keys_and_values_share_a_line() -> None:
-    assert "\n- `valueFormat`, `keyFormat` (**bytes**, avro, protobuf, json): " in generate.all_options()
+    assert "\n- `valueFormat`, `keyFormat` (**bytes**, " in generate.all_options()
 
 
 def test_each_metric_and_each_field_of_an_event_is_listed_once() -> None:
@@ -116,10 +115,3 @@ def test_docstrings_of_members_and_attributes_are_found() -> None:
         ("name", "of a thing, null without one."),
         ("size_bytes", "of the same."),
     ]
-
-
-def test_parameters_are_shown_of_what_users_call() -> None:
-    assert generate.parameters(testing.MockCluster) == "(brokers=3)"
-    assert generate.parameters(lag) == "(spark, progress, **options)"
-    assert generate.parameters(testing.ClusterError) == ""
-    assert generate.parameters(KafkaMetaDataSource) == ""

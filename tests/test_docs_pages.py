@@ -1,6 +1,6 @@
 """The pages are usable: links lead somewhere, Python compiles, commands, options, fields and names exist.
 
-tests/test_readme.py runs the README's Python, tests/spark/test_queries.py the SQL of docs/observe.md.
+tests/test_readme.py runs the README's Python, tests/spark/test_queries.py that of docs/observe.md with its SQL.
 """
 
 from __future__ import annotations

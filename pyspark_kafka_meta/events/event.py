@@ -99,16 +99,9 @@ class Origin:
     has no query.
 
     Attributes:
-        role: see Roles.
         application_id: `spark.app.id`; None beside the driver.
         executor_id: Spark's executor id; "driver" in local mode and beside the driver.
-        host: host name.
-        pid: process id.
         query_id: id of the streaming query, kept across restarts.
-        batch_id: micro-batch.
-        stage_id: Spark's stage.
-        task_partition_id: index of the task in its stage.
-        task_attempt: attempt of the task, from 0.
     """
 
     role: Role
@@ -145,18 +138,10 @@ class Event:
     transactions, or of the schemas of the records that its client reads. Fields that do not apply are None.
 
     Attributes:
-        schema_version: version of this format.
         cache_id: random id; a restarted process has a new one.
         sequence: number of the event in its cache, from 1.
-        cluster_id: cluster of the last good response.
         time_ms: end of the event, ms since 1970 UTC.
-        kind: see Kinds.
-        reason: see Reasons.
         cause_error_code: Kafka's error code of the cause, or 0.
-        cause_topic: affected topic.
-        cause_partition: affected partition.
-        cause_node_id: affected broker.
-        outcome: see Outcomes.
         generation_before: good responses before the event.
         generation_after: good responses, this one included.
         age_ms: age of the last good response when the attempt started.
@@ -167,7 +152,7 @@ class Event:
         fetch_throttle_ms: throttle time since the previous event (KIP-219).
         produces: Produce responses since the previous event, by broker.
         produce_throttle_ms: throttle time since the previous event (KIP-219).
-        transactions_begun: transactions since the previous event, of tasks or for decisions.
+        transactions_begun: transactions since the previous event.
         died_cache_ids: killed caches of this application and machine, not reported before.
         dropped_before: events that this sink lost and no earlier event counted.
         details: what happened.

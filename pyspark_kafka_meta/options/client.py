@@ -34,7 +34,7 @@ class ClientOptions:
         None,
         parsers.parse_addresses,
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092",
-        "Required. Brokers to connect to first, as host:port separated by commas; one reachable broker is enough.",
+        "Required. Brokers to connect to first, as host:port separated by commas.",
     )
     client_id: str = _connections.short_text(
         "kafka.client.id", "Client name in brokers' logs, metrics and quotas.", default="kafkameta"

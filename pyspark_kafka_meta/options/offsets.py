@@ -155,39 +155,40 @@ class OffsetOptions:
         parse_start,
         f"Option 'startingOffsets' must be earliest, latest, JSON, -10m, -1000 or group:id. {_EXPECTED_OFFSETS}",
         "Where a new query starts: earliest (default of batches), latest (of streams, and only there), -10m (ten "
-        "minutes ago; s, m, h or d), -1000 (offsets before the end of each partition), group:id (committed offsets "
-        "of a consumer group, else earliest), or JSON for every partition (-2 is earliest, -1 latest) or topic "
-        "(earliest or latest).",
+        "minutes ago; s, m, h or d), -1000 (offsets before the end of each partition), group:id (its committed "
+        "offsets, else earliest), or JSON for every partition (-2 is earliest, -1 latest) or topic.",
         queries=Query.RECORDS | Query.EVENT_FILES | Query.EVENT_TOPIC,
     )
     starting_timestamp_ms: int | None = _timestamp(
         "startingTimestamp",
-        "Start each partition at its first record with this timestamp (ms since 1970 UTC) or later. Overrides the "
-        "other starting options.",
+        "Start each partition at its first record since this time (ms since 1970 UTC). Overrides the other starting "
+        "options.",
     )
     starting_times: TimestampsSpec | None = _times(
-        "startingOffsetsByTimestamp", "Starting timestamp of every partition. Overrides startingOffsets."
+        "startingOffsetsByTimestamp",
+        "The same for every partition. Overrides startingOffsets.",
     )
     start_at_latest_if_unmatched: bool = _rows.choice(
         "startingOffsetsByTimestampStrategy",
         {"error": False, "latest": True},
-        "Without a record since the starting timestamp: an error, or start at latest.",
+        "Without a record since then: an error, or start at latest.",
     )
     ending_offsets: OffsetsSpec | TimestampsSpec | None = _rows.option(
         "endingOffsets",
         None,
         parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest). JSON also ends a "
-        "stream, which then reads no other partition.",
+        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest), which also ends a "
+        "stream that reads no other partition.",
     )
     ending_timestamp_ms: int | None = _timestamp(
         "endingTimestamp",
-        "End each partition of a batch before its first record with this timestamp or later, else at its end. "
-        "Overrides the other ending options.",
+        "End each partition of a batch before its first record since this time, else at its end. Overrides the other "
+        "ending options.",
     )
     ending_times: TimestampsSpec | None = _times(
-        "endingOffsetsByTimestamp", "Ending timestamp of every partition. Overrides endingOffsets."
+        "endingOffsetsByTimestamp",
+        "The same for every partition. Overrides endingOffsets.",
     )
 
     def start(self) -> StartSpec | None:

@@ -112,8 +112,7 @@ class RegistryOptions:
         None,
         _parse_urls,
         "Option 'schema.registry.url' must be http://host:port or https://host:port, several separated by commas",
-        "URLs of a registry with Confluent's API (Apicurio: /apis/ccompat/v7), separated by commas; if one fails, "
-        "the next is tried.",
+        "URLs with Confluent's API (Apicurio: /apis/ccompat/v7), separated by commas: if one fails, the next.",
         needs=(),
     )
     user_info: Secret | None = _rows.option(
@@ -137,7 +136,7 @@ class RegistryOptions:
         None,
         partial(parse_choice, values=_TOKEN_SOURCES),
         f"Option '{_BEARER}credentials.source' must be {' or '.join(_TOKEN_SOURCES)}, got '{{value}}'",
-        "Where the token is from; it follows from the options below.",
+        "It follows from the options below.",
     )
     token_issuer_url: str | None = _rows.option(
         _TOKEN_ENDPOINT,
@@ -166,14 +165,14 @@ class RegistryOptions:
         None,
         _parse_header,
         f"Option '{_BEARER}logical.cluster' must be one word of ASCII characters",
-        "For Confluent Cloud: lsrc-..., the header target-sr-cluster.",
+        "Confluent Cloud's lsrc-...",
     )
     identity_pool_id: str | None = _rows.option(
         f"{_BEARER}identity.pool.id",
         None,
         _parse_header,
         f"Option '{_BEARER}identity.pool.id' must be one word of ASCII characters",
-        "For Confluent Cloud: pool-..., the header Confluent-Identity-Pool-Id.",
+        "Confluent Cloud's pool-...",
     )
     timeout_ms: int = _rows.number(
         "schema.registry.timeout.ms", "60000", "Maximum duration of a request with its retries.", low=1

@@ -60,13 +60,13 @@ class ProducerOptions:
         "all",
         parse_acks,
         "Option 'kafka.acks' must be all, -1 or 1, got '{value}'",
-        "all (or -1): all in-sync replicas acknowledge a batch. 1: only the leader; its records are lost if it "
-        "fails, or was replaced and does not know it.",
+        "all (-1): all in-sync replicas acknowledge a batch. 1: only the leader; its records are lost if it fails, "
+        "or was replaced unnoticed.",
     )
     idempotent: bool = _writing.flag(
         "kafka.enable.idempotence",
         True,
-        "Whether a retry within a task neither repeats nor reorders records. False by default if kafka.acks is 1.",
+        "Whether a retry within a task neither repeats nor reorders records. Default with kafka.acks 1: false.",
     )
     compression_type: str = _writing.choice(
         "kafka.compression.type", {codec: codec for codec in CODECS}, "Compression of record batches."
@@ -132,8 +132,7 @@ class TransactionOptions:
         _parse_sink_id,
         "Option 'kafka.transactional.id' must be 1 to 255 printable characters, and not end with two numbers after "
         "slashes (/0/0), as the ids of tasks do",
-        "Writes exactly once for readers with read_committed. A name that the sink keeps across restarts, and no "
-        "other query uses.",
+        "Writes exactly once for readers with read_committed. The sink's own name, the same across restarts.",
         queries=Query.WRITES,
         needs=(),
     )
@@ -149,8 +148,8 @@ class TransactionOptions:
         DECISIONS_TOPIC,
         topic_name,
         "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
-        "Compacted topic in which the drivers of sinks record which batches are written; created if it does not exist. "
-        "Set another name on sources too, so that their subscribePattern does not match it.",
+        "Compacted topic in which sinks record which batches are written; created if it does not exist. Set another"
+        " name on sources too.",
         queries=Query.EXACTLY_ONCE | Query.RECORDS | Query.TRANSACTIONS,
     )
     txn_app_id: str | None = _transactions.option(
@@ -158,13 +157,13 @@ class TransactionOptions:
         None,
         parse_id,
         "Option 'txnAppId' must be 1 to 255 printable characters",
-        "Name of a series of batch writes, each of which is written once, however often it is repeated.",
+        "Name of a series of batch writes, each of which is written once.",
         pair="txnVersion",
     )
     txn_version: int | None = _transactions.number(
         "txnVersion",
         None,
-        "Number in the series. A number up to the last is not written again, and must have the same rows.",
+        "Number in the series. Up to the last it is not written again, and must have the same rows.",
         high=INT64_MAX,
     )
     skip_changed_batches: bool = _transactions.choice(

@@ -60,8 +60,8 @@ class ReadOptions:
     skip_corrupt_batches: bool = _failures.choice(
         "onCorruptBatch",
         {"fail": False, "skip": True},
-        "When a record batch is corrupt in two fetches: fail, or skip it with an event. Old message formats and "
-        "unknown codecs always fail.",
+        "When a record batch is corrupt in two fetches: fail, or skip it with an event. Old message formats always "
+        "fail.",
     )
     max_decompressed_batch_bytes: int = _failures.number(
         "maxDecompressedBatchBytes",
@@ -75,8 +75,8 @@ class ReadOptions:
         None,
         partial(parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "When a topic is recreated during a stream: fail, or continue at its start or end without the old topic's "
-        "unread records. Default: fail, or earliest if failOnDataLoss is false.",
+        "When a topic is recreated during a stream: fail, or continue without the old topic's unread records. "
+        "Default: fail, or earliest if failOnDataLoss is false.",
         queries=Query.RECORDS_STREAM,
     )
     new_partitions_at_latest: bool = _failures.choice(
@@ -94,8 +94,7 @@ class ReadOptions:
     poll_timeout_ms: int = _failures.number(
         "kafkaConsumer.pollTimeoutMs",
         "120000",
-        "Maximum time without progress in a partition. Below 10000, slow brokers and data loss cannot be "
-        "distinguished.",
+        "Maximum time without progress in a partition. Below 10000, slow brokers look like data loss.",
         low=1,
     )
 
@@ -119,7 +118,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
-        "Topics to read, separated by commas. One of subscribe, subscribePattern and assign is required.",
+        "Topics to read, separated by commas. Set this, subscribePattern or assign.",
         queries=Query.RECORDS | Query.PARTITIONS,
     )
     topic_pattern: str | None = _topics.option(
@@ -127,8 +126,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Python regular expression: topics with a match anywhere in the name, future ones included, but no topic "
-        "that queries write for themselves.",
+        "Topics, future ones included, in whose names this Python regular expression matches anywhere.",
     )
     assigned: tuple[TopicPartition, ...] | None = _topics.option(
         "assign",
@@ -188,8 +186,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_id,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
-        "Consumer group to which a stream commits finished micro-batches, for lag monitoring only. Before PySpark "
-        "4.2, that of Trigger.AvailableNow or Trigger.Once is committed at the next start.",
+        "Consumer group to which a stream commits finished micro-batches, for lag monitoring only; before PySpark "
+        "4.2, of Trigger.AvailableNow and Trigger.Once at the next start.",
         queries=Query.RECORDS_STREAM,
     )
     decisions_topic: str = option_field(options_of(TransactionOptions)["decisions_topic"])

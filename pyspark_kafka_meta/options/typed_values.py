@@ -156,9 +156,9 @@ class TypedValuesOptions:
     key_format: str = _for_keys(value_format)
     value_schema: str | None = _values.text(
         "valueSchema",
-        "Schema to read as or to write with, instead of the registry's: text, or the path of a file on the driver. "
-        "Protobuf: a file of `protoc --descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or "
-        "`json()`), in a write only with valueFraming none.",
+        "Schema to read as or to write with, instead of the registry's: text, or a file on the driver. Protobuf: of"
+        " `protoc --descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or `json()`), in a write"
+        " only with valueFraming none.",
     )
     key_schema: str | None = _for_keys(value_schema)
     value_version: int | str = _values.option(
@@ -166,7 +166,7 @@ class TypedValuesOptions:
         LATEST_VERSION,
         _parse_version,
         "Option 'valueSchemaVersion' must be latest or a version of the subject from 1, got '{value}'",
-        "Version of the subject: a number, or the latest when a read is loaded, or before each micro-batch of a write.",
+        "Version of the subject: a number, or the latest at the load of a read, or at each micro-batch of a write.",
     )
     key_version: int | str = _for_keys(value_version)
     value_framing: Framing | None = _values.option(
@@ -185,8 +185,7 @@ class TypedValuesOptions:
     key_strategy: SubjectNameStrategy = _for_keys(value_strategy)
     value_subject: str | None = _values.text(
         "valueSubject",
-        "Subject of the schema, whatever the topic is; in a context `:.staging:orders-value`; of Apicurio an "
-        "artifact id.",
+        "Subject, whatever the topic is; in a context `:.staging:orders-value`; of Apicurio an artifact id.",
         excludes=("valueSubjectNameStrategy",),
     )
     key_subject: str | None = _for_keys(value_subject)
@@ -196,7 +195,7 @@ class TypedValuesOptions:
         _parse_record_names,
         "Option 'valueRecordName' must be the full name of a record, as shop.Order; several separated by commas, a "
         "name with a comma in double quotes",
-        "Full name of the record (JSON: the title), for the strategies record and topic-record and for a derived "
+        "Full name of the record (JSON: title), for the strategies record and topic-record and for a derived "
         "schema; of Protobuf's message type (default: the first). Several Avro records, separated by commas, become"
         " a struct with a member for each. Quote a name with a comma.",
     )
@@ -204,8 +203,7 @@ class TypedValuesOptions:
     max_depth: int = _rows.number(
         "recursiveFieldMaxDepth",
         "1",
-        "How often a recursive type of Avro or Protobuf becomes columns in itself: with 1, its fields of this type are "
-        "left out.",
+        "How often a recursive type of Avro or Protobuf becomes columns in itself.",
         low=1,
         high=15,
         queries=Query.RECORDS,
@@ -213,21 +211,21 @@ class TypedValuesOptions:
     stable_members: bool = _rows.flag(
         "enableStableIdentifiersForUnionType",
         False,
-        "Whether members of an Avro union are named after their types (member_int), not their places (member0).",
+        "Whether members of Avro unions are named after their types (member_int), not places (member0).",
         queries=Query.RECORDS,
     )
     includes_raw: bool = _rows.flag(
         "includeRaw",
         False,
-        "Whether a column value_raw (key_raw) has the bytes of a typed column, with their frame.",
+        "Whether value_raw (key_raw) has the bytes of a typed column, with their frame.",
         queries=Query.RECORDS,
         needs=("valueFormat", "keyFormat"),
     )
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
-        "A value that cannot be decoded: fail, null, or null and a column value_error (key_error), a struct of "
-        "cause, schema_id and raw bytes.",
+        "When a value cannot be decoded: fail, null, or null with a struct of cause, schema_id and raw bytes in "
+        "value_error (key_error).",
         section=Section.FAILURES,
         queries=Query.RECORDS,
         needs=("valueFormat", "keyFormat"),
@@ -235,8 +233,8 @@ class TypedValuesOptions:
     auto_register: bool = _rows.flag(
         "auto.register.schemas",
         False,
-        "Whether a write registers valueSchema, or else the schema of the DataFrame's type; not of Protobuf. "
-        "Otherwise the subject must have the schema.",
+        "Whether a write registers valueSchema, or else, not of Protobuf, a schema of the DataFrame's type. Else "
+        "the subject must have it.",
         queries=Query.WRITES,
     )
 

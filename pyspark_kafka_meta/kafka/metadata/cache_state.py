@@ -121,16 +121,9 @@ class Refreshed(NamedTuple):
         generation_before: of the snapshot at this time.
         fetched_before: when this snapshot was fetched, seconds of the same clock.
         broker_id: broker of the request, None for a bootstrap address.
-        broker_host: its host.
-        broker_port: its port.
         latency_ms: duration of the attempt with connecting, and until a task processes the response between record
             batches; of a request to the schema registry with its retries.
         attempt: its number since the last good response, from 1; 0 without one.
-        api_version: version of the Metadata request.
-        correlation_id: correlation id of the request.
-        request_bytes: size with length prefix.
-        response_bytes: size with length prefix.
-        throttle_ms: throttle time of the response.
         error: why a request failed, records were lost or a value could not be decoded.
         recovery_ms: duration of the problem that the event ended; 0 for a hint in the error response.
         changes: metadata changes by the response.
