@@ -15,8 +15,8 @@ WHERE cached.leader_epoch < live.leader_epoch OR cached.topic_id <> live.topic_i
 GROUP BY ALL;
 
 -- Why are caches refreshed, and how often?
--- Normal: max_age, bootstrap. Elections: not_leader, fenced_epoch, replaced_leader. Dead brokers: connection_lost;
--- hanging ones, or coordinators that wait for hanging followers: request_timeout.
+-- Normal: max_age, bootstrap. Elections: not_leader, fenced_epoch, replaced_leader. Dead brokers: connection_lost.
+-- Hanging ones, or coordinators that wait for hanging followers: request_timeout.
 SELECT date_trunc('minute', time) AS minute, reason, count(*) AS refreshes, count_if(outcome = 'failed') AS failed
 FROM refresh_events
 WHERE kind = 'refresh'
