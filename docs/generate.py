@@ -222,7 +222,7 @@ def benchmark(name: str, *columns: str) -> str:
 def pivot(name: str, row: str, column: str, value: str, *titles: str) -> str:
     """Values of docs/benchmarks/NAME.json: a row for each value of a key, a column for each of another or `titles`."""
     cells = {
-        (result[row], peer(result[column])): result[value]
+        (result[row], result[column]): result[value]
         for result in results(name)
         if result[value] != "" and result[column] in (titles or (result[column],))
     }
@@ -232,11 +232,6 @@ def pivot(name: str, row: str, column: str, value: str, *titles: str) -> str:
         [row, *map(str, titles)],
         [[str(first), *(cells.get((first, title), "") for title in titles)] for first in firsts],
     )
-
-
-def peer(name: Any) -> Any:
-    """One name of Spark's source and sink with the functions of any format."""
-    return re.sub(r"JVM (?:source|sink), (\w+), (?:from|to)_\w+", r"JVM, \1", name) if isinstance(name, str) else name
 
 
 def speed() -> str:
