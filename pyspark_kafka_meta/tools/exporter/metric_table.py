@@ -95,7 +95,7 @@ QUERY_REFRESHES = _counter(
 RETRIES = _counter(
     "kafkameta_retries_total",
     "role",
-    "Failed requests and retriable errors of partitions; of role writer Produce retries, unless its worker reads too.",
+    "Failed requests and retriable errors of partitions.",
 )
 THROTTLE_SECONDS = _counter(
     "kafkameta_throttle_seconds_total", "role request", "Throttle time of `metadata`, `fetch` and `produce` requests."
@@ -137,7 +137,7 @@ TRANSACTIONS_SECONDS = _histogram(
 COPIED_RECORDS = _counter(
     "kafkameta_copied_records_total",
     "sink",
-    "Decided records that were written again, as their transactions had timed out.",
+    "Decided records that were written again after a timeout.",
 )
 EVENTS_DROPPED = _counter(
     "kafkameta_events_dropped_total", "", "Events that their process lost: full disk, topic down."
@@ -156,10 +156,10 @@ CACHES = _gauge("kafkameta_caches", _EXECUTOR, "Caches with an event in the last
 CACHE_LAST_REFRESH = _gauge(
     "kafkameta_cache_last_refresh_timestamp_seconds",
     _EXECUTOR,
-    "Last Metadata response to the oldest of an executor's caches, since 1970 UTC.",
+    "Last refresh of the oldest of an executor's caches, since 1970 UTC.",
 )
 CACHE_GENERATION = _gauge(
-    "kafkameta_cache_generation", _EXECUTOR, "Metadata responses to one cache, the most of an executor's caches."
+    "kafkameta_cache_generation", _EXECUTOR, "Most Metadata responses to one of an executor's caches."
 )
 CACHED_PARTITIONS = _gauge("kafkameta_cached_partitions", _EXECUTOR, "Partitions in the caches of an executor.")
 STALE_PARTITIONS = _gauge(
@@ -177,12 +177,12 @@ LAG_SECONDS = _gauge(
 LAG_SECONDS_UNKNOWN = _gauge(
     "kafkameta_lag_seconds_unknown_partitions",
     "query_id topic",
-    "Partitions with unread records of unknown age; `kafkameta_lag_seconds` is then a lower bound.",
+    "Partitions with unread records of unknown age: `kafkameta_lag_seconds` is then a lower bound.",
 )
 LAG_UNKNOWN = _gauge(
     "kafkameta_lag_unknown_partitions",
     "query_id topic",
-    "Partitions whose end is unknown: no leader, gone, or recreated. They are not in the lag.",
+    "Partitions that are not in the lag: no leader, gone, or recreated.",
 )
 PARTITION_LAG_RECORDS = _gauge(
     "kafkameta_partition_lag_records", "query_id topic partition", "The same by partition, with `--per-partition`."
