@@ -178,8 +178,8 @@ class OffsetOptions:
         None,
         parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest), which also ends a "
-        "stream that reads no other partition.",
+        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest). JSON ends a stream "
+        "too, which then reads no other partition.",
     )
     ending_timestamp_ms: int | None = _timestamp(
         "endingTimestamp",
