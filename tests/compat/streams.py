@@ -77,8 +77,8 @@ WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 def run_once(python: str, kafka: Any, topic: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    program = [python, str(Path(__file__).with_name("one_run.py")), kafka.bootstrap_servers, topic, str(folder)]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200)
+    program = [python, str(ROOT / "tests" / "spark" / "killed_driver.py"), kafka.bootstrap_servers, topic, str(folder)]
+    done = subprocess.run([*program, "once"], env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-4000:]
     return done
 

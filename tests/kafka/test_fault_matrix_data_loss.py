@@ -28,7 +28,7 @@ from tests.kafka.cluster_tools import (
     poll_until,
     topic_on_each_broker,
 )
-from tests.kafka.harness import BATCH_DEADLINE_S, Stage, SteadyProducer, Stream
+from tests.kafka.harness import BATCH_DEADLINE_S, SteadyProducer, Stream
 from tests.marks import thorough_after
 
 pytestmark = pytest.mark.kafka
@@ -77,35 +77,6 @@ def numbers(start: int, end: int, prefix: str = "") -> list[str]:
     return [f"{prefix}{number}" for number in range(start, end)]
 
 
-@pytest.mark.thorough
-def test_r9_a_deleted_topic_ends_the_query_and_is_named(
-    kafka: Cluster, topic: str, make_topic: Callable[..., str], produce: Produce, open_stream: Any
-) -> None:
-    victim = make_topic()
-    produce(victim, numbers(0, 10))
-    stream = open_stream(topic, victim, fail_on_data_loss=True)
-    with SteadyProducer(kafka.bootstrap_servers, topic, 3):
-        stream.run_until(lambda: len(stream.rows) > 100)
-        delete_topic(kafka, victim)
-        with pytest.raises(DataLossError, match=victim):
-            stream.run_until(lambda: False)
-    assert max(stream.batch_seconds) < BATCH_DEADLINE_S
-
-
-@pytest.mark.thorough
-def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
-    kafka: Cluster, stage: Stage, topic: str, make_topic: Callable[..., str], produce: Produce
-) -> None:
-    victim = make_topic()
-    produce(victim, numbers(0, 10))
-    with stage(topic, victim, failOnDataLoss="false") as scene:
-        delete_topic(kafka, victim)
-        scene.wait_for(lambda: any(victim in event["topics_removed"] for event in scene.stream.events("planner")))
-        scene.read_on()
-    scene.assert_invariants()
-    assert TopicPartition(victim, 0) not in scene.stream.positions()
-
-
 @pytest.mark.parametrize("records_again", thorough_after(1, [5, 40]))
 def test_r10_a_topic_recreated_between_batches(
     make_topic: Callable[..., str], make_again: Any, produce: Produce, open_stream: Any, records_again: int
@@ -150,25 +121,6 @@ def test_r10_a_topic_recreated_under_a_planned_range(
     lenient.committed = end
     lenient.run_until(lambda: len(lenient.rows) >= 40)
     assert values(lenient) == numbers(0, 40, "new-")
-
-
-@pytest.mark.thorough
-def test_r11_records_deleted_under_a_planned_range(
-    topic: str, produce: Produce, delete_records: Any, open_stream: Any
-) -> None:
-    produce(topic, numbers(0, 50), partition=0)
-    strict, lenient = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False))
-    (_, tasks), (end, tasks_again) = strict.plan(), lenient.plan()
-    delete_records(topic, 0, 30)
-
-    with pytest.raises(DataLossError, match=f"offsets 0 to 29 of {topic}-0 cannot be read"):
-        strict.read(tasks)
-    assert [row.offset for row in lenient.read(tasks_again)] == list(range(30, 50))
-    lenient.committed = end
-    delete_records(topic, 0, 50)
-    produce(topic, numbers(50, 60), partition=0)
-    lenient.run_batch()
-    assert values(lenient) == numbers(50, 60), "records that were read may be deleted"
 
 
 @pytest.mark.thorough

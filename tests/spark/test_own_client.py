@@ -38,13 +38,14 @@ def topics(make_topic: Callable[..., str], produce: Any) -> tuple[str, str, str]
     return source, make_topic(3), make_topic()
 
 
-def copy(command: Sequence[str | Path], *arguments: str, **environment: str) -> None:
-    """Run the program, by this command."""
+def copy(command: Sequence[str | Path], *arguments: str, **environment: str) -> str:
+    """What the program prints, run by this command."""
     given = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
     done = subprocess.run(
         [*command, PROGRAM, *arguments], env={**os.environ, **given}, capture_output=True, text=True, timeout=200
     )
     assert f"copied: {VALUES}" in done.stdout, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
 
 
 def test_no_process_of_a_query_imports_another_client(kafka: Any, topics: tuple[str, str, str], tmp_path: Path) -> None:
@@ -97,3 +98,17 @@ def test_rows_are_read_and_written_once(
 
     committed = consume_committed(kafka.bootstrap_servers, topics[1])
     assert sorted((message.value() or b"").decode() for message in committed) == VALUES
+
+
+def test_kafkameta_python_starts_the_processes_of_a_query(
+    kafka: Any, topics: tuple[str, str, str], tmp_path: Path
+) -> None:
+    python = tmp_path / "kafkameta-python"
+    python.symlink_to(ROOT / "bin" / python.name)
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o700)
+    # PySpark prefers the second, which a session of other tests may have set.
+    started = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(python))
+    arguments = kafka.bootstrap_servers, *topics, str(tmp_path / "checkpoint")
+
+    assert "workers: ['pyspark_kafka_meta.spark_python']" in copy([sys.executable], *arguments, **started)

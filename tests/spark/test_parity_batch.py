@@ -318,13 +318,3 @@ def test_r15_retention_under_a_dataframe_is_told_and_the_next_load_starts_after_
 def test_mb30_min_partitions_makes_as_many_tasks(spark: SparkSession, kafka: Any, topics: dict[str, str]) -> None:
     rows = read(spark, "kafkameta", kafka, {"subscribe": topics["rich"], "minPartitions": "6"})
     assert rows.rdd.getNumPartitions() >= 6
-
-
-def test_r22_a_start_after_the_end_of_the_log_is_refused_when_the_query_is_planned(
-    spark: SparkSession, kafka: Any, topics: dict[str, str]
-) -> None:
-    rows = read(
-        spark, "kafkameta", kafka, named({"subscribe": "<rich>", "startingOffsets": at(_0=99, _1=0, _2=0)}, topics)
-    )
-    with pytest.raises(PySparkException, match=r"names offset 99 of .*-0, and its log ends at 25"):
-        rows.count()

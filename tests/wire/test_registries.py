@@ -1,17 +1,24 @@
-"""`MockRegistry` and a real registry, Apicurio, give the client the same results."""
+"""`MockRegistry` and a real registry, Apicurio, give the client the same results; and the client over TLS."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError
-from pyspark_kafka_meta.options import RegistryOptions
+from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError
+from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.options.option_table import default_options
 from pyspark_kafka_meta.testing import LocalRegistry, MockRegistry
+from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from pyspark_kafka_meta.typed.registry.client import RegistryClient
+from tests.wire.scripted_broker import over_tls, scripted_broker
+from tests.wire.token_endpoint import token_endpoint
 
 INT = '{"type":"record","name":"A","fields":[{"name":"x","type":"int"}]}'
 LONG = '{"type":"record","name":"A","fields":[{"name":"x","type":"long"}]}'
@@ -88,3 +95,115 @@ def test_another_path_is_no_registry(url: str) -> None:
 
     with pytest.raises(SchemaRegistryError, match="is not the URL of a schema registry"):
         client.subjects()
+
+
+AUTHORITY, STRANGER = CertificateAuthority(), CertificateAuthority("a stranger")
+REGISTRY, CLIENT = AUTHORITY.issue("registry", ["127.0.0.1"]), AUTHORITY.issue("client")
+
+
+def respond(peer: socket.socket) -> None:
+    """Has one subject."""
+    peer.recv(4096)
+    peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\n["a-b"]')
+
+
+def ask(port: int, scheme: str = "https", host: str = "127.0.0.1", **options: object) -> list[str]:
+    given = replace(default_options(RegistryOptions), urls=(f"{scheme}://{host}:{port}",), timeout_ms=60_000)
+    return RegistryClient(replace(given, **options)).subjects()  # type: ignore[arg-type]
+
+
+def test_the_certificate_of_a_private_authority_is_accepted_if_it_is_trusted(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text(AUTHORITY.certificate)
+    with scripted_broker(over_tls(REGISTRY, respond)) as address:
+        assert ask(address.port, truststore_location=str(tmp_path / "ca.pem")) == ["a-b"]
+        with pytest.raises(
+            SchemaRegistryError, match=r"certificate .* was refused .*schema\.registry\.ssl\.truststore"
+        ):
+            ask(address.port, truststore_certificates=STRANGER.certificate)
+        with pytest.raises(SchemaRegistryError, match="was refused"):
+            ask(address.port)
+
+
+def test_the_authority_of_a_token_endpoint_is_trusted_as_the_registrys_is(tmp_path: Path) -> None:
+    (tmp_path / "endpoint.pem").write_text(REGISTRY.key + REGISTRY.certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "endpoint.pem")
+    token = {"access_token": "a.b-c", "token_type": "Bearer", "expires_in": None}  # is not kept
+    with (
+        scripted_broker(over_tls(REGISTRY, respond)) as address,
+        token_endpoint(200, token, context=context) as (url, requests),
+    ):
+        login: dict[str, Any] = {
+            "token_issuer_url": url,
+            "token_client_id": "me",
+            "token_client_secret": Secret("canary-secret"),
+        }
+        refused = (
+            r"^no token .*certificate of the token endpoint was refused .*'schema\.registry\.ssl\.truststore\.location'"
+        )
+        for truststore in ({}, {"truststore_certificates": STRANGER.certificate}):
+            with pytest.raises(SchemaRegistryError, match=refused):
+                ask(address.port, **login, **truststore)
+        with pytest.raises(OptionError, match=r"'schema\.registry\.ssl\.truststore\.location' names a file"):
+            ask(address.port, **login, truststore_location=str(tmp_path / "nowhere.pem"))
+        assert requests == []
+        assert ask(address.port, **login, truststore_certificates=AUTHORITY.certificate) == ["a-b"]
+
+
+def test_a_certificate_of_another_host_is_refused() -> None:
+    with (
+        scripted_broker(over_tls(AUTHORITY.issue("other", ["10.0.0.1"]), respond)) as address,
+        pytest.raises(SchemaRegistryError, match=r"was refused \(IP address mismatch"),
+    ):
+        ask(address.port, truststore_certificates=AUTHORITY.certificate)
+
+
+def test_a_proxy_connects_to_the_registry_and_sees_its_name_alone() -> None:
+    registry = over_tls(AUTHORITY.issue("registry", ["registry.example"]), respond)
+    seen = b""
+
+    def proxy(peer: socket.socket) -> None:
+        nonlocal seen
+        while b"\r\n\r\n" not in seen:
+            seen += peer.recv(4096)
+        peer.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        registry(peer)
+
+    with scripted_broker(proxy) as address:
+        given: dict[str, Any] = {
+            "proxy_host": address.host,
+            "proxy_port": address.port,
+            "truststore_certificates": AUTHORITY.certificate,
+        }
+        assert ask(8443, host="registry.example", **given) == ["a-b"]
+    assert seen.startswith(b"CONNECT registry.example:8443 HTTP/1.")
+
+
+def test_a_proxy_that_refuses_is_named() -> None:
+    def proxy(peer: socket.socket) -> None:
+        peer.recv(4096)
+        peer.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+    with (
+        scripted_broker(proxy) as address,
+        pytest.raises(
+            SchemaRegistryError, match=r"through the proxy 127\.0\.0\.1: .*407 Proxy Authentication Required"
+        ),
+    ):
+        ask(8443, proxy_host=address.host, proxy_port=address.port, timeout_ms=2_000)  # it is asked again
+
+
+def test_a_client_certificate_is_shown() -> None:
+    own: dict[str, Any] = {"keystore_key": Secret(CLIENT.key), "keystore_certificate_chain": CLIENT.certificate}
+    with scripted_broker(over_tls(REGISTRY, respond, AUTHORITY.certificate)) as address:
+        assert ask(address.port, truststore_certificates=AUTHORITY.certificate, **own) == ["a-b"]
+        with pytest.raises(SchemaRegistryError, match=r"no TLS connection|cannot reach"):
+            ask(address.port, truststore_certificates=AUTHORITY.certificate, timeout_ms=2_000)
+
+
+def test_a_registry_without_tls_is_told_from_one_with_it() -> None:
+    with (
+        scripted_broker(respond) as address,
+        pytest.raises(SchemaRegistryError, match=r"no TLS connection .*\(wrong version number|\(record layer"),
+    ):
+        ask(address.port)
