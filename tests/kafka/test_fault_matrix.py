@@ -23,7 +23,7 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.read.planning import offset_planner
-from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.testing import ClusterError, LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, HOST
 from tests.kafka.checker import leaders_learned
 from tests.kafka.cluster_tools import Cluster, create_topic, elect_leader, in_sync, reassign
@@ -188,6 +188,14 @@ def test_coordinator_of_transactions_that_dies_is_replaced(
 def coordinators(client: KafkaClient, transactional_ids: Iterable[str]) -> set[int]:
     """The node ids that the client knows."""
     return {client.coordinators._known[each].node_id for each in transactional_ids}
+
+
+def test_a_topic_that_exists_or_is_refused_is_an_error(breakable_kafka: LocalKafka) -> None:
+    topic = breakable_kafka.create_topic()
+    with pytest.raises(ClusterError, match=f"Topic {topic} exists: choose another name"):
+        breakable_kafka.create_topic(topic)
+    with pytest.raises(ClusterError, match=r"could not be created: INVALID_CONFIG.* x "):
+        breakable_kafka.create_topic(config={"retention.ms": "x"})
 
 
 def known_brokers(servers: str) -> set[int]:

@@ -15,10 +15,14 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta import java_launcher
-from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, maven_jars, process_guard
+from pyspark_kafka_meta.testing import (
+    ClusterError,
+    LocalKafka,
+    kafka_config,
+    maven_jars,
+    process_guard,
+)
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, with_class_archive
-from pyspark_kafka_meta.testing.local_kafka import create_topic, knows_topic
-from tests.kafka.cluster_tools import Cluster
 
 START_AND_WAIT = """
 import subprocess, sys
@@ -69,16 +73,6 @@ def test_a_node_is_started_paused_killed_and_stopped(tmp_path: Path) -> None:
 def state(pid: int) -> str:
     """Of a process: T if it is stopped."""
     return subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.kafka
-def test_a_topic_that_exists_or_is_refused_is_an_error(kafka: Cluster, topic: str) -> None:
-    brokers = [kafka.address(broker_id) for broker_id in kafka.broker_ids]
-    assert all(knows_topic(broker, topic, 3) for broker in brokers)
-    with pytest.raises(ClusterError, match=f"Topic {topic} exists: choose another name"):
-        create_topic(brokers, topic, 3, -1, {})
-    with pytest.raises(ClusterError, match=r"could not be created: INVALID_CONFIG.* x "):
-        create_topic(brokers, f"{topic}-refused", 3, -1, {"retention.ms": "x"})
 
 
 def test_a_killed_parent_leaves_neither_java_nor_data(wait_for: Callable[..., Any], tmp_path: Path) -> None:
