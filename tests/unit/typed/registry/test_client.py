@@ -437,7 +437,7 @@ def test_url_that_hangs_is_waited_for_once_in_a_process(registry: MockRegistry) 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         urls = f"http://127.0.0.1:{silent.getsockname()[1]}", registry.url
         for _ in range(3):
-            assert RegistryClient(options(*urls, timeout_ms=1_000)).schema(1).schema.text == '"int"'
+            assert RegistryClient(options(*urls, timeout_ms=4_000)).schema(1).schema.text == '"int"'
 
         silent.setblocking(False)
         silent.accept()[0].close()
