@@ -69,7 +69,7 @@ def take_all_connections(held: ExitStack, address: Address) -> None:
 def test_a_request_above_the_limit_of_the_brokers_names_size_and_setting(kafka: LocalKafka) -> None:
     timeouts = {"kafka.request.timeout.ms": "2000", "kafka.delivery.timeout.ms": "3000"}
     with pytest.raises(
-        DeliveryTimeoutError, match=r"\d{6,7} bytes, .* socket\.request\.max\.bytes .* max\.request\.size"
+        DeliveryTimeoutError, match=r"\d{6,7} bytes, .* socket\.request\.max\.bytes .*kafka\.max\.request\.size"
     ):
         write(kafka, 100, **timeouts)
 
