@@ -28,7 +28,7 @@ class FakeAdmin(FakeRequests[BrokerRequest[Any], ApiResponse[Any]]):
     def _ends_at(self, node_id: int) -> float:
         return self.network.clock.now
 
-    def _response(self, node_id: int, request: BrokerRequest[Any], sent_at: float) -> ApiResponse[Any]:
+    def respond(self, node_id: int, request: BrokerRequest[Any], sent_at: float) -> ApiResponse[Any]:
         network, cluster = self.network, self.network.cluster
         scripted = network.admin_errors.get(self._name(request))
         code = scripted.popleft() if scripted else 0

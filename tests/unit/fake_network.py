@@ -1,15 +1,19 @@
-"""`FakeNetwork`: a `Network` without a network, over a `FakeCluster`, and a clock that waits and looks advance.
+"""`FakeNetwork`: a `Network` without a network, over a `FakeCluster`; `FakeClock`, which waits and looks advance.
 
 Brokers die, hang, lag behind or return errors as a test demands.
 """
 
 from __future__ import annotations
 
+import copy
+import heapq
+import itertools
 import math
+import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -47,6 +51,7 @@ from tests.unit.fake_produce import FakeProduce
 from tests.unit.fake_requests import FakeRequests
 from tests.unit.fake_transactions import FakeTransactions
 
+LATENCIES_S = ((0.002,), (0.002, 0.01, 0.05), (0.002, 0.05, 0.3))
 TICK_S = 1e-6
 """Too short for any assertion about waits, and enough to tell two looks apart."""
 
@@ -62,32 +67,61 @@ def about_ms(milliseconds: float) -> Any:
 
 
 class FakeClock:
-    """Advances by `sleep` and `wait_until`, and at each look: code that looks twice for one decision sees two times.
+    """Advances by waits, and at each look: code that looks twice for one decision sees two times. Actions are called at
+    their own times, wherever the code is then.
 
     Attributes:
         now: the time, read without a tick.
         tick_s: added at each look. Larger values stand for a process that pauses.
+        pause_share: of looks, after a pause of the process: garbage collection, or a container's CPU limit.
     """
 
-    def __init__(self, now: float = 1_000.0, tick_s: float = TICK_S) -> None:
+    def __init__(self, now: float = 1_000.0, tick_s: float = TICK_S, rng: random.Random | None = None) -> None:
+        """
+        Args:
+            rng: draws pauses; without it there are none.
+        """
         self.now = now
         self.tick_s = tick_s
+        self.pause_share = 0.0 if rng is None else rng.choice([0.0, 0.01, 0.03])
+        self._rng = rng
+        self._actions: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
 
     def __call__(self) -> float:
-        self.now += self.tick_s
+        pauses = self._rng is not None and self._rng.random() < self.pause_share
+        self.wait_until(self.now + (self._rng.uniform(0.001, 0.1) if self._rng and pauses else self.tick_s))
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        self.now += seconds
+        self.wait_until(self.now + seconds)
+
+    def at(self, seconds: float, action: Callable[[], object]) -> None:
+        """Call `action` after this many seconds."""
+        heapq.heappush(self._actions, (self.now + seconds, next(self._numbers), action))
+
+    def next_action(self) -> float:
+        return self._actions[0][0] if self._actions else math.inf
 
     def wait_until(self, then: float) -> None:
+        while self.next_action() <= then:
+            at, _, action = heapq.heappop(self._actions)
+            self.now = max(self.now, at)
+            action()
         self.now = max(self.now, then)
 
 
 class FakeNetwork:
     """A `Network` over a `FakeCluster`. ListOffsets by timestamp returns the first offset of a batch.
 
+    Each broker has a latency, which is drawn again after each of its responses.
+
     Attributes:
+        by_name: whether brokers fetch by topic name (Kafka before 3.1).
+        clients: the networks of all clients of the same brokers.
+        metadata_sent: when this client sent Metadata requests, in seconds.
+        empty_fetches: when it got Fetch responses without records and without errors.
+        failed_fetches: when it got Fetch responses with an error and without records.
         aliases: node ids by address that no broker advertises, such as a load balancer's.
         down: ids of brokers that refuse connections and lose those they have.
         hung: ids of brokers that accept requests and never respond: the clock advances to the deadline.
@@ -121,7 +155,18 @@ class FakeNetwork:
         change: applied to every Fetch response.
     """
 
-    def __init__(self, cluster: FakeCluster | None = None, clock: FakeClock | None = None) -> None:
+    def __init__(
+        self, cluster: FakeCluster | None = None, clock: FakeClock | None = None, rng: random.Random | None = None
+    ) -> None:
+        """
+        Args:
+            rng: draws latencies, and how many requests a broker handles late; without it, responses come at once.
+        """
+        self._rng = rng or random.Random(0)
+        self._latencies: Sequence[float] = (0.0,) if rng is None else rng.choice(LATENCIES_S)
+        self._latency_s: dict[int, float] = {}
+        self.by_name = False
+        self.clients: list[FakeNetwork] = []
         self.cluster = cluster or FakeCluster()
         self.clock = clock or FakeClock()
         self.aliases: dict[Address, int] = {}
@@ -152,12 +197,54 @@ class FakeNetwork:
         self.requests: list[tuple[str, Address]] = []
         self.change: Callable[[FetchResponse], FetchResponse] = lambda response: response
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
+        self._open()
+
+    def another(self) -> Self:
+        """The network of another client, with the same brokers and faults."""
+        made = copy.copy(self)
+        made._open()
+        return made
+
+    def _open(self) -> None:
+        self.offsets, self.fetch, self.admin = FakeOffsets(self), FakeFetch(self), FakeAdmin(self)
+        self.produce: FakeProduce = FakeProduce(self)
+        self.transactions: FakeTransactions = FakeTransactions(self)
+        self.metadata_sent: list[float] = []
+        self.empty_fetches: list[float] = []
+        self.failed_fetches: list[float] = []
         self._metadata: tuple[Address, Collection[str] | None, float] | None = None  # in flight, with its deadline
-        self.offsets = FakeOffsets(self)
-        self.fetch = FakeFetch(self)
-        self.produce = FakeProduce(self)
-        self.transactions = FakeTransactions(self)
-        self.admin = FakeAdmin(self)
+        self.clients.append(self)
+
+    def set_latencies(self, seconds: Sequence[float]) -> None:
+        """Draw from these from now on. All clients share them."""
+        for client in self.clients:
+            client._latencies = seconds
+        self._latency_s.clear()
+
+    def latency_s(self, node_id: int) -> float:
+        """Of the next response of a broker."""
+        if node_id not in self._latency_s:
+            self._latency_s[node_id] = self._rng.choice(self._latencies)
+        return self._latency_s[node_id]
+
+    def draw_latency(self, node_id: int) -> None:
+        self._latency_s.pop(node_id, None)
+
+    def draw_late(self) -> int:
+        """How many requests of a dropped connection the broker still handles."""
+        return self._rng.randrange(6) if any(self._latencies) else 0
+
+    def learn(self, node_id: int) -> None:
+        """A broker that was cut off knows the cluster again."""
+        self._cut_off.pop(node_id, None)
+
+    def break_connections(self, node_id: int, handled: int = 0) -> None:
+        """Break all connections to a broker, after it handled at most so many Produce requests of each."""
+        for network in self.clients:
+            network.produce.handle_oldest(node_id, handled)
+            requests: FakeRequests[Any, Any]
+            for requests in (network.offsets, network.fetch, network.produce, network.transactions):
+                requests.lose(node_id)
 
     def cut_off(self, node_id: int) -> None:
         """This broker stops learning changes of the cluster."""
@@ -173,9 +260,16 @@ class FakeNetwork:
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         self._metadata = (address, topics, deadline)
+        self.metadata_sent.append(self.clock.now)
         self.requests.append(("Metadata", address))
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
+        while True:
+            received = self._receive_metadata(min(deadline, self.clock.next_action()))
+            if received is not None or self.clock.now >= deadline:
+                return received
+
+    def _receive_metadata(self, deadline: float) -> MetadataResponse | None:
         assert self._metadata is not None, "no Metadata request is in flight"
         address, topics, due = self._metadata
         ends_at = self.metadata_ends_at()
@@ -207,6 +301,10 @@ class FakeNetwork:
             error_code=code,
         )
 
+    def handle(self, requests: FakeRequests[Any, Any], node_id: int, request: Any, sent_at: float) -> Any:
+        """A healthy broker handles a request. Tests override it."""
+        return requests.respond(node_id, request, sent_at)
+
     def close_idle(self) -> None:
         """A fake broker has no connections."""
 
@@ -233,7 +331,10 @@ class FakeNetwork:
         if self._metadata is None:
             return math.inf
         address, _, due = self._metadata
-        return due if self._node_id(address) in (self.hung | self.hung_metadata) - self.down else self.clock.now
+        node_id = self._node_id(address)
+        if node_id is None or node_id in self.down:
+            return self.clock.now
+        return due if node_id in self.hung | self.hung_metadata else self.metadata_sent[-1] + self.latency_s(node_id)
 
     def reach(self, address: Address) -> int:
         node_id = self._node_id(address)
@@ -278,7 +379,7 @@ class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
     def _ends_at(self, node_id: int) -> float:
         return self.network.clock.now
 
-    def _response(self, node_id: int, request: OffsetsRequest, sent_at: float) -> OffsetsResponse:
+    def respond(self, node_id: int, request: OffsetsRequest, sent_at: float) -> OffsetsResponse:
         return OffsetsResponse(
             node_id, {query.partition: self._offset(node_id, query, request) for query in request.queries}
         )
@@ -308,6 +409,8 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
         return "Fetch"
 
     def send(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
+        if self.network.by_name:
+            request = replace(request, partitions=tuple(replace(part, topic_id=None) for part in request.partitions))
         super().send(broker, request, deadline)
         if broker.node_id in self.in_flight:
             self.network.fetches.append((broker.node_id, request))
@@ -327,12 +430,17 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
         )
         return network.clock.now if ready else sent_at + request.max_wait_ms / 1000
 
-    def _response(self, node_id: int, request: FetchRequest, sent_at: float) -> FetchResponse:
+    def respond(self, node_id: int, request: FetchRequest, sent_at: float) -> FetchResponse:
+        response = replace(self._respond(node_id, request, sent_at), by_id=not self.network.by_name)
+        if not response.has_records:
+            failed = any(partition.error_code for partition in response.partitions)
+            (self.network.failed_fetches if failed else self.network.empty_fetches).append(self.network.clock.now)
+        return self.network.change(response)
+
+    def _respond(self, node_id: int, request: FetchRequest, sent_at: float) -> FetchResponse:
         latency_ms = (self.network.clock.now - sent_at) * 1000
         if self.network.throttles.get(node_id):
-            return self.network.change(
-                FetchResponse(node_id, 0, (), self.network.throttles[node_id].popleft(), 0, latency_ms)
-            )
+            return FetchResponse(node_id, 0, (), self.network.throttles[node_id].popleft(), 0, latency_ms)
         partitions, size = [], 0
         for entry in request.partitions:
             fetched = self._fetched(node_id, entry, request)
@@ -340,7 +448,7 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
                 fetched = replace(fetched, records=b"")
             partitions.append(fetched)
             size += len(fetched.records)
-        return self.network.change(FetchResponse(node_id, 0, tuple(partitions), 0, size, latency_ms))
+        return FetchResponse(node_id, 0, tuple(partitions), 0, size, latency_ms)
 
     def _fetched(self, node_id: int, entry: FetchPartition, request: FetchRequest) -> FetchedPartition:
         network, served = self.network, self.network.served_by(node_id)

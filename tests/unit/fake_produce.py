@@ -34,10 +34,23 @@ class FakeProduce(FakeRequests[ProduceRequest, ProduceResponse]):
         if broker.node_id in self.in_flight:
             self.network.produces.append((broker.node_id, request))
 
+    def drop(self, node_id: int) -> None:
+        """The broker may handle later what it has received."""
+        late = [sent.request for sent in self.in_flight.get(node_id, ())][: self.network.draw_late()]
+        self.network.clock.at(
+            self.network.latency_s(node_id), lambda: [self._handle(node_id, request) for request in late]
+        )
+        super().drop(node_id)
+
+    def handle_oldest(self, node_id: int, count: int) -> None:
+        """Append the oldest requests in flight."""
+        for sent in list(self.in_flight.get(node_id, ()))[:count]:
+            self._handle(node_id, sent.request)
+
     def _ends_at(self, node_id: int) -> float:
         return self.network.clock.now
 
-    def _response(self, node_id: int, request: ProduceRequest, sent_at: float) -> ProduceResponse | RequestFailure:
+    def respond(self, node_id: int, request: ProduceRequest, sent_at: float) -> ProduceResponse | RequestFailure:
         lost = self.network.lost_responses.pop(node_id, 0)
         if lost > 0:
             return self._lose(node_id, request, lost)

@@ -34,7 +34,7 @@ class FakeTransactions(FakeRequests[BrokerRequest[Any], ApiResponse[Any]]):
     def _ends_at(self, node_id: int) -> float:
         return self.network.clock.now
 
-    def _response(self, node_id: int, request: BrokerRequest[Any], sent_at: float) -> ApiResponse[Any] | RequestFailure:
+    def respond(self, node_id: int, request: BrokerRequest[Any], sent_at: float) -> ApiResponse[Any] | RequestFailure:
         name, broker = self._name(request), node_id_of(node_id)
         self.network.transactions_sent.append((broker, request))
         scripted = self.network.transaction_errors.get(name)

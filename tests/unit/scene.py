@@ -19,33 +19,11 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.partitions import T0, T1, T2
-from tests.unit.fake_network import FakeClock, FakeNetwork
+from tests.unit.fake_network import FakeNetwork
 from tests.unit.logs import WRITTEN, batch
 
 COLUMNS = ("partition", "offset", "value")
 Row = tuple[TopicPartition, int, str]
-
-
-class EventfulClock(FakeClock):
-    """A clock that waiting advances, with actions at given times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scheduled: list[tuple[float, Callable[[], object]]] = []
-
-    def at(self, seconds: float, action: Callable[[], object]) -> None:
-        """Call `action` after this many seconds."""
-        self._scheduled.append((self.now + seconds, action))
-
-    def sleep(self, seconds: float) -> None:
-        self.wait_until(self.now + seconds)
-
-    def wait_until(self, then: float) -> None:
-        super().wait_until(then)
-        due = [action for time, action in self._scheduled if time <= self.now]
-        self._scheduled = [(time, action) for time, action in self._scheduled if time > self.now]
-        for action in due:
-            action()
 
 
 class RecordingPublisher(EventPublisher):
@@ -74,8 +52,8 @@ class Scene:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 3) -> None:
-        self.clock = EventfulClock()
-        self.network = FakeNetwork(clock=self.clock)
+        self.network = FakeNetwork()
+        self.clock = self.network.clock
         self.cluster = self.network.cluster
         self.cluster.create_topic("t", partitions)
         self.events: list[Any] = []  # Event, with the details of its kind

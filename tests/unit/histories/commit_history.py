@@ -65,8 +65,8 @@ from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.commit_faults import DECISIONS, RESTART_S, CommitFaults
 from tests.unit.histories.commit_network import CommitNetwork, LateCoordinators
 from tests.unit.histories.faults import Faults
+from tests.unit.histories.history import History
 from tests.unit.histories.processes import Process, ProcessClock
-from tests.unit.scene import RecordingPublisher
 from tests.unit.write.writer_scene import rows as rows_of
 
 SINK = "orders"
@@ -140,7 +140,7 @@ class Attempt:
         return f"{self.batch}, task {self.task} of {self.tasks}, attempt {self.attempt}"
 
 
-class CommitHistory:
+class CommitHistory(History):
     """One history.
 
     Attributes:
@@ -149,8 +149,10 @@ class CommitHistory:
         violations: of "alive", "typed" and restored checkpoints; `commit_checks` has the others.
     """
 
+    clock: ProcessClock
+
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+        super().__init__(seed)
         self._restores = random.Random(seed)  # draws of their own: the others are the same without restores
         self.clock = ProcessClock(self._rng())
         self.cluster = FakeCluster(self.rng.choice([1, 3, 3]))
@@ -208,9 +210,6 @@ class CommitHistory:
         for _ in range(self._restores.choice([1, 2, 4]) if self.deletes_decisions else 0):
             self.clock.at(self._restores.random() * (self.faults.healed_at - self.clock.now), self._delete_decisions)
         self.clock.latest = self.faults.healed_at + ENDS_WITHIN_S
-
-    def _rng(self) -> random.Random:
-        return random.Random(self.rng.random())
 
     def _draw_batches(self) -> list[BatchId | None]:
         """Batches in the order of writing; None for a batch write without txnAppId."""
@@ -412,14 +411,7 @@ class CommitHistory:
         return BatchCommitter(self._client(), self.options)
 
     def _client(self) -> KafkaClient:
-        return KafkaClient(
-            self.options.client,
-            RecordingPublisher([]),
-            network=self.network.another(),
-            clock=self.clock.look,
-            sleep=self.clock.sleep,
-            rng=self._rng(),
-        )
+        return self._new_client(self.options.client, self.network.another())
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -533,6 +525,5 @@ class CommitHistory:
         return self._start_attempt(self.rng.choice(self._attempts[-10:])).name
 
     def __str__(self) -> str:
-        notes = "\n".join(f"{at:10.3f} {text}" for at, text in self.faults.notes[-200:])
         batches = [str(batch) for batch in self.batches]
-        return f"{self.given}, {self.coordinators.version.name}, {batches} of {self.rows} rows\n{notes}"
+        return self._told(f"{self.coordinators.version.name}, {batches} of {self.rows} rows", 200)

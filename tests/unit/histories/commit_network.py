@@ -1,4 +1,4 @@
-"""`CommitNetwork`: a `LateNetwork` whose brokers may handle requests of broken connections late; `LateCoordinators`."""
+"""`CommitNetwork`: a `FakeNetwork` whose brokers may handle requests of broken connections late; `LateCoordinators`."""
 
 from __future__ import annotations
 
@@ -23,32 +23,23 @@ from pyspark_kafka_meta.kafka.protocol.transactions import ListTransactionsReque
 from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_coordinators import ONGOING, FakeCoordinators, FakeTransaction
-from tests.unit.fake_requests import RequestT, node_id_of
-from tests.unit.histories.late_network import (
-    Late,
-    LateNetwork,
-    LateOffsets,
-    LateProduce,
-    LateT,
-    LateTransactions,
-    TickingClock,
-)
-from tests.unit.scene import EventfulClock
+from tests.unit.fake_network import FakeClock, FakeNetwork, FakeOffsets
+from tests.unit.fake_produce import FakeProduce
+from tests.unit.fake_requests import FakeRequests, RequestT, ResponseT, node_id_of
+from tests.unit.fake_transactions import FakeTransactions
 
 PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
 LATE_S = (0.0, 0.0, 0.01, 0.2, 2.0, 30.0)
 
 
-class CommitNetwork(LateNetwork):
+class CommitNetwork(FakeNetwork):
     """
     Attributes:
         lists_transactions: whether brokers do (Kafka 3.0).
         stale_ends: how many of the next ListOffsets responses have an end before the log's last batches, by partition.
     """
 
-    clock: TickingClock
-
-    def __init__(self, cluster: FakeCluster, clock: TickingClock, rng: random.Random) -> None:
+    def __init__(self, cluster: FakeCluster, clock: FakeClock, rng: random.Random) -> None:
         self.lists_transactions = True
         self.stale_ends: dict[TopicPartition, int] = {}
         super().__init__(cluster, clock, rng)
@@ -69,7 +60,7 @@ class CommitNetwork(LateNetwork):
         return self._rng.choice(self.cluster.logs[partition][-6:]).base_offset
 
 
-class LostRequests(Late[RequestT, LateT]):
+class LostRequests(FakeRequests[RequestT, ResponseT]):
     """Of a connection that breaks, the broker may have handled the oldest requests, may handle them later, or never."""
 
     network: CommitNetwork
@@ -78,7 +69,7 @@ class LostRequests(Late[RequestT, LateT]):
         self._leave(node_id)
         self.not_sent.pop(node_id, None)
 
-    def _outcome(self, node_id: int) -> LateT | RequestFailure:
+    def _outcome(self, node_id: int) -> ResponseT | RequestFailure:
         if node_id_of(node_id) in self.network.down | self.network.hung:
             self._handle_late(node_id)
         return super()._outcome(node_id)
@@ -93,7 +84,7 @@ class LostRequests(Late[RequestT, LateT]):
         def handle() -> None:
             if node_id_of(node_id) not in self.network.down:
                 for sent in requests:
-                    self._response(node_id, sent.request, sent.sent_at)
+                    self.respond(node_id, sent.request, sent.sent_at)
 
         if requests and (late_s := self.network.draw_late_s()):
             self.network.clock.at(late_s, handle)
@@ -101,18 +92,18 @@ class LostRequests(Late[RequestT, LateT]):
             handle()
 
 
-class LostProduce(LostRequests[ProduceRequest, ProduceResponse], LateProduce):
+class LostProduce(LostRequests[ProduceRequest, ProduceResponse], FakeProduce):
     pass
 
 
-class LostTransactions(LostRequests[BrokerRequest[Any], ApiResponse[Any]], LateTransactions):
-    def _response(self, node_id: int, request: BrokerRequest[Any], sent_at: float) -> ApiResponse[Any] | RequestFailure:
+class LostTransactions(LostRequests[BrokerRequest[Any], ApiResponse[Any]], FakeTransactions):
+    def respond(self, node_id: int, request: BrokerRequest[Any], sent_at: float) -> ApiResponse[Any] | RequestFailure:
         if isinstance(request, ListTransactionsRequest) and not self.network.lists_transactions:
             return RequestFailure(node_id, UnsupportedBrokerError("this broker cannot list transactions"))
-        return super()._response(node_id, request, sent_at)
+        return super().respond(node_id, request, sent_at)
 
 
-class StaleOffsets(LateOffsets):
+class StaleOffsets(FakeOffsets):
     """A leader that was deposed, and does not know it yet, reports an end that is too low."""
 
     network: CommitNetwork
@@ -133,7 +124,7 @@ class LateCoordinators(FakeCoordinators):
     def __init__(
         self,
         cluster: FakeCluster,
-        clock: TickingClock | EventfulClock,
+        clock: FakeClock,
         marker_s: Callable[[], float],
         first_epoch: Callable[[], int] = lambda: 0,
     ) -> None:

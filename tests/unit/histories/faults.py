@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, RefreshReason, TopicPartition
-from tests.unit.histories.late_network import LateNetwork
+from tests.unit.fake_network import FakeNetwork
 
 UNWELL_S = 10.0
 """For so long after a broker failed, clients may suspect it of a timeout early."""
@@ -46,7 +46,7 @@ class Faults:
         healed_at: when all brokers are healthy, in seconds.
     """
 
-    def __init__(self, network: LateNetwork, rng: random.Random, codes: Sequence[ErrorCode]) -> None:
+    def __init__(self, network: FakeNetwork, rng: random.Random, codes: Sequence[ErrorCode]) -> None:
         self.notes: list[tuple[float, str]] = []
         self.violations: list[str] = []
         self.healed_at = float("inf")

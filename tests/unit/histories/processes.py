@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.unit.histories.late_network import TickingClock
+from tests.unit.fake_network import FakeClock
+from tests.unit.histories.history import TICK_S
 
 
 class Killed(BaseException):
@@ -75,7 +76,7 @@ class Process:
             self._until_parked.release()
 
 
-class ProcessClock(TickingClock):
+class ProcessClock(FakeClock):
     """Runs processes, and the actions of faults, in the order of their times.
 
     Attributes:
@@ -85,7 +86,7 @@ class ProcessClock(TickingClock):
     """
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
+        super().__init__(tick_s=TICK_S, rng=rng)
         self.processes: list[Process] = []
         self.latest = float("inf")
         self.running: Process | None = None

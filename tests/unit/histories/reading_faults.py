@@ -30,8 +30,8 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.model import TopicPartition
+from tests.unit.fake_network import FakeNetwork
 from tests.unit.histories.faults import LONG_S, SHORT_S, Faults
-from tests.unit.histories.late_network import LateNetwork
 from tests.unit.histories.reading_cluster import ReadingCluster, is_transactional
 from tests.unit.histories.stored_records import StoredRecords, epoch_of
 
@@ -65,7 +65,7 @@ class ReadingFaults:
     def __init__(
         self,
         faults: Faults,
-        network: LateNetwork,
+        network: FakeNetwork,
         cluster: ReadingCluster,
         append: Callable[[ReadingCluster, TopicPartition, int], object],
         stored: StoredRecords,

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,7 +37,6 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError
-from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
@@ -47,14 +45,14 @@ from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
 from tests.checkpoints import restored, text
+from tests.unit.fake_network import FakeClock, FakeNetwork
 from tests.unit.histories.faults import Faults
-from tests.unit.histories.late_network import LateNetwork, TickingClock
+from tests.unit.histories.history import TICK_S, History
 from tests.unit.histories.reading_cluster import ReadingCluster, transactional
 from tests.unit.histories.reading_faults import ReadingFaults
 from tests.unit.histories.replaced_leaders import ReplacedLeaders
 from tests.unit.histories.stored_records import Record, StoredRecords, read_records
 from tests.unit.logs import sparse_batch
-from tests.unit.scene import RecordingPublisher
 
 FAULTS_S = (5.0, 20.0, 20.0)
 STEP_S = 20.0
@@ -87,7 +85,7 @@ CODES = (
 )
 
 
-class ReadingHistory:
+class ReadingHistory(History):
     """One history.
 
     Attributes:
@@ -95,7 +93,6 @@ class ReadingHistory:
         tasks: records of each task of the finished micro-batches, in order.
         told: how many events there were when each of these tasks ended.
         clients: of planners and workers.
-        events: of all clients.
         doubtful: records that may be of another topic of this name.
         unnoticed: recreated topics whose new offsets a plan took for those of the old topic: ListOffsets asks by name,
             and nothing had told the planner yet.
@@ -109,10 +106,10 @@ class ReadingHistory:
             losses: whether records are lost.
             kinds: of faults, instead of random ones.
         """
-        self.rng = random.Random(seed)
-        self.clock = TickingClock(self._rng())
+        super().__init__(seed)
+        self.clock = FakeClock(tick_s=TICK_S, rng=self._rng())
         self.cluster = ReadingCluster(self.rng.choice([1, 2, 3, 3, 3, 5]))
-        self.network = LateNetwork(self.cluster, self.clock, self._rng())
+        self.network = FakeNetwork(self.cluster, self.clock, self._rng())
         self.network.by_name = self.rng.random() < (0.4 if losses else 0.2)
         for topic in "tu"[: self.rng.choice([1, 1, 2])]:
             self.cluster.create_topic(topic, self.rng.randint(1, 3))
@@ -128,7 +125,6 @@ class ReadingHistory:
             self.faults, self.of_logs, self.network, self.cluster, self._append, self._rng()
         )
         self.clients: list[KafkaClient] = []
-        self.events: list[Event] = []
         self.tasks: list[list[Record]] = []
         self.told: list[int] = []
         self.doubtful: set[Record] = set()
@@ -144,9 +140,6 @@ class ReadingHistory:
         self.restart_share = self.rng.choice([0.0, 0.1, 0.3])
         self.transactional_share = self.rng.choice([0.0, 0.0, 0.2, 0.6])
         self._start(losses, kinds)
-
-    def _rng(self) -> random.Random:
-        return random.Random(self.rng.random())
 
     def _draw_options(self, losses: bool) -> dict[str, str]:
         def maybe(share: float, name: str, *values: object) -> dict[str, str]:
@@ -229,15 +222,7 @@ class ReadingHistory:
                 self._end_transaction(partition, producer_id)
 
     def _client(self, options: ClientOptions) -> KafkaClient:
-        client = KafkaClient(
-            options,
-            RecordingPublisher(self.events),
-            self.options.topic_filter,
-            network=self.network.another(),
-            clock=self.clock.look,
-            sleep=self.clock.sleep,
-            rng=self._rng(),
-        )
+        client = self._new_client(options, self.network.another(), self.options.topic_filter)
         self.faults.judge(client.cache)
         self.clients.append(client)
         return client
@@ -377,8 +362,7 @@ class ReadingHistory:
         self._consumed_s += max(self.clock.now - max(began, self.faults.healed_at), 0)
 
     def __str__(self) -> str:
-        notes = "\n".join(f"{at:10.3f} {text}" for at, text in self.faults.notes[-100:])
-        return f"{self.given}, by {'name' if self.network.by_name else 'id'}\n{notes}"
+        return self._told(f"by {'name' if self.network.by_name else 'id'}", 100)
 
 
 def spans(offset: SourceOffset) -> str:

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from functools import partial
 
 from pyspark_kafka_meta.model import TopicPartition
+from tests.unit.fake_network import FakeNetwork
 from tests.unit.histories.faults import BOOTSTRAP_IDS, LONG_S, Faults
-from tests.unit.histories.late_network import LateNetwork
 from tests.unit.histories.reading_cluster import ReadingCluster
 from tests.unit.histories.reading_faults import Loss, ReadingFaults
 
@@ -42,7 +42,7 @@ class ReplacedLeaders:
         self,
         faults: Faults,
         of_logs: ReadingFaults,
-        network: LateNetwork,
+        network: FakeNetwork,
         cluster: ReadingCluster,
         append: Callable[[ReadingCluster, TopicPartition, int], object],
         rng: random.Random,

@@ -24,7 +24,6 @@ rows. Then all brokers are healthy, and the last task ends.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import NamedTuple
 from unittest.mock import patch
@@ -33,16 +32,15 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write import task_writer
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.unit.fake_cluster import FakeCluster
+from tests.unit.fake_network import FakeClock, FakeNetwork
 from tests.unit.histories.faults import Faults
-from tests.unit.histories.late_network import LateNetwork, TickingClock
-from tests.unit.scene import RecordingPublisher
+from tests.unit.histories.history import TICK_S, History
 from tests.unit.write.writer_scene import rows as rows_of
 
 FAULTS_S = (2.0, 5.0, 5.0, 20.0)
@@ -67,7 +65,7 @@ class WrittenRow(NamedTuple):
     partition: int | None
 
 
-class WritingHistory:
+class WritingHistory(History):
     """One history.
 
     Attributes:
@@ -76,11 +74,11 @@ class WritingHistory:
     """
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.clock = TickingClock(self._rng())
+        super().__init__(seed)
+        self.clock = FakeClock(tick_s=TICK_S, rng=self._rng())
         self.cluster = FakeCluster(self.rng.choice([1, 2, 3, 3, 3, 5]))
         self.cluster.create_topic("t", self.rng.choice([1, 3, 9]))
-        self.network = LateNetwork(self.cluster, self.clock, self._rng())
+        self.network = FakeNetwork(self.cluster, self.clock, self._rng())
         self.given = self._draw_options()
         self.options = SinkOptions.parse(self.given)
         self.chunk_bytes = self.rng.choice([1, 400, 2000])
@@ -88,14 +86,10 @@ class WritingHistory:
         self.paces_s = self.rng.choice([(0.0, 0.1), (0.1, 0.3), (0.0, 0.5), (0.5, 3.0, 6.0)])
         self.faults = Faults(self.network, self._rng(), CODES)
         self.rows: list[WrittenRow] = []
-        self.events: list[Event] = []
         self.violations = self.faults.violations
         pair = self.rng.choice([(), ("disconnect", "elect"), ("hang", "elect")])
         kinds = [*pair, *self.rng.sample(list(self.faults.kinds), self.rng.randint(1, 4) - bool(pair))]
         self.faults.start(kinds, self.rng.choice([0.02, 0.1, 0.5, 2.0]), self.rng.choice(FAULTS_S))
-
-    def _rng(self) -> random.Random:
-        return random.Random(self.rng.random())
 
     def _draw_options(self) -> dict[str, str]:
         one_in_flight, one_ack = {"kafka.max.in.flight.requests.per.connection": "1"}, {"kafka.acks": "1"}
@@ -113,14 +107,7 @@ class WritingHistory:
         return self.options.producer.idempotent
 
     def run(self) -> WritingHistory:
-        client = KafkaClient(
-            self.options.client,
-            RecordingPublisher(self.events),
-            network=self.network,
-            clock=self.clock.look,
-            sleep=self.clock.sleep,
-            rng=self._rng(),
-        )
+        client = self._new_client(self.options.client, self.network)
         self.faults.judge(client.cache)
         with patch.object(task_writer, "CHUNK_BYTES", self.chunk_bytes):
             try:
@@ -170,5 +157,4 @@ class WritingHistory:
             self.violations.append(f"{self.clock.now:.3f}: at least {held} bytes are held")
 
     def __str__(self) -> str:
-        notes = "\n".join(f"{at:10.3f} {text}" for at, text in self.faults.notes[-100:])
-        return f"{self.given}, {self.placement}, chunks of {self.chunk_bytes} bytes, pauses {self.paces_s}\n{notes}"
+        return self._told(f"{self.placement}, chunks of {self.chunk_bytes} bytes, pauses {self.paces_s}", 100)

@@ -33,11 +33,6 @@ from tests.unit.write.writer_scene import SMALL_BATCHES, WriterScene, in_turn, n
 COUNT = 300
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> WriterScene:
-    return WriterScene(monkeypatch)
-
-
 # --- healthy brokers --------------------------------------------------------------------------------------------------
 
 
@@ -255,25 +250,17 @@ RETRIABLE = [
 
 
 @pytest.mark.parametrize("code", RETRIABLE)
-@pytest.mark.parametrize("times", [1, 2, 7])
+@pytest.mark.parametrize(("before", "times"), [(0, 1), (30, 1), (30, 2), (30, 7)])
 def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
-    scene: WriterScene, code: ErrorCode, times: int
+    scene: WriterScene, code: ErrorCode, before: int, times: int
 ) -> None:
-    scene.write_task(numbered(30))
+    """Also of the first batch of a producer."""
+    scene.write_task(numbered(before))
     scene.script(T1, *[code] * times)
 
-    scene.write_task(numbered(COUNT, start=30), **SMALL_BATCHES)
+    scene.write_task(numbered(COUNT, start=before), **SMALL_BATCHES)
 
-    assert scene.numbers() == in_turn(COUNT + 30)
-
-
-@pytest.mark.parametrize("code", RETRIABLE)
-def test_retriable_error_of_the_first_batch_of_a_producer_does_not_reorder(scene: WriterScene, code: ErrorCode) -> None:
-    scene.script(T1, code)
-
-    scene.write_task(numbered(COUNT), **SMALL_BATCHES)
-
-    assert scene.numbers() == in_turn(COUNT)
+    assert scene.numbers() == in_turn(COUNT + before)
 
 
 def test_batch_acknowledged_late_is_not_written_twice_when_later_responses_are_lost(scene: WriterScene) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import (
+    AuthorizationError,
     BrokerError,
     ConnectError,
     DeliveryTimeoutError,
@@ -17,13 +18,14 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     TransactionTimeoutError,
 )
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     EndTransactionRequest,
     ProducerIdRequest,
 )
-from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionSpan, TransactionVersion
 from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS, TransactionalProducer
 from tests.partitions import T0, T1, T2
@@ -166,6 +168,77 @@ def test_batches_are_written_as_they_are(scene: WriterScene, transaction: Transa
     writer.write(iter([rows(value=[b"9"], partition=[0])]))
     assert scene.log(T0)[5:] == [b"9"]
     assert is_open(scene)
+
+
+# --- the end of a transaction -----------------------------------------------------------------------------------------
+
+
+def test_driver_gets_what_a_transaction_holds(scene: WriterScene, transaction: TransactionalProducer) -> None:
+    written = {T1: [AcknowledgedRange(0, 1, 1)], T0: [AcknowledgedRange(5, 7, 2), AcknowledgedRange(9, 10, 1)]}
+    transaction.add({T0})
+    transaction.add({T0, T1})
+
+    producer = scene.cluster.coordinators.transactions[ID].producer
+    spans = (TransactionSpan("t", 0, 5, 10, 3), TransactionSpan("t", 1, 0, 1, 1))
+    assert transaction.opened(written) == OpenTransaction(ID, producer, spans)
+    assert scene.worker(scene.sink_options()).traffic.transactions_begun == 1
+
+
+def test_partition_that_was_not_added_is_added_again(scene: WriterScene) -> None:
+    scene.cluster.coordinators.version = V1
+    transaction = scene.transaction(ID, V1, TIMEOUT_MS)
+    scene.network.transaction_errors["AddPartitionsToTxn"].append(ErrorCode.transactional_id_authorization_failed)
+    with pytest.raises(AuthorizationError):
+        transaction.add({T0})
+    transaction.add({T0})
+
+    requests = [request for _, request in scene.network.transactions_sent]
+    assert len([each for each in requests if isinstance(each, AddPartitionsRequest)]) == 2
+
+
+def initialise_again(scene: WriterScene) -> None:
+    scene.cluster.coordinators.init(ID, TIMEOUT_MS)
+
+
+def time_out(scene: WriterScene) -> None:
+    scene.cluster.coordinators.time_out(ID)
+
+
+@pytest.mark.parametrize("end", [initialise_again, time_out])
+def test_transaction_that_has_ended_is_not_committed(
+    end: Callable[[WriterScene], None], scene: WriterScene, transaction: TransactionalProducer
+) -> None:
+    scene.write_in(transaction, numbered(3))
+    end(scene)
+
+    with pytest.raises(FencedError, match=r"orders/3/0 cannot be committed: .* uses its id by now, or it timed out"):
+        transaction.commit(scene.clock() + 30)
+
+
+def test_abort_is_reported_and_one_that_fails_is_left_to_the_driver(
+    scene: WriterScene, transaction: TransactionalProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.write_in(transaction, numbered(3))
+    scene.network.hung |= {1, 2, 3}
+    transaction.abort()
+    assert "transaction orders/3/0 stays open for the driver to abort: " in caplog.text
+    assert EventKind.TRANSACTIONS_ABORTED not in [event.kind for event in scene.events]
+
+    scene.network.hung.clear()
+    transaction.abort()
+    assert scene.events[-1].kind is EventKind.TRANSACTIONS_ABORTED
+
+
+def test_transaction_is_given_up_before_it_times_out(scene: WriterScene, transaction: TransactionalProducer) -> None:
+    transaction.begin()
+    scene.clock.sleep(1_000)
+    transaction.add({T0})
+    scene.clock.sleep(47.9)
+    transaction.fail_if_late(scene.clock())
+
+    scene.clock.sleep(0.1)
+    with pytest.raises(TransactionTimeoutError, match=r"has been written for 48 s, and its timeout is 60 s: "):
+        transaction.fail_if_late(scene.clock())
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

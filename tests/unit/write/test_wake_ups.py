@@ -21,11 +21,6 @@ SLOW_ROWS_S = 3.0
 T4 = TopicPartition("t", 4)
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> WriterScene:
-    return WriterScene(monkeypatch)
-
-
 def take_time(scene: WriterScene, seconds: float, node_ids: tuple[int, ...] = (1, 2, 3)) -> None:
     """These brokers respond to a Produce after this time; they append the records when the request arrives."""
     produce = scene.network.produce

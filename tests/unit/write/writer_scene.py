@@ -119,8 +119,9 @@ class WriterScene(Scene):
         return [header for batch in self.cluster.logs[partition] for header in read_batch_headers(batch.data)]
 
     def numbers(self) -> dict[TopicPartition, list[int]]:
-        """The numbers of `numbered` in each partition, in the order of the log."""
-        return {partition: [int(value) for value in self.log(partition)] for partition in self.cluster.logs}
+        """The numbers of `numbered` in each partition of t, in the order of the log."""
+        partitions = [partition for partition in self.cluster.logs if partition.topic == "t"]
+        return {partition: [int(value) for value in self.log(partition)] for partition in partitions}
 
 
 def in_turn(count: int, partitions: int = 3, start: int = 0) -> dict[TopicPartition, list[int]]:

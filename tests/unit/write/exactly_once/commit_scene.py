@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import (
     OpenTransaction,
     ProducerIdAndEpoch,
@@ -20,6 +22,7 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDec
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision, Decisions, TransactionPlan
 from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 from tests.unit.fake_cluster import StoredBatch
 from tests.unit.scene import RecordingPublisher
@@ -83,6 +86,21 @@ class CommitScene(WriterScene):
             return int(code) if request.partition == partition else error(node_id, request)
 
         self.monkeypatch.setattr(self.cluster, "produce_error", refused)
+
+    def rows(self) -> list[int]:
+        """The numbers of all rows, also of aborted ones."""
+        return sorted(number for numbers in self.numbers().values() for number in numbers)
+
+    def read_slowly(self, seconds: float) -> None:
+        """Drivers read each record batch of rows in so many seconds."""
+        batches = LogReader.batches
+
+        def slow(reader: LogReader, partition: TopicPartition, *arguments: Any) -> Iterator[FetchedRecords]:
+            for fetched in batches(reader, partition, *arguments):
+                self.clock.sleep(seconds if partition.topic == "t" else 0)
+                yield fetched
+
+        self.monkeypatch.setattr(LogReader, "batches", slow)
 
     def compact(self, until: int | None = None) -> None:
         """Remove the batches of decisions whose keys all have later records, as the log cleaner does with the records

@@ -13,11 +13,6 @@ from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene
 NEVER_USED = f"{SINK}/7/0"
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
-    return CommitScene(monkeypatch)
-
-
 def still_open(scene: CommitScene) -> list[str]:
     transactions = scene.cluster.coordinators.transactions
     return sorted(name for name, transaction in transactions.items() if transaction.state == ONGOING)

@@ -39,11 +39,6 @@ ROWS = 6
 """Of a batch."""
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
-    return CommitScene(monkeypatch)
-
-
 class Query:
     """A streaming query and its checkpoint.
 

@@ -24,7 +24,6 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDec
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision
 from pyspark_kafka_meta.write.exactly_once.step_runner import MARKER_S, StepRunner
 from pyspark_kafka_meta.write.transactional_producer import LAST_EPOCHS
-from tests.partitions import T0, T1, T2
 from tests.unit.fake_coordinators import FakeCoordinators
 from tests.unit.histories.commit_network import LateCoordinators
 from tests.unit.write.exactly_once.commit_scene import DECISIONS, SINK, CommitScene, micro_batch
@@ -60,10 +59,6 @@ class CommitterScene(CommitScene):
         opened = producer.opened(self.write_in(producer, numbered(6, start=start)))
         assert opened is not None
         return opened
-
-    def rows(self) -> list[int]:
-        """Also of aborted transactions."""
-        return sorted(number for partition in (T0, T1, T2) for number in map(int, self.log(partition)))
 
 
 @pytest.fixture
@@ -201,28 +196,6 @@ def test_committer_keeps_no_lead_that_the_plan_of_the_next_batch_write_takes_ove
 
     assert len(scene.network.produces) == 2, "the decision and the note that it is settled: none is refused"
     assert scene.rows() == [*range(12)]
-
-
-def test_batch_that_a_process_commits_again_is_written_once(scene: CommitterScene) -> None:
-    """As after a commit that Spark could not note. The tasks were planned before it."""
-    planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
-    committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
-    again = scene.task(1, 0)
-    committer.commit(micro_batch(0), [again], 1)
-
-    assert scene.cluster.coordinators.transactions[again.transactional_id].state == "Empty"  # fenced, and so aborted
-
-
-def test_committer_that_lost_the_lead_reads_what_the_other_driver_has_decided(scene: CommitterScene) -> None:
-    planner, committer, other = (scene.long_lived_committer() for _ in range(3))
-    committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
-    late = scene.planned_task(planner, 100, STREAM)
-    other.commit(micro_batch(1), [scene.task(1, 6)], 1)
-    committer.commit(micro_batch(1), [late], 1)
-
-    assert scene.cluster.coordinators.transactions[late.transactional_id].state == "Empty"  # fenced, and so aborted
-    assert planner.plan(STREAM).decisions[STREAM].batch == micro_batch(1)
-    assert scene.cluster.coordinators.transactions[f"{SINK}/1/0"].state == "CompleteCommit"
 
 
 def give_epoch(scene: CommitterScene, epoch: int) -> None:

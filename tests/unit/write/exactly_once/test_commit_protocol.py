@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -119,117 +119,140 @@ def recorded(protocol: Protocol[None], steps: list[Step]) -> Protocol[None]:
         result = yield steps[-1]
 
 
-# --- commit -----------------------------------------------------------------------------------------------------------
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+FENCE, READ, CONFIRM, ABORT = Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()
+ROWS, OTHER_ROWS, MORE_ROWS = RowDigest(10, 1), RowDigest(10, 2), RowDigest(11, 1)
+OF_A, OF_B, OF_BOTH = (decision(micro_batch(7), *transactions) for transactions in ((A,), (B,), (A, B)))
+APP = decision(version_of_app(3), B)
 
 
-def test_commit_decides_before_it_commits_and_aborts_losing_attempts_last() -> None:
-    decided = decision(micro_batch(7), A, B)
-    run = Run(commit(micro_batch(7), [A, B], NOW_MS, KNOWN), [(ReadDecisions, by_series(SETTLED))])
-
-    assert run.steps == [
-        Fence(),
-        ReadDecisions(),
-        WriteDecision(decided),
-        Commit((A, B)),
-        WriteSettled(decided, ()),
-        AbortOpen(KNOWN),
-    ]
+def read(*decisions: Decision) -> tuple[type[Step], Decisions]:
+    return ReadDecisions, by_series(*decisions)
 
 
-def test_transactions_that_coordinators_do_not_know_are_copied_if_the_log_says_that_they_were_aborted() -> None:
-    decided = decision(micro_batch(7), A, B)
-    results = [(ReadDecisions, {}), (Commit, (A, B)), (ReadOutcomes, (B,)), (ReadDecisions, by_series(decided))]
-    run = Run(commit(micro_batch(7), [A, B], NOW_MS), results)
+class Steps(NamedTuple):
+    """A protocol, the results of its steps that are not the defaults of `Run`, and the steps that it takes."""
 
-    assert run.steps[2:] == [
-        WriteDecision(decided),
-        Commit((A, B)),
-        ReadOutcomes((A, B)),
-        Fence(),
-        ReadDecisions(),
-        WriteSettled(decided, (B,)),
-        AbortOpen(),
-    ]
+    protocol: Callable[[], Protocol[Any]]
+    results: Sequence[tuple[type[Step], Any]]
+    steps: Sequence[Step]
 
 
-def test_records_are_not_copied_that_another_driver_has_copied_meanwhile() -> None:
-    decided = decision(micro_batch(7), A)
-    settled = by_series(decided.settled())
-    results = [(ReadDecisions, {}), (Commit, (A,)), (ReadOutcomes, (A,)), (ReadDecisions, settled)]
-    run = Run(commit(micro_batch(7), [A], NOW_MS), [*results, (ReadDecisions, settled)])
-
-    ours = AbortOpen((A.transactional_id,))
-    assert run.steps[5:] == [Fence(), ReadDecisions(), Fence(), ReadDecisions(), ConfirmDecisions(), ours]
-
-
-def test_copies_that_need_several_transactions_are_each_in_an_epoch_of_their_own() -> None:
-    decided = decision(micro_batch(7), A, B)
-    left = decision(micro_batch(7), B)
-    results = [(ReadDecisions, {}), (Commit, (A, B)), (ReadOutcomes, (A, B)), (ReadDecisions, by_series(decided))]
-    run = Run(
-        commit(micro_batch(7), [A, B], NOW_MS), [*results, (WriteSettled, left), (ReadDecisions, by_series(left))]
-    )
-
-    assert run.steps[5:] == [
-        Fence(),
-        ReadDecisions(),
-        WriteSettled(decided, (A, B)),
-        Fence(),
-        ReadDecisions(),
-        WriteSettled(left, (B,)),
-        AbortOpen(),
-    ]
-
-
-def test_batch_that_an_earlier_run_has_decided_is_settled_with_the_transactions_of_that_run() -> None:
-    decided = decision(micro_batch(7), A)
-    reads = [(ReadDecisions, by_series(decided)), (ReadDecisions, by_series(decided.settled()))]
-    run = Run(commit(micro_batch(7), [B], NOW_MS, KNOWN), reads)
-
-    assert run.steps == [
-        Fence(),
-        ReadDecisions(),
-        Commit((A,)),
-        WriteSettled(decided, ()),
-        Fence(),
-        ReadDecisions(),
-        ConfirmDecisions(),
-        AbortOpen((*KNOWN, B.transactional_id)),
-    ]
-
-
-def test_driver_that_was_fenced_before_its_decision_reads_what_the_other_driver_has_decided() -> None:
-    others = decision(micro_batch(7), B).settled()
-    run = Run(
-        commit(micro_batch(7), [A], NOW_MS),
-        [(ReadDecisions, {}), (WriteDecision, False), (ReadDecisions, by_series(others))],
-    )
-
-    ours = AbortOpen((A.transactional_id,))
-    read_again = [Fence(), ReadDecisions(), ConfirmDecisions(), ours]
-    assert run.steps[2:] == [WriteDecision(decision(micro_batch(7), A)), *read_again]
-
-
-def test_driver_that_was_fenced_after_its_decision_does_not_decide_again() -> None:
-    decided = decision(micro_batch(7), A)
-    run = Run(
-        commit(micro_batch(7), [A], NOW_MS),
+STEPS = {
+    "commit decides before it commits, and aborts losing attempts last": Steps(
+        lambda: commit(micro_batch(7), [A, B], NOW_MS, KNOWN),
+        [read(SETTLED)],
+        [FENCE, READ, WriteDecision(OF_BOTH), Commit((A, B)), WriteSettled(OF_BOTH, ()), AbortOpen(KNOWN)],
+    ),
+    "batch without rows is decided too": Steps(
+        lambda: commit(micro_batch(8), [], NOW_MS),
+        [],
         [
-            (ReadDecisions, {}),
-            (WriteSettled, False),
-            (ReadDecisions, by_series(decided)),
-            (ReadDecisions, by_series(decided.settled())),
+            *(FENCE, READ, WriteDecision(decision(micro_batch(8))), Commit(())),
+            *(WriteSettled(decision(micro_batch(8)), ()), ABORT),
         ],
-    )
+    ),
+    "transactions that coordinators do not know are copied if the log says that they were aborted": Steps(
+        lambda: commit(micro_batch(7), [A, B], NOW_MS),
+        [read(), (Commit, (A, B)), (ReadOutcomes, (B,)), read(OF_BOTH)],
+        [
+            *(FENCE, READ, WriteDecision(OF_BOTH), Commit((A, B)), ReadOutcomes((A, B))),
+            *(FENCE, READ, WriteSettled(OF_BOTH, (B,)), ABORT),
+        ],
+    ),
+    "records that another driver has copied meanwhile are not copied": Steps(
+        lambda: commit(micro_batch(7), [A], NOW_MS),
+        [read(), (Commit, (A,)), (ReadOutcomes, (A,)), read(OF_A.settled()), read(OF_A.settled())],
+        [
+            *(FENCE, READ, WriteDecision(OF_A), Commit((A,)), ReadOutcomes((A,)), FENCE, READ),
+            *(FENCE, READ, CONFIRM, AbortOpen((A.transactional_id,))),
+        ],
+    ),
+    "copies that need several transactions are each in an epoch of their own": Steps(
+        lambda: commit(micro_batch(7), [A, B], NOW_MS),
+        [read(), (Commit, (A, B)), (ReadOutcomes, (A, B)), read(OF_BOTH), (WriteSettled, OF_B), read(OF_B)],
+        [
+            *(FENCE, READ, WriteDecision(OF_BOTH), Commit((A, B)), ReadOutcomes((A, B))),
+            *(FENCE, READ, WriteSettled(OF_BOTH, (A, B)), FENCE, READ, WriteSettled(OF_B, (B,)), ABORT),
+        ],
+    ),
+    "batch that an earlier run has decided is settled with the transactions of that run": Steps(
+        lambda: commit(micro_batch(7), [B], NOW_MS, KNOWN),
+        [read(OF_A), read(OF_A.settled())],
+        [
+            *(FENCE, READ, Commit((A,)), WriteSettled(OF_A, ())),
+            *(FENCE, READ, CONFIRM, AbortOpen((*KNOWN, B.transactional_id))),
+        ],
+    ),
+    "driver that was fenced before its decision reads what the other driver has decided": Steps(
+        lambda: commit(micro_batch(7), [A], NOW_MS),
+        [read(), (WriteDecision, False), read(OF_B.settled())],
+        [FENCE, READ, WriteDecision(OF_A), FENCE, READ, CONFIRM, AbortOpen((A.transactional_id,))],
+    ),
+    "driver that was fenced after its decision does not decide again": Steps(
+        lambda: commit(micro_batch(7), [A], NOW_MS),
+        [read(), (WriteSettled, False), read(OF_A), read(OF_A.settled())],
+        [
+            *(FENCE, READ, WriteDecision(OF_A), Commit((A,)), WriteSettled(OF_A, ())),
+            *(FENCE, READ, Commit((A,)), WriteSettled(OF_A, ())),
+            *(FENCE, READ, CONFIRM, AbortOpen((A.transactional_id,))),
+        ],
+    ),
+    "repeated batch aborts nothing until its read is confirmed": Steps(
+        lambda: commit(micro_batch(7), [], NOW_MS),
+        [read(OF_A.settled()), (ConfirmDecisions, False), read(OF_A.settled())],
+        [FENCE, READ, CONFIRM, FENCE, READ, CONFIRM, ABORT],
+    ),
+    "decision that tasks know, and that the first read did not find, is read again": Steps(
+        lambda: commit(micro_batch(7), [], NOW_MS, rows=ROWS),
+        [read(), (ConfirmDecisions, False), read(replace(OF_BOTH, rows=ROWS).settled())],
+        [FENCE, READ, CONFIRM, FENCE, READ, CONFIRM, ABORT],
+    ),
+    "recovery settles every series before it aborts anything, and fences again": Steps(
+        lambda: recover(KNOWN),
+        [read(OF_A, APP), read(OF_A.settled(), APP.settled())],
+        [
+            *(FENCE, READ, Commit((A,)), WriteSettled(OF_A, ()), Commit((B,)), WriteSettled(APP, ())),
+            *(FENCE, READ, CONFIRM, AbortOpen(KNOWN)),
+        ],
+    ),
+    "recovery after a clean end changes nothing": Steps(recover, [read(SETTLED)], [FENCE, READ, CONFIRM, ABORT]),
+    "recovery settles decisions that the first read did not find before it aborts anything": Steps(
+        recover,
+        [read(SETTLED), (ConfirmDecisions, False), read(OF_A), read(OF_A.settled())],
+        [
+            *(FENCE, READ, CONFIRM, FENCE, READ, Commit((A,)), WriteSettled(OF_A, ())),
+            *(FENCE, READ, CONFIRM, ABORT),
+        ],
+    ),
+    "recovery that was fenced reads again": Steps(
+        recover,
+        [read(OF_A), (WriteSettled, False), read(OF_A.settled())],
+        [FENCE, READ, Commit((A,)), WriteSettled(OF_A, ()), FENCE, READ, CONFIRM, ABORT],
+    ),
+    "recovery between the batches of a query writes nothing": Steps(
+        lambda: recover(planned={}), [read(SETTLED)], [READ, ABORT]
+    ),
+    "recovery after a batch that is not settled confirms the decisions: a query has failed": Steps(
+        lambda: recover(planned=by_series(SETTLED)), [read(SETTLED)] * 2, [READ, FENCE, READ, CONFIRM, ABORT]
+    ),
+    "recovery between the batches of a query settles what is not settled": Steps(
+        lambda: recover(planned={}),
+        [read(OF_A), read(OF_A), read(OF_A.settled())],
+        [READ, FENCE, READ, Commit((A,)), WriteSettled(OF_A, ()), FENCE, READ, CONFIRM, ABORT],
+    ),
+}
 
-    assert run.steps.count(WriteDecision(decided)) == 1
-    assert run.steps[-6:-4] == [Commit((A,)), WriteSettled(decided, ())]
 
+@pytest.mark.parametrize("case", STEPS)
+def test_steps_follow_from_the_results_before(case: str) -> None:
+    protocol, results, steps = STEPS[case]
+    run = Run(protocol(), results)
 
-def test_batch_without_rows_is_decided_too() -> None:
-    run = Run(commit(micro_batch(7), [], NOW_MS))
-
-    assert WriteDecision(decision(micro_batch(7))) in run.steps
+    assert run.steps == [*steps]
+    if case.startswith("recovery"):
+        assert run.returned == next(result for step, result in reversed(results) if step is ReadDecisions)
 
 
 def test_drivers_that_keep_taking_over_end_with_advice() -> None:
@@ -252,9 +275,6 @@ def test_drivers_that_are_fenced_each_time_before_they_settle_end_with_the_same_
 
 
 # --- a decided batch that is repeated -------------------------------------------------------------------------------
-
-
-ROWS, OTHER_ROWS, MORE_ROWS = RowDigest(10, 1), RowDigest(10, 2), RowDigest(11, 1)
 
 
 def versions_up_to(last: int) -> Decisions:
@@ -349,16 +369,6 @@ def test_nothing_is_decided_if_tasks_have_skipped_rows_of_a_batch_whose_decision
     assert steps == [Fence(), ReadDecisions(), ConfirmDecisions()]
 
 
-def test_decision_that_tasks_know_and_the_first_read_did_not_find_is_read_again() -> None:
-    decided = replace(decision(micro_batch(7), A, B), rows=ROWS).settled()
-    run = Run(
-        commit(micro_batch(7), [], NOW_MS, rows=ROWS),
-        [(ReadDecisions, {}), (ConfirmDecisions, False), (ReadDecisions, by_series(decided))],
-    )
-
-    assert run.steps == [Fence(), ReadDecisions(), ConfirmDecisions()] * 2 + [AbortOpen()]
-
-
 def test_rows_are_kept_when_a_batch_is_settled() -> None:
     decided = replace(decision(version_of_app(7), A, B), rows=ROWS, earlier=((6, OTHER_ROWS),))
 
@@ -380,87 +390,8 @@ def test_series_that_repeats_only_its_last_batch_knows_no_other(before: BatchId,
 # --- recover ----------------------------------------------------------------------------------------------------------
 
 
-def test_recovery_settles_every_series_before_it_aborts_anything() -> None:
-    stream, app = decision(micro_batch(7), A), decision(version_of_app(3), B)
-    settled = by_series(stream.settled(), app.settled())
-    run = Run(recover(KNOWN), [(ReadDecisions, by_series(stream, app)), (ReadDecisions, settled)])
-
-    assert run.steps == [
-        Fence(),
-        ReadDecisions(),
-        Commit((A,)),
-        WriteSettled(stream, ()),
-        Commit((B,)),
-        WriteSettled(app, ()),
-        Fence(),  # what a commit decides next is in an epoch of its own
-        ReadDecisions(),
-        ConfirmDecisions(),
-        AbortOpen(KNOWN),
-    ]
-    assert run.returned == settled
-
-
-def test_recovery_after_a_clean_end_changes_nothing() -> None:
-    run = Run(recover(), [(ReadDecisions, by_series(SETTLED))])
-
-    assert run.steps == [Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()]
-    assert run.returned == by_series(SETTLED)
-
-
-def test_decisions_that_the_first_read_did_not_find_are_settled_before_anything_is_aborted() -> None:
-    decided = decision(micro_batch(7), A)
-    reads = [(ReadDecisions, by_series(decided)), (ReadDecisions, by_series(decided.settled()))]
-    run = Run(recover(), [(ReadDecisions, by_series(SETTLED)), (ConfirmDecisions, False), *reads])
-
-    assert run.steps[2:5] == [ConfirmDecisions(), Fence(), ReadDecisions()]
-    assert run.steps[5:7] == [Commit((A,)), WriteSettled(decided, ())]
-    assert [step for step in run.steps if isinstance(step, AbortOpen)] == run.steps[-1:]
-    assert run.returned == by_series(decided.settled())
-
-
-def test_repeated_batch_aborts_nothing_until_its_read_is_confirmed() -> None:
-    settled = (ReadDecisions, by_series(decision(micro_batch(7), A).settled()))
-    run = Run(commit(micro_batch(7), [], NOW_MS), [settled, (ConfirmDecisions, False), settled])
-
-    assert run.steps == [Fence(), ReadDecisions(), ConfirmDecisions()] * 2 + [AbortOpen()]
-
-
-def test_recovery_between_the_batches_of_a_query_writes_nothing() -> None:
-    run = Run(recover(planned={}), [(ReadDecisions, by_series(SETTLED))])
-
-    assert run.steps == [ReadDecisions(), AbortOpen()]
-
-
-def test_recovery_after_a_batch_that_is_not_settled_confirms_the_decisions() -> None:
-    """A query has failed, and Spark has kept the process that plans."""
-    run = Run(recover(planned=by_series(SETTLED)), [(ReadDecisions, by_series(SETTLED))] * 2)
-
-    assert run.steps == [ReadDecisions(), Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()]
-
-
-def test_recovery_between_the_batches_of_a_query_settles_what_is_not_settled() -> None:
-    decided = decision(micro_batch(7), A)
-    reads = [(ReadDecisions, by_series(decided))] * 2 + [(ReadDecisions, by_series(decided.settled()))]
-    run = Run(recover(planned={}), reads)
-
-    assert run.steps[:3] == [ReadDecisions(), Fence(), ReadDecisions()]
-    assert run.steps[3:5] == [Commit((A,)), WriteSettled(decided, ())]
-    assert run.steps[5:] == [Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()]
-
-
 def test_drivers_that_are_fenced_each_time_before_their_read_is_confirmed_end_with_advice() -> None:
     assert f"{MAX_TAKEOVERS} times in a row" in error_of(recover(), FencedError, ConfirmDecisions=False)
-
-
-def test_fenced_recovery_reads_decisions_again() -> None:
-    decided = decision(micro_batch(7), A)
-    run = Run(
-        recover(),
-        [(ReadDecisions, by_series(decided)), (WriteSettled, False), (ReadDecisions, by_series(decided.settled()))],
-    )
-
-    assert run.steps[4:] == [Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()]
-    assert run.returned == by_series(decided.settled())
 
 
 def test_lost_records_of_a_decided_batch_abort_nothing() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -15,23 +12,16 @@ from pyspark_kafka_meta.errors import (
     RecordTooLargeError,
     TransactionTimeoutError,
 )
-from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import WriteSettled, recover
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 from tests.partitions import T0, T1, T2
-from tests.unit.scene import HELD_BACK, Scene, rows
+from tests.unit.histories.commit_checks import visible as visible_rows
 from tests.unit.write.exactly_once.commit_scene import SINK, CommitScene, micro_batch
 
 BATCH_S = 250
 """To read a record batch from the log. The driver's own transactions have 900 s."""
-
-
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
-    return CommitScene(monkeypatch)
 
 
 def timed_out(scene: CommitScene, tasks: int = 3) -> list[OpenTransaction]:
@@ -43,40 +33,18 @@ def timed_out(scene: CommitScene, tasks: int = 3) -> list[OpenTransaction]:
     return written
 
 
-def read_slowly(scene: CommitScene) -> None:
-    batches = LogReader.batches
-
-    def slow(reader: LogReader, partition: Any, *arguments: Any) -> Iterator[FetchedRecords]:
-        for fetched in batches(reader, partition, *arguments):
-            scene.clock.sleep(BATCH_S if partition.topic == "t" else 0)
-            yield fetched
-
-    scene.monkeypatch.setattr(LogReader, "batches", slow)
-
-
 def visible(scene: CommitScene) -> list[int]:
     """The numbers of the rows that read_committed readers see."""
-    client = Scene.client(scene)
-    client.partitions(["t"], client.api_deadline())
-    read = scene.reader(client, **HELD_BACK).read(scene.ranges())
-    return sorted(int(value) for _, _, value in rows(read))
+    return sorted(row for partition in (T0, T1, T2) for row in visible_rows(scene.cluster, partition))
 
 
 EXPECTED = sorted(100 * task + row for task in range(3) for row in range(6))
 
 
-def test_copies_that_take_longer_than_a_transaction_of_the_driver_are_made_in_several(scene: CommitScene) -> None:
-    timed_out(scene)
-    read_slowly(scene)
-
-    assert scene.committer().recover()[STREAM].is_settled
-    assert visible(scene) == EXPECTED
-
-
 def test_copies_go_on_where_a_driver_that_died_left_off(scene: CommitScene) -> None:
     """Each driver dies once it has copied what one transaction of its own has time for."""
     timed_out(scene)
-    read_slowly(scene)
+    scene.read_slowly(BATCH_S)
     left = []
     for _ in range(10):
         runner, protocol = scene.committer().runner(), recover()
@@ -94,21 +62,6 @@ def test_copies_go_on_where_a_driver_that_died_left_off(scene: CommitScene) -> N
         ("orders/1/0", [(0, 2, 4, 2), (1, 2, 4, 2), (2, 2, 4, 2)]),
         ("orders/2/0", [(0, 4, 6, 2), (1, 4, 6, 2), (2, 4, 6, 2)]),
     ]
-    assert visible(scene) == EXPECTED
-
-
-def test_driver_that_dies_before_its_part_of_the_copies_is_committed_leaves_nothing_twice(scene: CommitScene) -> None:
-    timed_out(scene)
-    read_slowly(scene)
-    runner, protocol = scene.committer().runner(), recover()
-    scene.monkeypatch.setattr(type(runner._decisions), "is_unchanged_until", lambda *_: False)
-    step = next(protocol)
-    while not isinstance(step, WriteSettled):
-        step = protocol.send(runner.run(step))
-    assert runner.run(step) is False
-    scene.monkeypatch.undo()
-
-    assert scene.committer().recover()[STREAM].is_settled
     assert visible(scene) == EXPECTED
 
 

@@ -16,7 +16,6 @@ from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, is_w
 from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, RecordKey
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic, require_usable
 from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
-from tests.partitions import T0, T1, T2
 from tests.unit.write.exactly_once.commit_scene import DECISIONS, SINK, CommitScene, micro_batch, transactions_of
 
 
@@ -26,11 +25,6 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
     monkeypatch.setattr(decision_records, "PART_BYTES", 100)
     monkeypatch.setattr(step_runner, "MESSAGE_BYTES", 200)
     return CommitScene(monkeypatch)
-
-
-def visible(scene: CommitScene) -> list[int]:
-    """The numbers of all rows, also of aborted ones."""
-    return sorted(int(value) for partition in (T0, T1, T2) for value in scene.log(partition))
 
 
 def test_batch_whose_decision_has_parts_is_committed_and_settled(scene: CommitScene) -> None:
@@ -49,7 +43,7 @@ def test_decision_with_parts_of_a_dead_driver_is_recovered_from_a_compacted_log(
     scene.compact()
     assert is_written(scene.committer().recover(), micro_batch(1))
     assert scene.cluster.coordinators.transactions[f"{SINK}/0/0"].state == "CompleteCommit"
-    assert [visible(scene).count(number) for number in (500, 600)] == [1, 2]  # the aborted row, and its copy
+    assert [scene.rows().count(number) for number in (500, 600)] == [1, 2]  # the aborted row, and its copy
 
 
 @pytest.mark.parametrize(("tasks", "later_tasks"), [(3, 1), (1, 3), (2, 2), (3, 0)])

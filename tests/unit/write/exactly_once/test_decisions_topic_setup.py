@@ -32,11 +32,6 @@ class Admin:
         return self._config
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
-    return CommitScene(monkeypatch)
-
-
 def ensure(scene: CommitScene, admin: Any) -> None:
     scene.committer().decisions.ensure(admin)
 

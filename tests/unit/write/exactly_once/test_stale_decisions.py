@@ -11,7 +11,7 @@ from pyspark_kafka_meta.model import RefreshReason, TopicMetadata, TopicPartitio
 from pyspark_kafka_meta.tables.open_transactions import read_decisions
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import recover
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
-from tests.partitions import T0, T1, T2
+from tests.partitions import T0, T1
 from tests.unit.write.exactly_once.commit_scene import (
     DECISIONS,
     CommitScene,
@@ -19,16 +19,6 @@ from tests.unit.write.exactly_once.commit_scene import (
     micro_batch,
     transactions_of,
 )
-
-
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
-    return CommitScene(monkeypatch)
-
-
-def numbers(scene: CommitScene, partition: TopicPartition) -> list[int]:
-    """Of all rows in the log, also of aborted ones."""
-    return [int(value) for value in scene.log(partition)]
 
 
 def hide_end(scene: CommitScene, batches: int) -> None:
@@ -55,7 +45,7 @@ def test_decision_after_a_stale_end_is_settled_before_its_transactions_are_abort
     decisions = scene.committer().recover()
     assert is_written(decisions, BatchId(BATCH, "second", 0))
     scene.committer().commit(BatchId(BATCH, "third", 0), [scene.task(2, 200)])
-    assert numbers(scene, T0) == [0, 3, 102, 105, 201, 204], "no row is copied after those of the next batch"
+    assert scene.numbers()[T0] == [0, 3, 102, 105, 201, 204], "no row is copied after those of the next batch"
     assert scene.cluster.coordinators.transactions["orders/1/0"].state == "CompleteCommit"
 
 
@@ -111,7 +101,7 @@ def test_recreated_decisions_topic_is_named_and_the_next_start_uses_it(scene: Co
     )
     run_batches(scene, committer, 3)
     assert committer.decisions.read()[STREAM].batch == micro_batch(3)
-    assert numbers(scene, T1)[-2:] == [301, 304]
+    assert scene.numbers()[T1][-2:] == [301, 304]
 
 
 def test_recreated_decisions_topic_with_a_longer_log_is_named(scene: CommitScene) -> None:
@@ -142,8 +132,7 @@ def test_broker_that_lags_behind_a_recreated_decisions_topic_is_not_believed(sce
         cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 60, node_id)
         assert cache.snapshot.topic_id(DECISIONS.topic) == old.topic_id
         run_batches(scene, committer, number)
-    written = [number for partition in (T0, T1, T2) for number in numbers(scene, partition)]
-    assert sorted(written) == [100 * batch + number for batch in range(4) for number in range(6)]
+    assert scene.rows() == [100 * batch + number for batch in range(4) for number in range(6)]
 
 
 @pytest.mark.parametrize("node_id", [2, 3])

@@ -22,11 +22,6 @@ Append = Callable[[], None]
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
-    return CommitScene(monkeypatch)
-
-
-@pytest.fixture
 def transaction(scene: CommitScene) -> OpenTransaction:
     """Two rows in each partition."""
     return scene.task(0, 0)
@@ -57,23 +52,6 @@ def is_committed(scene: CommitScene, transaction: OpenTransaction) -> bool:
     return TransactionReader(scene.client()).is_committed(transaction, scene.clock() + TIMEOUT_S)
 
 
-def numbers(scene: CommitScene, partition: TopicPartition) -> list[int]:
-    """Of all rows in the log, also of aborted ones."""
-    return [int(value) for value in scene.log(partition)]
-
-
-def read_slowly(scene: CommitScene) -> None:
-    """A second for each record batch."""
-    batches = LogReader.batches
-
-    def slow(*arguments: Any) -> Iterator[Any]:
-        for fetched in batches(*arguments):
-            scene.clock.sleep(1)
-            yield fetched
-
-    scene.monkeypatch.setattr(LogReader, "batches", slow)
-
-
 # --- markers that are late --------------------------------------------------------------------------------------------
 
 
@@ -91,7 +69,7 @@ def test_marker_that_is_late_is_no_loss_and_the_next_start_recovers(
     )
     write_markers()
     scene.committer().recover()
-    assert numbers(scene, T0) == [0, 3, 0, 3], "the aborted rows, and their copies"
+    assert scene.numbers()[T0] == [0, 3, 0, 3], "the aborted rows, and their copies"
 
 
 def test_marker_that_comes_while_it_is_waited_for_is_taken(scene: CommitScene, transaction: OpenTransaction) -> None:
@@ -205,7 +183,7 @@ def test_long_log_is_not_read_to_its_end_while_the_marker_is_not_written(
 ) -> None:
     time_out(scene, transaction)
     fill(scene)
-    read_slowly(scene)
+    scene.read_slowly(1)
     began = scene.clock()
     with pytest.raises(ConnectError, match="Nothing is lost"):
         is_committed(scene, transaction)
@@ -219,7 +197,7 @@ def test_marker_that_was_written_is_found_at_the_end_of_a_long_log(
     write_markers = time_out(scene, transaction)
     fill(scene)
     write_markers()
-    read_slowly(scene)
+    scene.read_slowly(1)
     assert not is_committed(scene, one)
 
 
@@ -232,10 +210,9 @@ def test_each_transaction_of_a_batch_has_its_own_deadline(scene: CommitScene) ->
         fill(scene)
     for write_markers in markers:
         write_markers()
-    read_slowly(scene)
+    scene.read_slowly(1)
     scene.committer().recover()
-    copied = [row for partition in (T0, T1, T2) for row in numbers(scene, partition)]
-    assert [copied.count(100 * number) for number in range(1, 4)] == [2] * 3
+    assert [scene.rows().count(100 * number) for number in range(1, 4)] == [2] * 3
 
 
 # --- markers that cannot come any more --------------------------------------------------------------------------------
