@@ -1,6 +1,6 @@
 """The two-phase commit of exactly-once writes, as generators that yield steps and know no socket.
 
-`step_runner.StepRunner` carries the steps out in Kafka; tests carry them out in a model.
+`step_runner.StepRunner` carries the steps out in Kafka.
 
 A Kafka transaction is atomic: readers with isolation level read_committed see all its records or none. But each task
 needs a transaction of its own, and Spark may repeat tasks and whole batches. So the driver joins the transactions:
