@@ -280,7 +280,7 @@ class World:
             yield from (Choice(Disturbance.SWITCH, actor.name) for actor in others)
         opened = self._open_ids()
         if Disturbance.TIME_OUT in allowed:
-            yield from (Choice(Disturbance.TIME_OUT, name) for name in [*opened, *[ALL][: len(opened) - 1]])
+            yield from (Choice(Disturbance.TIME_OUT, name) for name in [*opened, *([ALL] if len(opened) > 1 else [])])
         if Disturbance.LATE in allowed:
             ended = {name: self._ended[name].producer for name in opened if name in self._ended}
             again = (name for name in ended if ended[name] == self.coordinators.transactions[name].producer)
