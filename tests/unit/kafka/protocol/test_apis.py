@@ -7,12 +7,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.admin import BROKER_RESOURCE, DescribeConfigsRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchedPartition, FetchResponse
@@ -36,7 +33,6 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     Api,
     ApiRequest,
     ApiResponse,
-    decode,
 )
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsResponse, PartitionOffset
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
@@ -77,9 +73,7 @@ from tests.unit.kafka.protocol.responses import (
     fetched,
     listed,
     message,
-    payload,
     produced,
-    received,
     versions,
 )
 
@@ -630,47 +624,3 @@ def test_unrequested_name_is_one_short_line_in_the_error() -> None:
 
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 1_500
-
-
-# --- frames -----------------------------------------------------------------------------------------------------------
-
-FRAMES = {api: payload(message(api)) for api in SENT}
-
-
-@pytest.mark.parametrize("api", FRAMES)
-def test_response_to_another_request_is_not_read(api: Api) -> None:
-    with pytest.raises(ProtocolError, match=rf"answered request 77 instead of 78 \({api.title}\)"):
-        decode(api, api.max_version, CORRELATION_ID + 1, memoryview(FRAMES[api]))
-
-
-def test_missing_memory_is_no_fault_of_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_memory(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(frame_codec, "check_lengths", no_memory)
-    with pytest.raises(MemoryError):
-        received(FETCH, FETCH.max_version, FRAMES[FETCH])
-
-
-@pytest.mark.parametrize("api", FRAMES)
-def test_response_that_ends_too_early_or_too_late_is_not_read(api: Api) -> None:
-    whole = FRAMES[api]
-    for frame in (*(whole[:size] for size in range(len(whole))), whole + b"\1", whole * 2):
-        with pytest.raises(ProtocolError):
-            received(api, api.max_version, frame)
-
-
-@given(
-    api=st.sampled_from(list(FRAMES)),
-    changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6),
-)
-@example(LIST_OFFSETS, [(4, 0)])  # which makes an array null that may not be
-@settings(max_examples=300, deadline=None)
-def test_mutated_response_is_read_or_refused_and_nothing_else(api: Api, changes: list[tuple[int, int]]) -> None:
-    frame = bytearray(FRAMES[api])
-    for position, value in changes:
-        frame[position % len(frame)] = value
-    try:
-        SENT[api].decode(received(api, api.max_version, bytes(frame)), 3)
-    except ProtocolError as error:
-        assert str(error).startswith("a broker")
