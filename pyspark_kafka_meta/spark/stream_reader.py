@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, new_writer_schemas, read_partition
 from pyspark_kafka_meta.spark.records_table import Columns
@@ -29,17 +24,10 @@ from pyspark_kafka_meta.spark.user_errors import entry_points
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.model import Positions, SchemaPin, TopicPartition
+    from pyspark_kafka_meta.model import Positions, SchemaPin
     from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
     from pyspark_kafka_meta.typed.reading import QuerySchemas, RegisteredSchema, WriterSchemas
-
-logger = logging.getLogger(__name__)
-
-COMMIT_BACKOFF_S = 30.0
-COMMIT_AGAIN_S = 600.0
-"""Offsets of an idle query are committed again after this time: brokers forget a group without commits after
-offsets.retention.minutes, by default seven days."""
 
 
 @entry_points
@@ -59,9 +47,6 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         self._writers: WriterSchemas | None = None
         self._opened: OffsetPlanner | None = None
         self._target: Positions | None = None
-        self._committed: dict[TopicPartition, int] = {}
-        self._committed_at = self._commits_not_before = -math.inf
-        self._missing: frozenset[str] = frozenset()  # topics at the last commit
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Sends no request: the end of batch 0 carries the start that it was planned from, for a replay."""
@@ -87,7 +72,8 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         limited = not isinstance(limit, ReadAllAvailable)
         planner = self._planner()
         begin = self._parse(start)
-        self._commit_to_group(begin)
+        # Not in Spark's `commit`, which is called after the next micro-batch was planned, so never for a run's last.
+        planner.commit_to_group(begin)
         try:
             end = planner.next_offset(begin, self._target, limited)
         finally:
@@ -95,7 +81,7 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         if end != begin:
             end = replace(end, schemas=self._pins)
         if self._target is not None and end == begin:  # the run of Trigger.AvailableNow ends
-            self._commit_to_group(begin, force=True)
+            planner.commit_to_group(begin, is_last=True)
         return planner.recent.as_dict(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -113,36 +99,6 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
     def stop(self) -> None:
         if self._opened is not None:
             self._opened.close()
-
-    def _commit_to_group(self, finished: SourceOffset, force: bool = False) -> None:
-        """Commit the end of the finished micro-batches to the consumer group of commitOffsetsToGroup.
-
-        Not in Spark's `commit`, which is called after the next micro-batch was planned, so never for a run's last. A
-        failed commit neither fails the query nor delays each micro-batch: it is retried after `COMMIT_BACKOFF_S`.
-        """
-        name = self._options.commit_group
-        if name is None:
-            return
-        offsets = {partition: position.offset for partition, position in finished.positions.items()}
-        now = time.monotonic()
-        is_backing_off = now < self._commits_not_before and not force
-        is_known = offsets == self._committed and now < self._committed_at + COMMIT_AGAIN_S
-        if not offsets or is_known or is_backing_off:
-            return
-        try:
-            missing = self._planner().commit_to_group(name, offsets)
-            self._committed, self._committed_at = offsets, now
-            self._warn_of_missing(missing, name)
-        except KafkaMetaError as error:
-            self._commits_not_before = time.monotonic() + COMMIT_BACKOFF_S
-            logger.warning("%s; retried after %.0f s", error, COMMIT_BACKOFF_S)
-
-    def _warn_of_missing(self, topics: frozenset[str], group: str) -> None:
-        """Warn once of topics without a committed offset, such as deleted topics that the query has read."""
-        if new := topics - self._missing:
-            names = name_first(sorted(new))
-            logger.warning("no offsets were committed to consumer group %s for missing topics: %s", group, names)
-        self._missing = topics
 
     def _parse(self, offset: dict[str, Any]) -> SourceOffset:
         """As `RecentOffsets.parse`.

@@ -64,7 +64,7 @@ Races, and their guards:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
@@ -87,6 +87,7 @@ from pyspark_kafka_meta.options.offsets import TimestampsSpec
 from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is_delayed, limit_offsets, plan_tasks
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset, advance, ranges
 from pyspark_kafka_meta.read.planning.data_loss import Comparison, LossReporter, compare, describe
+from pyspark_kafka_meta.read.planning.group_commits import GroupCommits
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
 from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts, aged_out
@@ -144,6 +145,8 @@ class OffsetPlanner:
         self._offsets = OffsetResolver(client, options, self._losses)
         self._epochs = LeaderEpochs(client)
         self._starts = PartitionStarts(options, self._offsets.earliest)
+        group = options.commit_group
+        self._commits = None if group is None else GroupCommits(client, group)
         self._unreachable: set[TopicPartition] = set()  # their target is lost, reported, and compared no more
         self._planned_at: float | None = None  # time of the last micro-batch that was not delayed
         self._latest_seen: SourceOffset | None = None
@@ -175,10 +178,10 @@ class OffsetPlanner:
         """The log ends of the last planned micro-batch, for Spark's progress; sends no request."""
         return None if self._latest_seen is None else self.recent.as_dict(self._latest_seen)
 
-    def commit_to_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> frozenset[str]:
-        """Set the committed offsets of a consumer group. Returns missing topics and raises as
-        `ConsumerGroups.commit`."""
-        return self._client.groups.commit(group, offsets)
+    def commit_to_group(self, finished: SourceOffset, *, is_last: bool = False) -> None:
+        """Commit the end of the finished micro-batches to the group of commitOffsetsToGroup, if it is set."""
+        if self._commits is not None:
+            self._commits.commit(finished.positions, is_last=is_last)
 
     def flush_events(self) -> None:
         """Write the refresh events so far, unless they hold no news."""
@@ -278,8 +281,11 @@ class OffsetPlanner:
         starts, ends = {**start.positions, **begun}, logs.latest.positions
         # A partition that returned may end before its start: it waits there, and the next plan detects the loss.
         ends = {**ends, **{partition: max(ends[partition], position) for partition, position in begun.items()}}
-        for bound in (target, self._ending()):
-            ends = ends if bound is None else cap_offsets(starts, ends, bound)
+        if target is not None:
+            ends = cap_offsets(starts, ends, target)
+        if self._options.ending_offsets is not None:  # where the stream ends
+            ending = self._options.ending_offsets.by_partition
+            ends = cap_offsets(starts, ends, {partition: Position(offset) for partition, offset in ending})
         if target is None and limited and self._is_delayed(backlog(starts, ends), at_once=bool(begun) or start.initial):
             return start
         if limited and self._options.max_offsets_per_trigger is not None:
@@ -350,11 +356,6 @@ class OffsetPlanner:
                 "lost without an error. Do not recreate these topics while a query reads them, or upgrade the brokers",
                 name_first(without),
             )
-
-    def _ending(self) -> Positions | None:
-        """Where the stream ends; None for no end."""
-        ending = self._options.ending_offsets
-        return {partition: Position(offset) for partition, offset in ending.by_partition} if ending else None
 
     def _is_delayed(self, offsets: int, at_once: bool) -> bool:
         """Whether the micro-batch waits for more records. Not for Trigger.AvailableNow: the query would end."""

@@ -30,6 +30,9 @@ class Planner:
     def next_offset(self, start: SourceOffset, target: object, limited: bool) -> SourceOffset:
         return start if start.positions == self.end.positions else self.end
 
+    def commit_to_group(self, finished: SourceOffset) -> None:
+        """There is none."""
+
     def flush_events(self) -> None:
         """There are none."""
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from kio.schema.errors import ErrorCode
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafka_meta.errors import BrokerError, ConnectError
 from pyspark_kafka_meta.kafka.client.consumer_groups import COMMIT_TIMEOUT_S, COORDINATOR_TIMEOUT_S, ConsumerGroups
-from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset
-from pyspark_kafka_meta.spark import stream_reader
-from pyspark_kafka_meta.spark.stream_reader import COMMIT_AGAIN_S, COMMIT_BACKOFF_S, KafkaMetaStreamReader
+from pyspark_kafka_meta.model import TopicPartition
 from tests.partitions import T0, T1
-from tests.unit.fake_network import FakeClock, about_s
+from tests.unit.fake_network import about_s
 from tests.unit.scene import Scene
-
-OF_A_GROUP = SourceOptions.parse(
-    {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
-).for_stream()
-T0_TO_5 = SourceOffset({T0: Position(5)}, {"t": None})
-REFUSED = BrokerError("refused", 30)
 
 
 @pytest.fixture
@@ -104,106 +91,3 @@ def test_brokers_that_hang_hold_a_commit_up_for_its_timeout_alone(scene: Scene, 
         groups.commit("g", {T0: 5})
 
     assert scene.clock.now - began == about_s(COMMIT_TIMEOUT_S)
-
-
-# --- streams ----------------------------------------------------------------------------------------------------------
-
-
-class Commits:
-    """Takes the commits of a stream, and refuses as many as `refused`. Topics in `missing` do not exist."""
-
-    def __init__(self, refused: int = 0) -> None:
-        self.asked, self.missing, self._refused = 0, frozenset[str](), refused
-
-    def __call__(self, group: str, offsets: dict[TopicPartition, int]) -> frozenset[str]:
-        self.asked += 1
-        if self.asked <= self._refused:
-            raise REFUSED
-        return self.missing
-
-
-def new_reader(monkeypatch: pytest.MonkeyPatch, commits: Commits) -> KafkaMetaStreamReader:
-    """Of a query for which there is nothing to plan."""
-    planner = SimpleNamespace(
-        next_offset=lambda start, *_: start,
-        flush_events=lambda: None,
-        available_now=dict,
-        recent=RecentOffsets(),
-        commit_to_group=commits,
-    )
-    monkeypatch.setattr(KafkaMetaStreamReader, "_planner", lambda self: planner)
-    return KafkaMetaStreamReader(OF_A_GROUP, {})
-
-
-def plan(reader: KafkaMetaStreamReader, finished: SourceOffset) -> None:
-    """Plan the micro-batch that comes after those up to there."""
-    reader.latestOffset(finished.as_dict(), ReadAllAvailable())
-
-
-def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    commits, clock = Commits(refused=1), FakeClock()
-    monkeypatch.setattr(stream_reader, "time", SimpleNamespace(monotonic=clock))
-    reader = new_reader(monkeypatch, commits)
-
-    asked = []
-    for _ in range(3):
-        plan(reader, T0_TO_5)
-        asked.append(commits.asked)
-        clock.sleep(COMMIT_BACKOFF_S / 2)
-
-    assert asked == [1, 1, 2]
-
-
-def test_a_run_of_available_now_tries_once_more_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    commits = Commits(refused=2)
-    reader = new_reader(monkeypatch, commits)
-    reader.prepareForTriggerAvailableNow()
-    plan(reader, T0_TO_5)
-    plan(reader, T0_TO_5)
-
-    assert commits.asked == 3
-    assert reader._committed == {T0: 5}
-
-
-def test_a_stream_commits_each_end_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    commits = Commits()
-    reader = new_reader(monkeypatch, commits)
-    for finished in (T0_TO_5, T0_TO_5, SourceOffset({T0: Position(6)}, {"t": None})):
-        plan(reader, finished)
-
-    assert commits.asked == 2
-
-
-def test_a_stream_goes_on_to_commit_without_a_deleted_topic_and_warns_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    commits = Commits()
-    reader = new_reader(monkeypatch, commits)
-    commits.missing = frozenset({"t"})
-    for offset in (5, 6, 7):
-        plan(reader, SourceOffset({T0: Position(offset)}, {"t": None}))
-
-    assert commits.asked == 3
-    assert caplog.messages == ["no offsets were committed to consumer group g for missing topics: t"]
-
-
-def test_an_idle_stream_commits_again_before_brokers_forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    commits, clock = Commits(), FakeClock()
-    monkeypatch.setattr(stream_reader, "time", SimpleNamespace(monotonic=clock))
-    reader = new_reader(monkeypatch, commits)
-
-    committed = []
-    for _ in range(4):
-        plan(reader, T0_TO_5)
-        committed.append(commits.asked)
-        clock.sleep(COMMIT_AGAIN_S / 2)
-
-    assert committed == [1, 1, 2, 2]
-
-
-@pytest.mark.parametrize("nothing", [BEGINNING, SourceOffset({}, {})], ids=["a new query", "a pattern without a match"])
-def test_a_stream_that_has_read_nothing_commits_nothing(nothing: SourceOffset, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits = Commits()
-    plan(new_reader(monkeypatch, commits), nothing)
-
-    assert commits.asked == 0
