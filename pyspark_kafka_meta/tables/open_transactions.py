@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.origin import planner_origin
@@ -85,17 +84,18 @@ def transaction_rows(
     rows, states = [], {}
     for transaction in described:
         if transaction.state in OPEN_STATES:
-            producer = transaction.producer
-            if (transaction.transactional_id, producer) not in decided and transaction.state in ENDING_STATES:
+            transactional_id, producer = transaction.transactional_id, transaction.producer
+            if (transactional_id, producer) not in decided and transaction.state in ENDING_STATES:
                 producer = producer._replace(epoch=producer.epoch - 1)  # the end has raised it already (KIP-890)
-            _, _, batch = decided.pop((transaction.transactional_id, producer), (None, None, None))
-            rows.append(_open_row(transaction, _sink_of(transaction.transactional_id, sinks), batch, now_ms))
+            _, _, batch = decided.pop((transactional_id, producer), (None, None, None))
+            # None for the id of another producer than a task attempt or a driver.
+            sink = sink_of_task(transactional_id) or (transactional_id if transactional_id in sinks else None)
+            rows.append(_row(transaction, transaction.partitions, transaction.state, sink, batch, now_ms))
         else:
             states[transaction.transactional_id] = transaction.state
-    rows += [
-        _ended_row(transaction, states.get(transaction.transactional_id), sink, batch)
-        for transaction, sink, batch in decided.values()
-    ]
+    for ended, sink, batch in decided.values():  # committed or aborted, but their batch is not settled
+        partitions = {(written.topic, written.partition) for written in ended.written}
+        rows.append(_row(ended, partitions, states.get(ended.transactional_id), sink, batch, now_ms))
     rows = [
         replace(row, cluster_id=cluster_id, query_id=row.query_id if row.is_decided else queries.get(row.sink or ""))
         for row in rows
@@ -103,47 +103,27 @@ def transaction_rows(
     return sorted(rows, key=lambda row: (row.sink is None, row.sink or "", row.transactional_id))
 
 
-def _open_row(
-    transaction: DescribedTransaction, sink: str | None, batch: BatchId | None, now_ms: int
+def _row(
+    transaction: DescribedTransaction | OpenTransaction,
+    partitions: Iterable[tuple[str, int]],
+    state: str | None,
+    sink: str | None,
+    batch: BatchId | None,
+    now_ms: int,
 ) -> TransactionRow:
-    started_ms = transaction.started_ms
-    return TransactionRow(
-        sink=sink,
-        transactional_id=transaction.transactional_id,
-        state=transaction.state,
-        started=None if started_ms is None else datetime.fromtimestamp(started_ms / 1000, UTC),
-        open_ms=None if started_ms is None else max(now_ms - started_ms, 0),
-        timeout_ms=transaction.timeout_ms,
-        producer_id=transaction.producer.producer_id,
-        producer_epoch=transaction.producer.epoch,
-        partitions=tuple(TransactionPartition(*partition) for partition in sorted(transaction.partitions)),
-        **_batch(batch),
-    )
-
-
-def _ended_row(transaction: OpenTransaction, state: str | None, sink: str, batch: BatchId) -> TransactionRow:
-    """Of a decided transaction that is not open any more: committed or aborted, but its batch is not settled."""
-    partitions = sorted({(written.topic, written.partition) for written in transaction.written})
+    opened = transaction if isinstance(transaction, DescribedTransaction) else None
+    started_ms = None if opened is None else opened.started_ms
     return TransactionRow(
         sink=sink,
         transactional_id=transaction.transactional_id,
         state=state,
-        started=None,
-        open_ms=None,
-        timeout_ms=None,
+        started=None if started_ms is None else datetime.fromtimestamp(started_ms / 1000, UTC),
+        open_ms=None if started_ms is None else max(now_ms - started_ms, 0),
+        timeout_ms=None if opened is None else opened.timeout_ms,
         producer_id=transaction.producer.producer_id,
         producer_epoch=transaction.producer.epoch,
-        partitions=tuple(TransactionPartition(*partition) for partition in partitions),
-        **_batch(batch),
+        partitions=tuple(TransactionPartition(*partition) for partition in sorted(partitions)),
+        is_decided=batch is not None,
+        query_id=batch.owner if batch is not None and batch.is_stream else None,
+        batch_id=None if batch is None else batch.version,
     )
-
-
-def _batch(batch: BatchId | None) -> dict[str, Any]:
-    if batch is None:
-        return {"is_decided": False, "query_id": None, "batch_id": None}
-    return {"is_decided": True, "query_id": batch.owner if batch.is_stream else None, "batch_id": batch.version}
-
-
-def _sink_of(transactional_id: str, sinks: Collection[str]) -> str | None:
-    """The sink of a task attempt, or of a driver; None for the id of another producer."""
-    return sink_of_task(transactional_id) or (transactional_id if transactional_id in sinks else None)
