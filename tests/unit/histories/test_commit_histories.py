@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -38,5 +39,6 @@ def test_histories_find_a_wrong_commit(mutant: Mutant, monkeypatch: pytest.Monke
 
 
 def test_history_is_the_same_each_time() -> None:
-    first, second = CommitHistory(1).run(), CommitHistory(1).run()
-    assert [text for _, text in first.faults.notes] == [text for _, text in second.faults.notes]
+    runs = [CommitHistory(1).run() for _ in range(2)]
+    first, second = ([re.sub(r"[0-9a-f-]{36}", "id", text) for _, text in run.faults.notes] for run in runs)
+    assert first == second, "apart from the ids of topics"
