@@ -52,6 +52,11 @@ class ResponseTooLargeError(KafkaMetaError):
     """A broker's response is larger than the options allow, and would be again. Raise kafka.fetch.max.bytes."""
 
 
+class RequestTooLargeError(KafkaMetaError):
+    """A request is larger than socket.request.max.bytes of a broker, which closes the connection. The message names the
+    size."""
+
+
 class OtherClusterError(KafkaMetaError):
     """The brokers that respond belong to another cluster than before: an address was given to another cluster, or
     kafka.bootstrap.servers names two clusters. The message names both cluster ids."""

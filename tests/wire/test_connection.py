@@ -205,26 +205,6 @@ def test_one_byte_at_a_time_does_not_outlast_the_deadline() -> None:
     assert time.monotonic() - started < PATIENCE_S
 
 
-@pytest.mark.parametrize(
-    ("topics", "is_hinted"), [(["t"], False), ([f"topic-{each:05d}" for each in range(5_000)], True)]
-)
-def test_connection_that_is_closed_at_a_large_request_names_the_limit_of_requests(
-    topics: list[str], is_hinted: bool
-) -> None:
-    def close_at_a_request(peer: socket.socket) -> None:
-        send_versions(peer, metadata=12)
-        peer.recv(4, socket.MSG_WAITALL)
-        peer.shutdown(socket.SHUT_RDWR)
-
-    with (
-        scripted_broker(close_at_a_request) as address,
-        closing(Connection(address, SETTINGS, soon(PATIENCE_S))) as connection,
-        pytest.raises(ConnectError, match=r"closed the connection|broke the connection") as raised,
-    ):
-        connection.call(METADATA, MetadataRequest(topics).encode(12), soon(PATIENCE_S))
-    assert ("145024 bytes, perhaps more than socket.request.max.bytes" in str(raised.value)) is is_hinted
-
-
 @contextmanager
 def connection_with_request(behave: Behaviour, protocol: str) -> Iterator[Connection]:
     """A connection, with TLS or without, that has sent a Metadata request to a peer with this behavior."""

@@ -23,6 +23,7 @@ from pyspark_kafka_meta.errors import (
     ProtocolError,
     RefusedRequestError,
     RequestTimeoutError,
+    RequestTooLargeError,
     TlsError,
     UnsupportedBrokerError,
 )
@@ -59,6 +60,7 @@ class ConnectionSettings:
         max_frame_bytes: limit of a response beyond the records that its request asks for.
         limits_unacknowledged: as in `sockets.connect`.
         failed_addresses: of all connections of the client.
+        closed_on: bytes of the last large request that a broker closed a connection on, by address.
     """
 
     client_id: str
@@ -67,6 +69,7 @@ class ConnectionSettings:
     security: SecurityOptions = PLAINTEXT
     limits_unacknowledged: bool = True
     failed_addresses: FailedAddresses = field(default_factory=FailedAddresses, compare=False)
+    closed_on: dict[Address, int] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, options: ClientOptions) -> ConnectionSettings:
@@ -277,6 +280,24 @@ class Connection:
                 ) from None
             raise
 
+    def _is_refused_size(self, size: int) -> bool:
+        before = self._settings.closed_on.get(self.address)
+        if size > diagnosis.SMALL_REQUEST_BYTES:
+            self._settings.closed_on[self.address] = size
+        return diagnosis.refuses_size(self._probe, self._settings.security, size, before)
+
+    def is_closed_at(self, size: int, deadline: float) -> bool:
+        """As `connection_diagnosis.Probe`."""
+        try:
+            self._socket.settimeout(remaining_s(deadline))
+            self._socket.sendall((size - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big"))
+            self._receive_exactly(LENGTH_BYTES, deadline, "waiting for nothing", math.inf)
+        except RequestTimeoutError:
+            return False
+        except (OSError, ConnectError):
+            return True
+        return False
+
     def _probe(self, security: SecurityOptions, deadline: float) -> Connection:
         """Another connection to this port."""
         return Connection(self.address, replace(self._settings, security=security), deadline, is_probe=True)
@@ -348,7 +369,12 @@ class Connection:
                     f"{self.address} requires a SASL login: set kafka.security.protocol to SASL_{security.protocol}, "
                     "and kafka.sasl.mechanism"
                 )
-            return ConnectError(closed + diagnosis.large_request_hint(request_bytes))
+            if not self._is_probe and self._is_refused_size(request_bytes):
+                return RequestTooLargeError(
+                    f"{closed}: a request of {request_bytes} bytes, more than socket.request.max.bytes of the broker. "
+                    "Raise it, or set kafka.max.request.size and kafka.batch.size to less if the request writes records"
+                )
+            return ConnectError(closed)
         failed = self._settings.failed_addresses
         if is_diagnosed and not security.uses_tls and diagnosis.expects_tls(self.address, failed):
             return RefusedRequestError(

@@ -37,6 +37,9 @@ HTTP = b"HTTP"
 class Probe(Caller, Protocol):
     """An open connection."""
 
+    def is_closed_at(self, size: int, deadline: float) -> bool:
+        """Whether the broker closes it at a request of this size, of which it gets the length alone."""
+
     def close(self) -> None: ...
 
 
@@ -63,6 +66,32 @@ def expects_login(
             return login_is_required(probe, deadline)
     except KafkaMetaError:
         return False
+
+
+def refuses_size(
+    open_probe: Callable[[SecurityOptions, float], Probe], security: SecurityOptions, size: int, size_before: int | None
+) -> bool:
+    """Whether a request is larger than the port accepts: the broker closes the connection once it knows the size.
+
+    Args:
+        size: bytes of a request on which a connection was closed.
+        size_before: of the last one before it, at this broker. Only the second in a row is looked into.
+    """
+    if size <= SMALL_REQUEST_BYTES or size_before is None or size < size_before:
+        return False
+    return [_closes_at(open_probe, security, each) for each in (size, SMALL_REQUEST_BYTES)] == [True, False]
+
+
+def _closes_at(
+    open_probe: Callable[[SecurityOptions, float], Probe], security: SecurityOptions, size: int
+) -> bool | None:
+    """None if it accepts no connection."""
+    deadline = time.monotonic() + PROBE_S
+    try:
+        with closing(open_probe(security, deadline)) as probe:
+            return probe.is_closed_at(size, deadline)
+    except KafkaMetaError:
+        return None
 
 
 def expects_tls(address: Address, failed: FailedAddresses) -> bool:
@@ -105,14 +134,4 @@ def size_error(address: Address, title: str, prefix: bytes, accepted: int, *, is
     return ProtocolError(
         f"{address} announced {size} bytes, the limit is {accepted}: it does not speak the Kafka protocol; check the "
         "host and port of the broker"
-    )
-
-
-def large_request_hint(size: int) -> str:
-    """The end of the error of a connection that was closed on a request of this size: "" for a small one."""
-    if size <= SMALL_REQUEST_BYTES:
-        return ""
-    return (
-        f". It had {size} bytes, perhaps more than socket.request.max.bytes of the broker: raise it, or set "
-        "kafka.max.request.size and kafka.batch.size to less if the request writes records"
     )
