@@ -200,7 +200,7 @@ MUTANTS: dict[Mutant, Finding] = {
     refresh_from_last_responder: Finding("sees no new records", 45, losses=True),
     verify_with_last_responder: Finding("sees no new records", 0, losses=True),
     show_aborted_records: Finding("aborted", 0),
-    look_at_the_clock_twice: Finding("no progress|took", 48),
+    look_at_the_clock_twice: Finding("no progress|took", 18),
     wait_for_two_generations: Finding("no progress|took", 1),
     stay_with_a_failed_follower: Finding("no progress|took", 9),
     hint_without_event: Finding("its events", 1),
