@@ -13,11 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-)
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql import Column
 from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.functions import from_json, to_json

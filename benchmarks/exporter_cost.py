@@ -118,10 +118,7 @@ class Steps:
 def main() -> None:
     arguments = argument_parser(__doc__, caches=1_000, partitions=100, rounds=10).parse_args()
     caches, partitions, rounds = arguments.caches, arguments.partitions, arguments.rounds
-    with (
-        tempfile.TemporaryDirectory() as name,
-        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as writer,
-    ):
+    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as writer:
         folder = Path(name)
         poller = Poller(PollTargets(events=FolderEvents(name, skips_unreadable=True), cluster={}), interval_s=1)
 

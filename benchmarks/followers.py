@@ -28,12 +28,7 @@ from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching import task_reader
 from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
-from pyspark_kafka_meta.read.fetching.partition_cursor import (
-    EmptyResponses,
-    Instruction,
-    OutOfRange,
-    PartitionCursor,
-)
+from pyspark_kafka_meta.read.fetching.partition_cursor import EmptyResponses, Instruction, OutOfRange, PartitionCursor
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 
 RECORDS_PER_TICK, TICK_S = 4, 0.02

@@ -60,12 +60,7 @@ def spark_session(
 def installed_environment(folder: Path) -> dict[str, str]:
     """The environment of a process that imports the package from the checkout in `folder` as if it were installed:
     modules are compiled, by the first such process."""
-    return {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(folder),
-        "PYTHONDONTWRITEBYTECODE": "",
-    }
+    return {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def argument_parser(description: str | None, **defaults: int) -> argparse.ArgumentParser:

@@ -22,13 +22,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from benchmarks.delays import Arrivals, Cost, Move, Written, costs, lost_and_repeated
-from benchmarks.followers import (
-    LoopFollower,
-    StreamFollower,
-    events,
-    follow_by_kafkameta,
-    follow_by_librdkafka,
-)
+from benchmarks.followers import LoopFollower, StreamFollower, events, follow_by_kafkameta, follow_by_librdkafka
 from benchmarks.harness import argument_parser, report, spark_session
 from benchmarks.leader_moves import ELECTION, KILL, PARTITIONS, Stage
 from pyspark_kafka_meta.testing import LocalKafka

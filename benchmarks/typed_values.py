@@ -136,11 +136,7 @@ def main() -> None:
     formats = {WRITTEN.get(case, case).partition("_")[0] for case in arguments.cases}
     jars = jvm_format_jars("avro", *({"protobuf"} & formats))
     rows = []
-    with (
-        brokers() as bootstrap_servers,
-        spark_session(more_jars=jars) as spark,
-        MockRegistry() as registry,
-    ):
+    with brokers() as bootstrap_servers, spark_session(more_jars=jars) as spark, MockRegistry() as registry:
         for case in arguments.cases:
             encoded = ENCODED[WRITTEN.get(case, case)](DIFFERENT_VALUES)
             take = partial(write_turns, registry) if case in WRITTEN else read_turns

@@ -42,9 +42,7 @@ PART = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL
 ENUMS: dict[str, type[StrEnum]] = {
     enum.__name__: enum for enum in (EventKind, RefreshReason, LookupReason, OtherReason, Outcome, Role)
 }
-BENCHMARK_HEADERS = {
-    "krec_s": "thousand records a second",
-}
+BENCHMARK_HEADERS = {"krec_s": "thousand records a second"}
 GROUPS_NEED = {"schema.registry.url", "keyFormat", "valueFormat", "kafka.security.protocol"}
 """Options that all options of a group need: the page says it once."""
 TYPES = {

@@ -50,11 +50,7 @@ def write(cluster: MockCluster, values: list[str], partition: int = 0) -> None:
 
 
 def source(cluster: MockCluster) -> dict[str, str]:
-    return {
-        "kafka.bootstrap.servers": cluster.bootstrap_servers,
-        "subscribe": "views",
-        "startingOffsets": "earliest",
-    }
+    return {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "views", "startingOffsets": "earliest"}
 
 
 def test_views_are_counted_by_page(spark: SparkSession, cluster: MockCluster) -> None:

@@ -64,10 +64,7 @@ class TopicSink:
         """
         self._topic = str(options.topic)
         self._client_options = replace(
-            CLIENT,
-            security=options.security,
-            bootstrap_servers=options.bootstrap_servers,
-            client_id=options.client_id,
+            CLIENT, security=options.security, bootstrap_servers=options.bootstrap_servers, client_id=options.client_id
         )
         self._log = log
         self._client: KafkaClient | None = None

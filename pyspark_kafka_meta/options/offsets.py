@@ -165,8 +165,7 @@ class OffsetOptions:
         "options.",
     )
     starting_times: TimestampsSpec | None = _times(
-        "startingOffsetsByTimestamp",
-        "The same for every partition. Overrides startingOffsets.",
+        "startingOffsetsByTimestamp", "The same for every partition. Overrides startingOffsets."
     )
     start_at_latest_if_unmatched: bool = _rows.choice(
         "startingOffsetsByTimestampStrategy",
@@ -187,8 +186,7 @@ class OffsetOptions:
         "ending options.",
     )
     ending_times: TimestampsSpec | None = _times(
-        "endingOffsetsByTimestamp",
-        "The same for every partition. Overrides endingOffsets.",
+        "endingOffsetsByTimestamp", "The same for every partition. Overrides endingOffsets."
     )
 
     def start(self) -> StartSpec | None:

@@ -99,12 +99,7 @@ class LocalRegistry:
         command = [str(java), *JVM_OPTIONS, *address, "-jar", str(folder / "quarkus-run.jar")]
         with self._log(guard).open("ab") as log:
             return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=guard.folder,
-                process_group=guard.group,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=guard.folder, process_group=guard.group
             )
 
     def _wait_until_up(self, process: subprocess.Popen[bytes]) -> None:

@@ -259,10 +259,7 @@ class WriterSchemas:
     """
 
     def __init__(
-        self,
-        schemas: QuerySchemas,
-        report: Callable[[SchemaLookup], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, schemas: QuerySchemas, report: Callable[[SchemaLookup], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """
         Args:

@@ -208,11 +208,7 @@ class ProduceResponseHandler:
         self._requests.refresh_after_failure(queue, sent, error)
 
     def _carry_out(
-        self,
-        queue: PartitionQueue,
-        instruction: Instruction,
-        sent: SentRequest[SentBatch],
-        produced: ProducedPartition,
+        self, queue: PartitionQueue, instruction: Instruction, sent: SentRequest[SentBatch], produced: ProducedPartition
     ) -> None:
         match instruction:
             case Refresh():

@@ -9,12 +9,7 @@ from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import kafka_config
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, KafkaRelease
-from pyspark_kafka_meta.testing.kafka_node import (
-    JavaRuntime,
-    format_controller,
-    with_class_archive,
-    write_files,
-)
+from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, format_controller, with_class_archive, write_files
 from pyspark_kafka_meta.testing.local_kafka import JVM_OPTIONS, live_brokers
 from pyspark_kafka_meta.testing.maven_jars import resolve_jars
 from tests.cluster.hosts import Host

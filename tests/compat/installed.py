@@ -26,10 +26,7 @@ WHEELS = ("--only-binary", ":all:", "--no-binary", "pyspark")
 LOWEST = (UV, "pip", "install", "--quiet", "--python", "bin/python", *WHEELS, "--resolution", "lowest-direct")
 EXTRAS = ("spark", "cli", "testing")
 """What the smoke test and the demo need."""
-INSTALLERS = {
-    "highest": ("bin/python", "-m", "pip", "install", "--quiet"),
-    "lowest": LOWEST,
-}
+INSTALLERS = {"highest": ("bin/python", "-m", "pip", "install", "--quiet"), "lowest": LOWEST}
 """Commands that install the wheel, by the dependencies that they choose."""
 SMOKE = Path(__file__).with_name("smoke.py")
 INSTALLED = """

@@ -179,11 +179,7 @@ def in_sync(cluster: Cluster, topic: str, replicas: int) -> bool:
 
 
 def elect_leader(
-    cluster: Cluster,
-    topic: str,
-    partition: int,
-    leader: int,
-    kind: ElectionType = ElectionType.PREFERRED,
+    cluster: Cluster, topic: str, partition: int, leader: int, kind: ElectionType = ElectionType.PREFERRED
 ) -> None:
     """Hold elections until this replica leads: the first ones fail while it is not in sync yet."""
 

@@ -377,10 +377,7 @@ class Worker:
         self.attempts: list[Attempt] = []
 
     def attempt(
-        self,
-        partitions: int = PARTITIONS,
-        max_rows: float = math.inf,
-        delivery_timeout_ms: int = 60_000,
+        self, partitions: int = PARTITIONS, max_rows: float = math.inf, delivery_timeout_ms: int = 60_000
     ) -> Attempt:
         """A new attempt. `partitions` get rows in turn."""
         options = replace(self.options.producer, delivery_timeout_ms=delivery_timeout_ms)

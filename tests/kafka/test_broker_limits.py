@@ -26,10 +26,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 MAX_REQUEST_BYTES = 500_000
 MAX_CONNECTIONS = 6
 VALUE = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
-LIMITS = {
-    "socket.request.max.bytes": str(MAX_REQUEST_BYTES),
-    "max.connections.per.ip": str(MAX_CONNECTIONS),
-}
+LIMITS = {"socket.request.max.bytes": str(MAX_REQUEST_BYTES), "max.connections.per.ip": str(MAX_CONNECTIONS)}
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta import java_launcher
-from pyspark_kafka_meta.testing import (
-    ClusterError,
-    LocalKafka,
-    kafka_config,
-    maven_jars,
-    process_guard,
-)
+from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, maven_jars, process_guard
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, with_class_archive
 
 START_AND_WAIT = """

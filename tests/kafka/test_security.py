@@ -15,9 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import (
-    AclOperation,
-)
+from confluent_kafka.admin import AclOperation
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, KafkaMetaError, TlsError
@@ -30,15 +28,7 @@ from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.kafka.harness import Stream, Task
-from tests.kafka.secured_kafka import (
-    GROUP,
-    MECHANISMS,
-    RECORDS,
-    SASL,
-    TLS,
-    TOPIC,
-    SecuredKafka,
-)
+from tests.kafka.secured_kafka import GROUP, MECHANISMS, RECORDS, SASL, TLS, TOPIC, SecuredKafka
 from tests.marks import thorough_after
 from tests.unit.scene import RecordingPublisher
 
@@ -239,10 +229,7 @@ def test_r18_who_lacks_a_right_is_told_the_topic_and_the_operation(
 def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path
 ) -> None:
-    for user, continue_with, operation in (
-        ("erin", run_batches, "(DESCRIBE|READ)"),
-        ("frank", read_planned, "READ"),
-    ):
+    for user, continue_with, operation in (("erin", run_batches, "(DESCRIBE|READ)"), ("frank", read_planned, "READ")):
         secured.allow(user, AclOperation.READ, TOPIC)
         stream = Stream(secured.servers, [TOPIC], tmp_path / user, **secured.options(user))
         with closing(stream):

@@ -35,11 +35,7 @@ from tests.kafka.test_admin_requests import (
     test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words,
 )
 from tests.kafka.test_commit_steps import PARTITIONS, Sink, decide_alone, micro_batch, rows
-from tests.kafka.test_fault_matrix_data_loss import (
-    make_again,
-    open_stream,
-    test_r10_a_topic_recreated_between_batches,
-)
+from tests.kafka.test_fault_matrix_data_loss import make_again, open_stream, test_r10_a_topic_recreated_between_batches
 from tests.kafka.writing_network import Fault
 from tests.releases.conftest import QUICK_FAILOVER
 from tests.spark.test_conformance import (

@@ -21,16 +21,7 @@ import pyspark
 
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.typed.avro.cursor import MAX_EMPTY_ITEMS
-from pyspark_kafka_meta.typed.avro.schema import (
-    Array,
-    AvroSchema,
-    Fixed,
-    Map,
-    Primitive,
-    Record,
-    Union,
-    column_schema,
-)
+from pyspark_kafka_meta.typed.avro.schema import Array, AvroSchema, Fixed, Map, Primitive, Record, Union, column_schema
 
 TIMEOUT_S = 900
 WIDE = Context(prec=38)

@@ -53,10 +53,7 @@ def test_no_process_of_a_query_imports_another_client(kafka: Any, topics: tuple[
     stub, imports = tmp_path / "stub", tmp_path / "imports"
     stub.mkdir()
     (stub / "confluent_kafka.py").write_text(REPORT)
-    environment = {
-        "PYTHONPATH": os.pathsep.join([str(stub), str(ROOT)]),
-        "IMPORTS_OF_CONFLUENT_KAFKA": str(imports),
-    }
+    environment = {"PYTHONPATH": os.pathsep.join([str(stub), str(ROOT)]), "IMPORTS_OF_CONFLUENT_KAFKA": str(imports)}
     offsets = [TopicPartition(source, number) for number in range(3)]
     with closing(Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": copies})) as group:
         group.committed(offsets, timeout=60)  # the group has a coordinator: the query waits for it five seconds at most

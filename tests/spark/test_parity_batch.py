@@ -179,8 +179,7 @@ def marks(name: str) -> Sequence[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [pytest.param(options, id=name, marks=marks(name)) for name, options in SAME_ROWS.items()],
+    "options", [pytest.param(options, id=name, marks=marks(name)) for name, options in SAME_ROWS.items()]
 )
 def test_rows_are_those_of_sparks_own_source(
     options: dict[str, Any], spark: SparkSession, jvm_source: str, kafka: Any, topics: dict[str, str]

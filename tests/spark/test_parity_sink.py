@@ -130,13 +130,7 @@ def test_s1_s8_a_stream_writes_to_the_topic_column_and_counts_its_rows(
 
 
 def test_s2_s3_the_topic_option_replaces_a_topic_column(
-    spark: SparkSession,
-    kafka: Any,
-    topic: str,
-    ours: Sink,
-    lines: DataFrame,
-    tmp_path: Path,
-    jvm_source: str,
+    spark: SparkSession, kafka: Any, topic: str, ours: Sink, lines: DataFrame, tmp_path: Path, jvm_source: str
 ) -> None:
     ours.stream(lines.selectExpr("'no-such-topic' AS topic", "value"), tmp_path, topic=topic)
     assert values(spark, kafka, topic) == ["1", "2", "3", "4", "5"]

@@ -76,11 +76,7 @@ def offsets_frame(request: bytes, correlation_id: int) -> bytes:
     parsed, _ = entity_reader(kind)(request, size)
     offset = 1 if parsed.topics[0].partitions[0].timestamp == -1 else 0
     partition = offsets.ListOffsetsPartitionResponse(
-        partition_index=0,
-        error_code=ErrorCode.none,
-        timestamp=-1,
-        offset=offset,
-        leader_epoch=0,
+        partition_index=0, error_code=ErrorCode.none, timestamp=-1, offset=offset, leader_epoch=0
     )
     topic = offsets.ListOffsetsTopicResponse(name="t", partitions=(partition,))
     return frame(offsets.ListOffsetsResponse(throttle_time=milliseconds(0), topics=(topic,)), correlation_id)

@@ -173,13 +173,7 @@ def test_protobuf_is_written_and_read_back(
     spark: SparkSession, kafka: Any, topic: str, options: dict[str, str], registry: MockRegistry, once: bool
 ) -> None:
     pytest.importorskip("google.protobuf")
-    from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]
-        descriptor_pb2,
-        descriptor_pool,
-        message_factory,
-        text_format,
-        timestamp_pb2,
-    )
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, timestamp_pb2  # type: ignore[import-untyped, unused-ignore]
 
     file = text_format.Parse(PAYMENT_FILE, descriptor_pb2.FileDescriptorProto()).SerializeToString()
     pool = descriptor_pool.DescriptorPool()

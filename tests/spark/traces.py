@@ -41,10 +41,7 @@ class Query:
     def __init__(self, spark: SparkSession, folder: Path, bootstrap_servers: str, source: str = "kafkameta") -> None:
         self.spark, self.folder, self.source = spark, folder, source
         self.checkpoint = folder / "checkpoint"
-        self.options: dict[str, Any] = {
-            "kafka.bootstrap.servers": bootstrap_servers,
-            "startingOffsets": "earliest",
-        }
+        self.options: dict[str, Any] = {"kafka.bootstrap.servers": bootstrap_servers, "startingOffsets": "earliest"}
 
     def frame(self, **options: Any) -> DataFrame:
         """What is read. Dictionaries in `options` become JSON."""

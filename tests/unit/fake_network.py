@@ -36,14 +36,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     PartitionOffset,
 )
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
-from pyspark_kafka_meta.model import (
-    NO_EPOCH,
-    Address,
-    Broker,
-    MetadataResponse,
-    TopicMetadata,
-    TopicPartition,
-)
+from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, MetadataResponse, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.validators import is_topic_name
 from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster

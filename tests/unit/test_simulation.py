@@ -11,25 +11,11 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v12.response import (
-    MetadataResponse as MetadataMessage,
-)
-from kio.schema.metadata.v12.response import (
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from kio.schema.metadata.v12.response import MetadataResponse as MetadataMessage
+from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.serial import entity_writer
 
-from benchmarks.simulation.clients import (
-    FIXED_BACKOFF,
-    KAFKAMETA,
-    NO_HINTS,
-    PLAIN,
-    TASK_TOPICS,
-    CacheModel,
-    Variant,
-)
+from benchmarks.simulation.clients import FIXED_BACKOFF, KAFKAMETA, NO_HINTS, PLAIN, TASK_TOPICS, CacheModel, Variant
 from benchmarks.simulation.cluster import HOST_BYTES, SESSION_S, TOPIC_BYTES, Scenario, response_bytes
 from benchmarks.simulation.figures import figures, requests_by_time
 from benchmarks.simulation.run import Log, Simulation

@@ -41,16 +41,7 @@ from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.read.fetching.partition_cursor import Emit, PartitionCursor
-from tests.unit.kafka.protocol.responses import (
-    SENT,
-    fetched,
-    listed,
-    message,
-    payload,
-    produced,
-    received,
-    versions,
-)
+from tests.unit.kafka.protocol.responses import SENT, fetched, listed, message, payload, produced, received, versions
 from tests.unit.kafka.records.handmade import (
     COMPRESS,
     ROWS,

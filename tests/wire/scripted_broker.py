@@ -42,16 +42,7 @@ from tests.unit.kafka.protocol.responses import payload
 from tests.unit.kafka.records import handmade
 
 Behaviour = Callable[[socket.socket], None]
-APIS = (
-    API_VERSIONS,
-    METADATA,
-    LIST_OFFSETS,
-    FETCH,
-    PRODUCE,
-    INIT_PRODUCER_ID,
-    SASL_HANDSHAKE,
-    SASL_AUTHENTICATE,
-)
+APIS = (API_VERSIONS, METADATA, LIST_OFFSETS, FETCH, PRODUCE, INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
 
 @contextmanager
@@ -146,28 +137,16 @@ TOPIC_ID = UUID(int=7)
 ROW = handmade.batch([handmade.Row(0)])
 
 
-def fetch_frame(
-    correlation_id: int,
-    *partitions: int,
-    records: bytes = ROW,
-    code: ErrorCode = ErrorCode.none,
-) -> bytes:
+def fetch_frame(correlation_id: int, *partitions: int, records: bytes = ROW, code: ErrorCode = ErrorCode.none) -> bytes:
     entries = tuple(
         fetch.PartitionData(
-            partition_index=partition,
-            error_code=code,
-            high_watermark=1,
-            aborted_transactions=None,
-            records=records,
+            partition_index=partition, error_code=code, high_watermark=1, aborted_transactions=None, records=records
         )
         for partition in partitions
     )
     topic = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=entries)
     message = fetch.FetchResponse(
-        throttle_time=milliseconds(0),
-        error_code=ErrorCode.none,
-        session_id=0,
-        responses=(topic,),
+        throttle_time=milliseconds(0), error_code=ErrorCode.none, session_id=0, responses=(topic,)
     )
     return frame(message, correlation_id)
 

@@ -360,11 +360,7 @@ HOSTILE: dict[str, tuple[Respond, type[KafkaMetaError], str]] = {
         ResponseTooLargeError,
         r"Fetch with 2147483647 bytes, more than the limit of 119537664 .*raise kafka\.fetch\.max\.bytes to 2080374783",
     ),
-    "largest frame, never sent": (
-        send(lambda _: (100 << 20).to_bytes(4, "big")),
-        ReadTimeoutError,
-        "did not answer",
-    ),
+    "largest frame, never sent": (send(lambda _: (100 << 20).to_bytes(4, "big")), ReadTimeoutError, "did not answer"),
     "flood": (flood, ReadTimeoutError, "bytes"),
     "silence": (lambda *_: None, ReadTimeoutError, "did not answer"),
     "no partition": (send(lambda number: fetch_frame(number)), ReadTimeoutError, "UNKNOWN_SERVER_ERROR"),

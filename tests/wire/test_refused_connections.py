@@ -101,12 +101,7 @@ def shutting_down(accepted: list[socket.socket]) -> Behaviour:
     [
         (lambda accepted: refusing(LIMIT, accepted), LARGE, RequestTooLargeError, 6),
         (lambda accepted: refusing(1 << 20, accepted), LARGE, None, 1),  # a limit above the request
-        (
-            lambda accepted: refusing(0, accepted),
-            LARGE,
-            ConnectError,
-            6,
-        ),  # each looks for a login; two probes
+        (lambda accepted: refusing(0, accepted), LARGE, ConnectError, 6),  # each looks for a login; two probes
         (lambda accepted: refusing(0, accepted), [], ConnectError, 4),  # no broker refuses a small request
         (shutting_down, LARGE, ConnectError, 7),  # and a silent one, to tell a refusal from a TLS port
     ],

@@ -41,13 +41,7 @@ from pyspark_kafka_meta.kafka.protocol.transactions import (
     ProducerIdRequest,
     TransactionVersionRequest,
 )
-from pyspark_kafka_meta.model import (
-    ProducerIdAndEpoch,
-    RefreshReason,
-    TopicPartition,
-    TransactionVersion,
-    name_first,
-)
+from pyspark_kafka_meta.model import ProducerIdAndEpoch, RefreshReason, TopicPartition, TransactionVersion, name_first
 
 CONCURRENT_SHARE = 0.2
 """CONCURRENT_TRANSACTIONS lasts until the markers of the transaction before are written, a few ms: it is retried after

@@ -154,11 +154,7 @@ class FetchResponseHandler:
     """Handles the Fetch responses of one task."""
 
     def __init__(
-        self,
-        client: ClientState,
-        requests: FetchSender,
-        lost_records: LostRecords,
-        stalls: StallDetector,
+        self, client: ClientState, requests: FetchSender, lost_records: LostRecords, stalls: StallDetector
     ) -> None:
         self._client = client
         self._requests = requests

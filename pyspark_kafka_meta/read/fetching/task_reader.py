@@ -40,11 +40,7 @@ class TaskReader:
     """Turns offset ranges into `pa.RecordBatch`es of a few megabytes at most."""
 
     def __init__(
-        self,
-        client: KafkaClient,
-        options: ReadOptions,
-        columns: Sequence[str],
-        policy: DataLossPolicy | None = None,
+        self, client: KafkaClient, options: ReadOptions, columns: Sequence[str], policy: DataLossPolicy | None = None
     ) -> None:
         """
         Args:

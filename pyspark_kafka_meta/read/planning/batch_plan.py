@@ -97,10 +97,7 @@ def plan_tasks(
 
 
 def _within_sizes(
-    ranges: Sequence[OffsetRange],
-    leaders: Mapping[TopicPartition, int],
-    min_partitions: int | None,
-    max_records: int,
+    ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], min_partitions: int | None, max_records: int
 ) -> list[tuple[OffsetRange, ...]]:
     max_size = min(max_records, SPLIT_OFFSETS)
     pieces = [

@@ -195,12 +195,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
     spans = [(partition, begins[partition], end.positions[partition]) for partition in sorted(end.positions)]
     return [
         OffsetRange(
-            partition,
-            end.topic_ids[partition.topic],
-            begin.offset,
-            until.offset,
-            begin.leader_epoch,
-            until.known_epoch,
+            partition, end.topic_ids[partition.topic], begin.offset, until.offset, begin.leader_epoch, until.known_epoch
         )
         for partition, begin, until in spans
         if begin.offset < until.offset

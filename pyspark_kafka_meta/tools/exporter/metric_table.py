@@ -92,11 +92,7 @@ RECOVERY_SECONDS = _histogram(
 QUERY_REFRESHES = _counter(
     "kafkameta_query_refreshes_total", "query_id outcome", "Metadata requests in tasks of a streaming query."
 )
-RETRIES = _counter(
-    "kafkameta_retries_total",
-    "role",
-    "Failed requests and retriable errors of partitions.",
-)
+RETRIES = _counter("kafkameta_retries_total", "role", "Failed requests and retriable errors of partitions.")
 THROTTLE_SECONDS = _counter(
     "kafkameta_throttle_seconds_total", "role request", "Throttle time of `metadata`, `fetch` and `produce` requests."
 )
@@ -135,9 +131,7 @@ TRANSACTIONS_SECONDS = _histogram(
     "Duration of the commit, abort or recovery of a batch.",
 )
 COPIED_RECORDS = _counter(
-    "kafkameta_copied_records_total",
-    "sink",
-    "Decided records that were written again after a timeout.",
+    "kafkameta_copied_records_total", "sink", "Decided records that were written again after a timeout."
 )
 EVENTS_DROPPED = _counter(
     "kafkameta_events_dropped_total", "", "Events that their process lost: full disk, topic down."

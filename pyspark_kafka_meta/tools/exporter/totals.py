@@ -20,13 +20,7 @@ from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, is_behind
 from pyspark_kafka_meta.tools.exporter import ENDED_KEPT_S, SILENT_KEPT_S
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
-from pyspark_kafka_meta.tools.exporter.metric_table import (
-    BOOTSTRAP,
-    NO_VALUE,
-    Readings,
-    Request,
-    Source,
-)
+from pyspark_kafka_meta.tools.exporter.metric_table import BOOTSTRAP, NO_VALUE, Readings, Request, Source
 from pyspark_kafka_meta.tools.formatting import UNKNOWN
 from pyspark_kafka_meta.write.exactly_once.decision import sink_of_task
 

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_kafka_meta.typed.columnar.encoders import (
-    ColumnEncoder,
-    check_names,
-    place_of,
-    refuse_column,
-)
+from pyspark_kafka_meta.typed.columnar.encoders import ColumnEncoder, check_names, place_of, refuse_column
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
 from pyspark_kafka_meta.typed.protobuf.column_encoders import (
     BytesContent,

@@ -13,14 +13,7 @@ import pyarrow as pa
 from pyspark_kafka_meta.arrow_arrays import Flags, Longs, not_utf8
 from pyspark_kafka_meta.typed.columnar.varints import LONG_VARINT
 from pyspark_kafka_meta.typed.protobuf.scan import Found
-from pyspark_kafka_meta.typed.protobuf.wire import (
-    FIXED32,
-    FIXED64,
-    MAX_VARINT_BYTES,
-    VARINT,
-    Payload,
-    Raw,
-)
+from pyspark_kafka_meta.typed.protobuf.wire import FIXED32, FIXED64, MAX_VARINT_BYTES, VARINT, Payload, Raw
 
 BAD_UTF8 = "a string is not UTF-8"
 BAD_PACKED = "packed numbers do not end where they should"

@@ -88,9 +88,7 @@ class BatchCommitter:
 
         def commit_batch() -> None:
             self._carry_out(
-                lambda: commit(batch, transactions, now_ms, lost, rows),
-                Ending.COMMITTED,
-                leads_on=batch.is_stream,
+                lambda: commit(batch, transactions, now_ms, lost, rows), Ending.COMMITTED, leads_on=batch.is_stream
             )
 
         try:
@@ -154,10 +152,7 @@ class BatchCommitter:
         finally:
             self._written = runner.written
             latency_ms = (self._client.clock() - started) * 1000
-            ended = {
-                committed_as: (runner.committed, runner.copied_records),
-                Ending.ABORTED: (runner.aborted, 0),
-            }
+            ended = {committed_as: (runner.committed, runner.copied_records), Ending.ABORTED: (runner.aborted, 0)}
             for ending, (transactions, copied) in ended.items():
                 if transactions:
                     sink = self._transactional_id

@@ -8,12 +8,7 @@ import pickle
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import (
-    Framing,
-    OnMalformedRecord,
-    SourceOptions,
-    SubjectNameStrategy,
-)
+from pyspark_kafka_meta.options import Framing, OnMalformedRecord, SourceOptions, SubjectNameStrategy
 from pyspark_kafka_meta.typed.avro import Avro
 
 MINIMAL = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
@@ -46,8 +41,7 @@ def test_without_a_registry_values_have_no_frames() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "subjects"),
-    [("topic", ("t-value",)), ("record", ("a.B", "C")), ("topic-record", ("t-a.B", "t-C"))],
+    ("strategy", "subjects"), [("topic", ("t-value",)), ("record", ("a.B", "C")), ("topic-record", ("t-a.B", "t-C"))]
 )
 def test_subjects_are_named_as_the_strategy_says(strategy: str, subjects: tuple[str, ...]) -> None:
     names = {} if strategy == "topic" else {"valueRecordName": " a.B, C,"}
@@ -88,10 +82,7 @@ GOOD = [
     ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
     ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
     ({"valueFraming": "apicurio"}, lambda typed: typed.columns[0].framing is Framing.APICURIO),
-    (
-        {"valueFraming": "confluent-header"},
-        lambda typed: typed.columns[0].framing is Framing.CONFLUENT_HEADER,
-    ),
+    ({"valueFraming": "confluent-header"}, lambda typed: typed.columns[0].framing is Framing.CONFLUENT_HEADER),
     ({"enableStableIdentifiersForUnionType": "true"}, lambda typed: typed.columns[0].stable_members),
     ({"recursiveFieldMaxDepth": "3"}, lambda typed: typed.columns[0].max_depth == 3),
     ({"includeRaw": "true"}, lambda typed: typed.includes_raw),
@@ -147,14 +138,8 @@ BAD = [
         "Option 'valueFormat' must be bytes or avro or json or protobuf, got 'arvo' (did you mean 'avro'?)",
     ),
     ({"valueFormat": "avro"}, "'valueFormat' avro needs 'schema.registry.url' or 'valueSchema'"),
-    (
-        {"valueSchema": '"int"'},
-        "Option 'valueSchema' has no effect without 'valueFormat': set it or remove the option",
-    ),
-    (
-        {"onMalformedRecord": "null"},
-        "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'",
-    ),
+    ({"valueSchema": '"int"'}, "Option 'valueSchema' has no effect without 'valueFormat': set it or remove the option"),
+    ({"onMalformedRecord": "null"}, "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'"),
     (
         {"valueFormat": "json", "valueSchema": "{}", "enableStableIdentifiersForUnionType": "true"},
         "Option 'enableStableIdentifiersForUnionType' has no effect without a format avro",
@@ -183,10 +168,7 @@ BAD = [
         {**AVRO, "valueSubject": "s", "valueSubjectNameStrategy": "topic"},
         "Set either 'valueSubject' or 'valueSubjectNameStrategy', not both",
     ),
-    (
-        {**AVRO, "valueSubject": "s", "valueSchema": '"int"'},
-        "Set either 'valueSchema' or 'valueSubject', not both",
-    ),
+    ({**AVRO, "valueSubject": "s", "valueSchema": '"int"'}, "Set either 'valueSchema' or 'valueSubject', not both"),
     ({**AVRO, "valueSubjectNameStrategy": "record"}, "'valueSubjectNameStrategy' record needs 'valueRecordName'"),
     (
         {**AVRO, "valueRecordName": "a.B"},

@@ -219,10 +219,7 @@ def test_child_of_a_fork_gets_its_own_client_and_leaves_its_parents_alone(
 def test_task_that_fails_writes_its_events_and_gives_its_client_back(
     worker: Worker, wait_for: Callable[..., object]
 ) -> None:
-    with (
-        pytest.raises(RuntimeError, match="task failed"),
-        worker.pool.client(options("a"), worker.events, READER),
-    ):
+    with pytest.raises(RuntimeError, match="task failed"), worker.pool.client(options("a"), worker.events, READER):
         raise RuntimeError("task failed")
     wait_for(lambda: len(list(Path(worker.events.path or "").glob("*.jsonl"))) == 1)
     worker.clock.sleep(MAX_AGE_S)

@@ -185,8 +185,7 @@ def test_a_micro_batch_that_is_read_again_later_moves_no_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "option"),
-    [(ReadMaxRows(5), "maxOffsetsPerTrigger"), (ReadMaxFiles(5), "maxFilesPerTrigger")],
+    ("limit", "option"), [(ReadMaxRows(5), "maxOffsetsPerTrigger"), (ReadMaxFiles(5), "maxFilesPerTrigger")]
 )
 def test_the_limit_of_the_options_applies_and_a_warning_names_it_once(
     limit: ReadLimit, option: str, caplog: pytest.LogCaptureFixture

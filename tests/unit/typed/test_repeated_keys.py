@@ -25,13 +25,7 @@ AVRO = {"type": "record", "name": "A", "fields": [{"name": "m", "type": {"type":
 JSON = {"type": "object", "properties": {"m": {"type": "object", "additionalProperties": {"type": "integer"}}}}
 
 COLUMN = pa.struct([pa.field("m", pa.map_(pa.string(), pa.int64()))])
-MAPS = [
-    [("a", 1), ("b", 2), ("a", 3)],
-    [("b", 4)],
-    [],
-    [("a", 5), ("a", 6), ("a", 7)],
-    [("b", 8), ("a", 9)],
-]
+MAPS = [[("a", 1), ("b", 2), ("a", 3)], [("b", 4)], [], [("a", 5), ("a", 6), ("a", 7)], [("b", 8), ("a", 9)]]
 """Each payload is repeated, because a few items are read in other ways than many."""
 
 
@@ -92,8 +86,7 @@ def test_last_entries_are_those_of_dictionaries(seed: int) -> None:
     owner = sorted(chance.randrange(50) for _ in range(chance.randrange(200)))
     pairs = [{"key": chance.randrange(5), "value": number} for number in range(len(owner))]
     found, entries = last_of_keys(
-        pa.array(owner, pa.int64()).to_numpy(),
-        pa.array(pairs, pa.struct([("key", pa.int64()), ("value", pa.int64())])),
+        pa.array(owner, pa.int64()).to_numpy(), pa.array(pairs, pa.struct([("key", pa.int64()), ("value", pa.int64())]))
     )
 
     expected = {(index, pair["key"]): pair["value"] for index, pair in zip(owner, pairs, strict=True)}

@@ -28,11 +28,7 @@ def test_number_of_ranges_is_bounded_and_the_last_one_spans_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "span"),
-    [
-        ([(UNKNOWN_OFFSET, 1)], (900, 905)),
-        ([(UNKNOWN_OFFSET, 1), (950, 5)], (900, 955)),
-    ],
+    ("last", "span"), [([(UNKNOWN_OFFSET, 1)], (900, 905)), ([(UNKNOWN_OFFSET, 1), (950, 5)], (900, 955))]
 )
 def test_batch_with_an_unknown_offset_leaves_the_known_bounds(
     last: list[tuple[int, int]], span: tuple[int, int]

@@ -81,11 +81,7 @@ BAD = {
     "no topic": (schema(value=STRING), None, [NO_TOPIC]),
     "no value": (schema(topic=STRING), None, [NO_VALUE + SELECT.format("topic", "topic")]),
     "nothing": (schema(id=LONG, at=LONG), None, [NO_TOPIC, NO_VALUE + SELECT.format("id, at", "id")]),
-    "no columns": (
-        schema(),
-        "t",
-        [NO_VALUE + SELECT.format("none", "").replace("CAST( AS STRING) AS value or ", "")],
-    ),
+    "no columns": (schema(), "t", [NO_VALUE + SELECT.format("none", "").replace("CAST( AS STRING) AS value or ", "")]),
     "value": (
         schema(value=INT),
         "t",

@@ -27,12 +27,7 @@ from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.encoder import encode, record_sizes
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, RefreshReason
-from pyspark_kafka_meta.write.partition_queue import (
-    MAX_IN_FLIGHT,
-    AcknowledgedRange,
-    PartitionQueue,
-    QueuedBatch,
-)
+from pyspark_kafka_meta.write.partition_queue import MAX_IN_FLIGHT, AcknowledgedRange, PartitionQueue, QueuedBatch
 from tests.partitions import T0
 from tests.unit.write.batches import encoded_batch, records
 

@@ -229,10 +229,7 @@ RETRIED: dict[str, tuple[Fault, float]] = {
         11,
     ),
     "every broker down for a while": (
-        [
-            lambda scene: scene.network.down.update({1, 2, 3}),
-            lambda scene: scene.clock.at(9, scene.network.down.clear),
-        ],
+        [lambda scene: scene.network.down.update({1, 2, 3}), lambda scene: scene.clock.at(9, scene.network.down.clear)],
         11,
     ),
     "errors that pass": ([lambda scene: scene.script(T0, 6, 74, 75, 78, 3, 5, 56, -1, 7)], 12),

@@ -134,12 +134,7 @@ def test_end_of_the_transaction_before_is_waited_for_briefly(
     [
         (31, None, AuthorizationError, "allow it IDEMPOTENT_WRITE on the cluster"),
         (42, None, BrokerError, "no producer id for this task: INVALID_REQUEST"),
-        (
-            50,
-            ID,
-            BrokerError,
-            r"60000 ms: set kafka\.transaction\.timeout\.ms to at most transaction\.max",
-        ),
+        (50, ID, BrokerError, r"60000 ms: set kafka\.transaction\.timeout\.ms to at most transaction\.max"),
         (53, ID, AuthorizationError, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED .*WRITE"),
         (90, ID, FencedError, f"uses transactional id {ID} by now"),
         (42, ID, BrokerError, f"no producer id for transactional id {ID}: INVALID_REQUEST"),

@@ -127,9 +127,7 @@ FETCH_FIELDS = {
     ),
 }
 BATCHES = by_partition(
-    "partition_data",
-    [{"records": bytes(each.records)} for each in SENT[PRODUCE].partitions],
-    number="index",
+    "partition_data", [{"records": bytes(each.records)} for each in SENT[PRODUCE].partitions], number="index"
 )
 PRODUCER_FIELDS = {"producer_id": PRODUCER.producer_id, "producer_epoch": PRODUCER.epoch}
 REQUESTS: list[tuple[ApiRequest[Any], dict[str, Any]]] = [
@@ -224,10 +222,7 @@ REQUESTS: list[tuple[ApiRequest[Any], dict[str, Any]]] = [
             "validate_only": False,
         },
     ),
-    (
-        SENT[DESCRIBE_CONFIGS],
-        {"resources": [{"resource_type": 2, "resource_name": "t", "configuration_keys": None}]},
-    ),
+    (SENT[DESCRIBE_CONFIGS], {"resources": [{"resource_type": 2, "resource_name": "t", "configuration_keys": None}]}),
     (
         DescribeConfigsRequest(BROKER_RESOURCE, "1", ("a.b",)),
         {"resources": [{"resource_type": 4, "resource_name": "1", "configuration_keys": ("a.b",)}]},
@@ -395,11 +390,7 @@ ERRORS: list[tuple[Api, dict[str, Any], tuple[int, Any]]] = [
         for version in (6, 7, 8, 9)
     ),
     (OFFSET_FETCH, {"partitions__error_code": DENIED, "committed_offset": -1}, (DENIED, {})),
-    (
-        CREATE_TOPICS,
-        {"error_code": DENIED, "error_message": "not\x1b[31m yours"},
-        (DENIED, r"not\x1b[31m yours"),
-    ),
+    (CREATE_TOPICS, {"error_code": DENIED, "error_message": "not\x1b[31m yours"}, (DENIED, r"not\x1b[31m yours")),
     (DESCRIBE_CONFIGS, {"error_code": DENIED, "configs": ()}, (DENIED, {})),
 ]
 

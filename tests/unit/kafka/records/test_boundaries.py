@@ -90,10 +90,7 @@ def test_length_beyond_the_group_puts_the_other_starts_at_its_end(length: bytes,
 @settings(deadline=None)
 def test_guesses_do_not_change_the_starts(batches: list[list[bytes]]) -> None:
     log = log_of(batches)
-    with (
-        mock.patch.object(boundaries, "MIN_GUESSED_RECORDS", 1),
-        mock.patch.object(boundaries, "MIN_TOGETHER", 1),
-    ):
+    with mock.patch.object(boundaries, "MIN_GUESSED_RECORDS", 1), mock.patch.object(boundaries, "MIN_TOGETHER", 1):
         assert find_record_starts(*arrays(*log[:4])).tolist() == log.starts
 
 

@@ -245,7 +245,7 @@ def test_partitions_keep_their_order() -> None:
     (table,) = decode(parts, ["topic", "partition", "offset"])
 
     assert [tuple(row.values()) for row in table.to_pylist()] == [
-        *(("b", 7, 50), ("b", 7, 51), ("a", 0, 0), ("a", 0, 1), ("a", 1, 9), ("a", 1, 10)),
+        *(("b", 7, 50), ("b", 7, 51), ("a", 0, 0), ("a", 0, 1), ("a", 1, 9), ("a", 1, 10))
     ]
 
 

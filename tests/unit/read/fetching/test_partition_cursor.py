@@ -378,10 +378,7 @@ def test_log_without_the_epoch_of_records_that_were_read_has_none_of_them_howeve
 
 @pytest.mark.parametrize(
     ("earliest", "lost", "position"),
-    [
-        pytest.param(7, (5, 7), 7, id="the beginning aged out"),
-        pytest.param(12, (5, 10), 10, id="all of it aged out"),
-    ],
+    [pytest.param(7, (5, 7), 7, id="the beginning aged out"), pytest.param(12, (5, 10), 10, id="all of it aged out")],
 )
 def test_offsets_outside_the_log_are_lost_as_far_as_they_are_in_the_range(
     earliest: int, lost: tuple[int, int], position: int

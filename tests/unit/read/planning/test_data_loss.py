@@ -10,13 +10,7 @@ from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.read.planning.data_loss import (
-    Loss,
-    LossKind,
-    LossReporter,
-    compare,
-    describe,
-)
+from pyspark_kafka_meta.read.planning.data_loss import Loss, LossKind, LossReporter, compare, describe
 from tests.partitions import T0, T1, T2
 
 OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)

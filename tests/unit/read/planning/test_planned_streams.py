@@ -63,10 +63,7 @@ NO_MORE: dict[str, tuple[dict[str, str], Any]] = {
         {"startingOffsets": '{"t":{"0":5,"1":5,"2":5}}'},
         lambda scene: add_partition(scene, T3),
     ),
-    "a time that no record is as late as": (
-        {"startingTimestamp": "1"},
-        lambda scene: add_partition(scene, T3),
-    ),
+    "a time that no record is as late as": ({"startingTimestamp": "1"}, lambda scene: add_partition(scene, T3)),
     "an offset that was cut off": (
         {"startingOffsets": '{"t":{"0":12,"1":5,"2":5}}'},
         lambda scene: scene.cluster.logs.__setitem__(T0, scene.cluster.logs[T0][:1]),

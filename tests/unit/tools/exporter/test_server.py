@@ -15,12 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.errors import (
-    AuthenticationError,
-    ConnectError,
-    UnknownTopicError,
-    UnsupportedBrokerError,
-)
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset

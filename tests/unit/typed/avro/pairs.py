@@ -25,13 +25,7 @@ DAY = {"time-millis": 86_400_000, "time-micros": 86_400_000_000}
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 LOGICAL = {
     "int": ("date", "time-millis"),
-    "long": (
-        "time-micros",
-        "timestamp-millis",
-        "timestamp-micros",
-        "local-timestamp-millis",
-        "local-timestamp-micros",
-    ),
+    "long": ("time-micros", "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"),
     "bytes": ("decimal",),
     "string": ("uuid",),
 }

@@ -316,11 +316,7 @@ def test_derived_schema_is_that_of_spark_with_defaults() -> None:
     always = {"name": "always", "type": "string"}
     fields = {field["name"]: field for field in [always, *expected["fields"]]}
     derived = derived_schema(given)
-    assert json.loads(derived) == {
-        **expected,
-        "namespace": "",
-        "fields": [fields[field.name] for field in given],
-    }
+    assert json.loads(derived) == {**expected, "namespace": "", "fields": [fields[field.name] for field in given]}
     avro_encoder(parse_avro(derived), given)
     assert derived_schema(pa.string()) == '"string"'
 

@@ -169,8 +169,7 @@ def test_large_types_of_spark_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "allowed",
-    [{"type": ["string", "null"]}, {"anyOf": [{"type": "null"}, STRING]}, {"enum": ["a", None]}],
+    "allowed", [{"type": ["string", "null"]}, {"anyOf": [{"type": "null"}, STRING]}, {"enum": ["a", None]}]
 )
 def test_null_is_written_where_a_value_is_required(allowed: Any) -> None:
     schema = an_object(["a"], a=allowed, b=allowed, c={"type": "array", "items": allowed})
@@ -203,11 +202,7 @@ def test_required_property_that_the_schema_does_not_describe_is_refused() -> Non
         (STRING, pa.date32(), "has type date32.*, which cannot be written where the JSON schema has string"),
         (STRING, pa.binary(), "cannot be written where the JSON schema has string"),
         ({"type": "string", "format": "date-time"}, pa.timestamp("us"), "cannot be written where"),
-        (
-            an_object(a=an_object(b=STRING)),
-            struct(a=struct(c=pa.string())),
-            "a.c is not in the JSON schema: drop",
-        ),
+        (an_object(a=an_object(b=STRING)), struct(a=struct(c=pa.string())), "a.c is not in the JSON schema: drop"),
         (an_object(a=STRING), pa.struct([("a", pa.string())] * 2), "field a occurs twice"),
         (an_object(a=STRING), struct(), "the value has no fields"),
         ({"type": "object", "additionalProperties": STRING}, pa.map_(pa.int32(), pa.string()), "cannot be written"),

@@ -18,15 +18,7 @@ from pyspark_kafka_meta.typed.protobuf.scan import FEW_MESSAGES, Tag, find_field
 from pyspark_kafka_meta.typed.protobuf.schema import arrow_type, descriptor_set, parse_protobuf
 from pyspark_kafka_meta.typed.protobuf.wire import Payload
 from tests.budget import cases
-from tests.unit.typed.protobuf.cases import (
-    FieldProto,
-    RandomSchema,
-    file_of,
-    mutated,
-    overlooked_faults,
-    parsed,
-    plain,
-)
+from tests.unit.typed.protobuf.cases import FieldProto, RandomSchema, file_of, mutated, overlooked_faults, parsed, plain
 
 INT32, INT64, STRING, BYTES = (
     FieldProto.TYPE_INT32,

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
 
-from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]
-    descriptor_pb2,
-    descriptor_pool,
-    json_format,
-    message_factory,
-    struct_pb2,
-)
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, struct_pb2  # type: ignore[import-untyped, unused-ignore]
 
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
 from pyspark_kafka_meta.typed.protobuf.decoder import protobuf_decoder

@@ -178,8 +178,7 @@ def test_types_are_those_of_sparks_from_protobuf() -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature", "value", "absent"),
-    [("field_presence", "IMPLICIT", 0), ("field_presence", "EXPLICIT", None)],
+    ("feature", "value", "absent"), [("field_presence", "IMPLICIT", 0), ("field_presence", "EXPLICIT", None)]
 )
 def test_features_of_editions_decide_presence(feature: str, value: str, absent: object) -> None:
     file = descriptor_pb2.FileDescriptorProto(name="e.proto", syntax="editions", edition=descriptor_pb2.EDITION_2023)

@@ -221,10 +221,7 @@ STEPS = {
     "recovery settles decisions that the first read did not find before it aborts anything": Steps(
         recover,
         [read(SETTLED), (ConfirmDecisions, False), read(OF_A), read(OF_A.settled())],
-        [
-            *(FENCE, READ, CONFIRM, FENCE, READ, Commit((A,)), WriteSettled(OF_A, ())),
-            *(FENCE, READ, CONFIRM, ABORT),
-        ],
+        [*(FENCE, READ, CONFIRM, FENCE, READ, Commit((A,)), WriteSettled(OF_A, ())), *(FENCE, READ, CONFIRM, ABORT)],
     ),
     "recovery that was fenced reads again": Steps(
         recover,
@@ -376,8 +373,7 @@ def test_rows_are_kept_when_a_batch_is_settled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "batch"),
-    [(micro_batch(7), micro_batch(8)), (BatchId(BATCH, "random", 0), BatchId(BATCH, "another", 0))],
+    ("before", "batch"), [(micro_batch(7), micro_batch(8)), (BatchId(BATCH, "random", 0), BatchId(BATCH, "another", 0))]
 )
 def test_series_that_repeats_only_its_last_batch_knows_no_other(before: BatchId, batch: BatchId) -> None:
     decisions = by_series(replace(decision(before, A), rows=ROWS).settled())
