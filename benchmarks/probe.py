@@ -18,7 +18,8 @@ from kio.static.primitive import Records, TZAwareMicros, i8, i16, i32, i64
 
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, milliseconds
+from pyspark_kafka_meta.kafka.protocol.apis import Api
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.testing import LocalKafka
 

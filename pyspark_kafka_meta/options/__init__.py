@@ -4,7 +4,7 @@ from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions, Fetc
 from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.option_table import OPTIONS, Query, default_options, option_names, options_of
 from pyspark_kafka_meta.options.parsers import HIDDEN, Secret
-from pyspark_kafka_meta.options.registry import RegistryOptions
+from pyspark_kafka_meta.options.schema_registry import RegistryOptions
 from pyspark_kafka_meta.options.security import MECHANISMS, PLAINTEXT, SecurityOptions
 from pyspark_kafka_meta.options.sink import CODECS, DECISIONS_TOPIC, ProducerOptions, SinkOptions, TransactionOptions
 from pyspark_kafka_meta.options.source import ReadOptions, SourceOptions

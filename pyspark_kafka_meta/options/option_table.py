@@ -18,9 +18,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import shortened
+from pyspark_kafka_meta.names_and_numbers import INT32_MAX
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_secret, parse_short_text, parse_text
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap, unknown_option
-from pyspark_kafka_meta.validators import INT32_MAX
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyspark_kafka_meta.names_and_numbers import INT64_MAX, topic_name
 from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions
 from pyspark_kafka_meta.options.option_table import (
     CHECKPOINT_LOCATION,
@@ -24,7 +25,6 @@ from pyspark_kafka_meta.options.option_table import (
 from pyspark_kafka_meta.options.parsers import parse_acks, parse_id
 from pyspark_kafka_meta.options.typed_values import BYTES, TypedValuesOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
-from pyspark_kafka_meta.validators import INT64_MAX, topic_name
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DECISIONS_TOPIC = "kafkameta-decisions"

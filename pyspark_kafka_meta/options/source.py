@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX
 from pyspark_kafka_meta.options import parsers
 from pyspark_kafka_meta.options.client import EVENTS_TOPIC, ClientOptions, EventsOptions, FetchOptions
 from pyspark_kafka_meta.options.offsets import (
@@ -33,7 +34,6 @@ from pyspark_kafka_meta.options.option_table import (
 )
 from pyspark_kafka_meta.options.sink import DECISIONS_TOPIC, TransactionOptions
 from pyspark_kafka_meta.options.typed_values import BYTES, TypedValuesOptions
-from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
 

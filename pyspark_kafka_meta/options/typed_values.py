@@ -13,11 +13,11 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark_kafka_meta.names_and_numbers import INT32_MAX, non_empty
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
-from pyspark_kafka_meta.options.registry import RegistryOptions, renamed_row
+from pyspark_kafka_meta.options.schema_registry import RegistryOptions, renamed_row
 from pyspark_kafka_meta.typed.schemas import formats
-from pyspark_kafka_meta.validators import INT32_MAX, non_empty
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.typed.schemas import Schema

@@ -45,8 +45,8 @@ from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, TransactionTi
 from pyspark_kafka_meta.facts import Ending, TransactionsEnded
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, PartitionSequence
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
-from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
     OpenTransaction,

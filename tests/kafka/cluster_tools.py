@@ -24,7 +24,7 @@ from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
+from pyspark_kafka_meta.kafka.protocol.apis import Api
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import Address, TopicMetadata, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import ClientOptions

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import BrokerError, ConnectError, UnsupportedBrok
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
+from pyspark_kafka_meta.kafka.protocol.apis import Api
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from tests.kafka.cluster_tools import Cluster, all_brokers_know, poll_until

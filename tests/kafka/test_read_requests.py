@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
+from pyspark_kafka_meta.kafka.protocol.apis import Api
 from pyspark_kafka_meta.model import TopicPartition
 from tests.kafka.cluster_tools import Cluster, first_address, poll_until
 from tests.read_cases import BATCH_SIZES, CASES, PATIENCE_S, Described, Fetched, Listed, Log

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import AuthenticationError
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE
+from pyspark_kafka_meta.kafka.protocol.apis import FETCH, LIST_OFFSETS, METADATA, PRODUCE
 from pyspark_kafka_meta.options import CODECS
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import all_brokers_know, elect_leader, in_sync, is_readable

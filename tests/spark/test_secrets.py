@@ -22,7 +22,8 @@ from kio.schema.list_offsets.v7 import request as offsets_asked
 from kio.schema.list_offsets.v7 import response as offsets
 from kio.serial import entity_reader
 
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
+from pyspark_kafka_meta.kafka.protocol.apis import FETCH, LIST_OFFSETS, METADATA
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.kafka.harness import Stream

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.protocol.admin import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.transactions import Coordinator, FindCoordinatorRequest
 from tests.unit.fake_requests import FakeRequests
 

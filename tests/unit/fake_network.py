@@ -19,6 +19,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.kafka.protocol.apis import BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     FENCED_LEADER_EPOCH,
     INVALID_TOPIC_EXCEPTION,
@@ -26,7 +27,6 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -37,7 +37,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 )
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
 from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, MetadataResponse, TopicMetadata, TopicPartition
-from pyspark_kafka_meta.validators import is_topic_name
+from pyspark_kafka_meta.names_and_numbers import is_topic_name
 from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_produce import FakeProduce

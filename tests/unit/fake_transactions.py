@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,

@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
+from pyspark_kafka_meta.kafka.protocol.apis import Api
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetQuery, OffsetsRequest, PartitionOffset
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure

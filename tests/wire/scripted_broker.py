@@ -25,7 +25,7 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader
 from kio.static.primitive import i16, i64Timedelta
 
-from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+from pyspark_kafka_meta.kafka.protocol.apis import (
     API_VERSIONS,
     FETCH,
     INIT_PRODUCER_ID,
@@ -34,8 +34,8 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
-    milliseconds,
 )
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing.listener_security import Credentials
 from tests.unit.kafka.protocol.responses import payload

@@ -32,7 +32,8 @@ from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES, METADATA
+from pyspark_kafka_meta.kafka.protocol.apis import METADATA
+from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.model import NO_EPOCH, Address, MetadataResponse, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions

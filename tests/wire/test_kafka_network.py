@@ -17,8 +17,9 @@ from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolErro
 from pyspark_kafka_meta.kafka.network import connection, connection_diagnosis, in_flight_requests
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
+from pyspark_kafka_meta.kafka.protocol.apis import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, request_schema
+from pyspark_kafka_meta.kafka.protocol.frame_codec import request_schema
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -16,8 +16,8 @@ from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.kafka.network import in_flight_requests, kafka_network, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
-from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure

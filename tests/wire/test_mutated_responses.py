@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH
+from pyspark_kafka_meta.kafka.protocol.apis import FETCH
 from tests.unit.kafka.protocol.responses import SENT
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))

@@ -23,7 +23,8 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.frame_codec import PRODUCE, request_schema
+from pyspark_kafka_meta.kafka.protocol.apis import PRODUCE
+from pyspark_kafka_meta.kafka.protocol.frame_codec import request_schema
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,

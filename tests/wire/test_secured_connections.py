@@ -43,8 +43,9 @@ from pyspark_kafka_meta.kafka.network import connection, connection_diagnosis
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.network.security.tls import tls_context
+from pyspark_kafka_meta.kafka.protocol.apis import METADATA, SASL_HANDSHAKE
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, SASL_HANDSHAKE, milliseconds
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition

@@ -23,13 +23,13 @@ from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     COORDINATOR_UNAVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     coordinator_may_recover,
     describe,
 )
-from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Requests, connection_id
 from pyspark_kafka_meta.kafka.protocol.transactions import TRANSACTION_KEY, FindCoordinatorRequest
 from pyspark_kafka_meta.model import Broker, RefreshReason

@@ -10,8 +10,8 @@ from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, T
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.protocol.admin import OffsetCommitRequest, OffsetFetchRequest
+from pyspark_kafka_meta.kafka.protocol.apis import BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import COORDINATOR_UNAVAILABLE, describe
-from pyspark_kafka_meta.kafka.protocol.frame_codec import BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.transactions import GROUP_KEY
 from pyspark_kafka_meta.model import TopicPartition
 

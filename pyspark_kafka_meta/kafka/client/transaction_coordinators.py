@@ -19,6 +19,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka.client.broker_requests import BrokerRequests, T
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     CONCURRENT_TRANSACTIONS,
@@ -31,7 +32,6 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     transaction_error,
     unknown_partition_error,
 )
-from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     DescribedTransaction,

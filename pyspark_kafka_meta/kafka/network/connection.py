@@ -40,7 +40,8 @@ from pyspark_kafka_meta.kafka.network.sockets import (
     remaining_s,
 )
 from pyspark_kafka_meta.kafka.protocol import frame_codec
-from pyspark_kafka_meta.kafka.protocol.frame_codec import API_VERSIONS, FETCH, LENGTH_BYTES, METADATA, Api, Exchange
+from pyspark_kafka_meta.kafka.protocol.apis import API_VERSIONS, FETCH, METADATA, Api, Exchange
+from pyspark_kafka_meta.kafka.protocol.frame_codec import LENGTH_BYTES
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, SecurityOptions

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.kafka.network.security import tls
 from pyspark_kafka_meta.kafka.network.security.sasl_login import Caller, login_is_required
 from pyspark_kafka_meta.kafka.network.sockets import connect, is_readable, remaining_s
 from pyspark_kafka_meta.kafka.protocol import frame_codec
-from pyspark_kafka_meta.kafka.protocol.frame_codec import API_VERSIONS
+from pyspark_kafka_meta.kafka.protocol.apis import API_VERSIONS
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import PLAINTEXT, SecurityOptions
 

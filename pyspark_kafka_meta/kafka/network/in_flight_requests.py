@@ -68,7 +68,7 @@ from pyspark_kafka_meta.kafka.network.in_flight_queue import (
     next_events,
 )
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, ApiRequest
+from pyspark_kafka_meta.kafka.protocol.apis import Api, ApiRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker
 

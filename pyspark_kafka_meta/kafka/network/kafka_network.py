@@ -17,8 +17,8 @@ from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.in_flight_queue import InFlightRequest
 from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections, InFlightRequests
+from pyspark_kafka_meta.kafka.protocol.apis import Api, ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import Api, ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure

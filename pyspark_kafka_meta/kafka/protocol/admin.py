@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+from pyspark_kafka_meta.kafka.protocol.apis import (
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     OFFSET_COMMIT,
     OFFSET_FETCH,
     BrokerRequest,
-    milliseconds,
-    request_schema,
 )
+from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds, request_schema
 from pyspark_kafka_meta.kafka.protocol.response_checks import check, grouped, printable, unique
 from pyspark_kafka_meta.model import TopicPartition
 

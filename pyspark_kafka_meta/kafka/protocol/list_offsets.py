@@ -12,15 +12,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from pyspark_kafka_meta.kafka.protocol.frame_codec import (
-    LIST_OFFSETS,
-    OFFSET_FOR_LEADER_EPOCH,
-    Api,
-    ApiRequest,
-    Exchange,
-    PackedRequest,
-    request_schema,
-)
+from pyspark_kafka_meta.kafka.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Api, ApiRequest, Exchange
+from pyspark_kafka_meta.kafka.protocol.frame_codec import PackedRequest, request_schema
 from pyspark_kafka_meta.kafka.protocol.response_checks import check, ms
 from pyspark_kafka_meta.model import NO_EPOCH, TopicPartition
 

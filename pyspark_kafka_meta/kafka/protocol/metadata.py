@@ -6,11 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark_kafka_meta.kafka.protocol.apis import METADATA, ApiRequest, Exchange
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
-from pyspark_kafka_meta.kafka.protocol.frame_codec import METADATA, ApiRequest, Exchange, request_schema
+from pyspark_kafka_meta.kafka.protocol.frame_codec import request_schema
 from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, checked_text, ms, unique
 from pyspark_kafka_meta.model import MetadataResponse, PartitionMetadata, TopicMetadata
-from pyspark_kafka_meta.validators import is_topic_name
+from pyspark_kafka_meta.names_and_numbers import is_topic_name
 
 MAX_BROKERS = 10_000
 

@@ -6,14 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.kafka.protocol.frame_codec import (
-    PRODUCE,
-    Api,
-    ApiRequest,
-    Exchange,
-    milliseconds,
-    request_schema,
-)
+from pyspark_kafka_meta.kafka.protocol.apis import PRODUCE, Api, ApiRequest, Exchange
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds, request_schema
 from pyspark_kafka_meta.kafka.protocol.response_checks import (
     check,
     endpoints,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_kafka_meta.kafka.protocol.error_codes import OPERATION_NOT_ATTEMPTED
-from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+from pyspark_kafka_meta.kafka.protocol.apis import (
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
@@ -17,9 +16,9 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     LIST_TRANSACTIONS,
     Api,
     BrokerRequest,
-    milliseconds,
-    request_schema,
 )
+from pyspark_kafka_meta.kafka.protocol.error_codes import OPERATION_NOT_ATTEMPTED
+from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds, request_schema
 from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, grouped, ms, unique
 from pyspark_kafka_meta.model import NO_PRODUCER, Broker, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 

@@ -22,7 +22,7 @@ checkpoint has three things for each partition, and `compare` looks at all of th
 | else | nothing diverges | at the position or after it | no loss |
 
 A log that ends before the target, where the query is to end, is `ENDS_EARLY`. The other kinds of `Loss` come from
-`PartitionStarts` and `OffsetResolver`.
+`NewPartitions` and `OffsetResolver`.
 
 If failOnDataLoss is true, a loss fails the query. If not, it is a warning and an event (but see `Loss.from_offset`),
 and the query continues. For recreated topics, onTopicRecreated decides instead if it is set. `LossReporter` reports
@@ -296,7 +296,7 @@ class LossReporter:
                 self._policy.report_recreated(text)
             elif kind is not LossKind.GONE:
                 self._policy.report_loss(text)
-        self._reported.update(loss for loss in new if loss.kind is not LossKind.GONE)  # found once by `PartitionStarts`
+        self._reported.update(loss for loss in new if loss.kind is not LossKind.GONE)  # found once by `NewPartitions`
         for loss in new:
             if loss.from_offset is not None:
                 self._report(RecordsLost(loss.partition, loss.from_offset, loss.until_offset, describe([loss])))

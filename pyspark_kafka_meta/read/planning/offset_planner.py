@@ -13,7 +13,7 @@ One micro-batch is planned in these steps, each a value for the next:
 | step | value |
 |---|---|
 | compare checkpoint and logs (`_compare`) | the log ends, and a `Loss` for each position that is lost |
-| choose starts (`PartitionStarts.begin`) | where new, returned and lost partitions begin, and their losses |
+| choose starts (`NewPartitions.begin`) | where new, returned and lost partitions begin, and their losses |
 | report (`LossReporter.report`) | an error, or warnings and events: each loss once |
 | limit (`batch_plan`) | how far the micro-batch reads |
 | name the epochs of the ends (`LeaderEpochs`) | what the next comparison needs to notice a truncated log |
@@ -25,7 +25,7 @@ Each partition is in one of these states:
 |---|---|---|---|
 | continued | its log has the checkpoint's position | at this position | |
 | new | the checkpoint lacks it | at the log's start, or its end (newPartitions) | the next plan |
-| gone | brokers do not know it, or options exclude it | nowhere; `PartitionStarts` keeps its position | it returns |
+| gone | brokers do not know it, or options exclude it | nowhere; `NewPartitions` keeps its position | it returns |
 | returned | it was gone, and the topic id is the same | where the query left off | the next plan |
 | recreated | topic ids, or leader epochs, show it | at the log's start, or its end (onTopicRecreated) | the next plan |
 | truncated | leader epochs, or its end, show it | where its log diverges, else at its end | the next plan |
@@ -38,7 +38,7 @@ Races, and their guards:
   fail or begin again. Guard: `Subscription.same_topics` compares the cached ids before and after.
 - A plan is made again after it reported a loss. 1. An attempt reports a loss, or continues a returned partition. 2. A
   later request finds that a topic is gone. 3. The next attempt finds the same loss, and the same partition. Guards:
-  `LossReporter` reports a loss once; `PartitionStarts` remembers a partition until the checkpoint has it again.
+  `LossReporter` reports a loss once; `NewPartitions` remembers a partition until the checkpoint has it again.
 - A leader that was just elected (KAFKA-7703). 1. It has all records, and reports a smaller end for a moment. 2. Its log
   looks truncated: the query would fail, or go back and repeat records. Guard: `_compare` asks again after a pause.
 - A leader that was replaced and does not know it. 1. A restart asks it first: its log ends before the checkpoint, and
@@ -89,8 +89,8 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, Recen
 from pyspark_kafka_meta.read.planning.data_loss import Comparison, LossReporter, compare, describe
 from pyspark_kafka_meta.read.planning.group_commits import GroupCommits
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
+from pyspark_kafka_meta.read.planning.new_partitions import NewPartitions, aged_out
 from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver
-from pyspark_kafka_meta.read.planning.partition_starts import PartitionStarts, aged_out
 from pyspark_kafka_meta.read.planning.subscription import Subscription
 
 logger = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class OffsetPlanner:
         self._subscription = Subscription(client, options, self._losses)
         self._offsets = OffsetResolver(client, options, self._losses)
         self._epochs = LeaderEpochs(client)
-        self._starts = PartitionStarts(options, self._offsets.earliest)
+        self._starts = NewPartitions(options, self._offsets.earliest)
         group = options.commit_group
         self._commits = None if group is None else GroupCommits(client, group)
         self._unreachable: set[TopicPartition] = set()  # their target is lost, reported, and compared no more

@@ -15,6 +15,7 @@ import typer
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events.event import REASONS, Role
 from pyspark_kafka_meta.extras import missing_extra
+from pyspark_kafka_meta.names_and_numbers import INT32_MAX
 from pyspark_kafka_meta.options import DECISIONS_TOPIC
 from pyspark_kafka_meta.tools.cli.parameters import (
     OF_QUERIES,
@@ -53,7 +54,6 @@ from pyspark_kafka_meta.tools.console import (
 )
 from pyspark_kafka_meta.tools.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
-from pyspark_kafka_meta.validators import INT32_MAX
 
 app = typer.Typer(
     name="kafkameta",

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.names_and_numbers import INT32_MAX
 from pyspark_kafka_meta.options import (
     DECISIONS_TOPIC,
     PARTS,
@@ -32,7 +33,6 @@ from pyspark_kafka_meta.options.unknown_options import NAME, CaseInsensitiveMap
 from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.tools.sources import folder_of_application
-from pyspark_kafka_meta.validators import INT32_MAX
 
 E = TypeVar("E", bound=StrEnum)
 N = TypeVar("N", int, float)

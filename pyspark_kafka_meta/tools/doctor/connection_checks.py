@@ -26,7 +26,7 @@ from pyspark_kafka_meta.extras import install_command
 from pyspark_kafka_meta.java_launcher import HOW_TO_GET_JAVA
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.sockets import within
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, Api
+from pyspark_kafka_meta.kafka.protocol.apis import FETCH, LIST_OFFSETS, METADATA, Api
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions

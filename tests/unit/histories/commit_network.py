@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
-from pyspark_kafka_meta.kafka.protocol.frame_codec import ApiResponse, BrokerRequest
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
     OffsetQuery,

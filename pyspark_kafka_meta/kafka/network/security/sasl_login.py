@@ -12,8 +12,8 @@ from pyspark_kafka_meta.errors import AuthenticationError
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError, forget_token
 from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
 from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from pyspark_kafka_meta.kafka.protocol.error_codes import ILLEGAL_SASL_STATE, UNSUPPORTED_SASL_MECHANISM
-from pyspark_kafka_meta.kafka.protocol.frame_codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from pyspark_kafka_meta.kafka.protocol.response_checks import printable
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import HIDDEN, SecurityOptions

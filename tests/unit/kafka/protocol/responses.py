@@ -1,4 +1,4 @@
-"""Requests and responses of brokers, made of the protocol library's messages, by version: for each API of `frame_codec`
+"""Requests and responses of brokers, made of the protocol library's messages, by version: for each API of `apis`
 a request in `SENT`, and the response to it, by `message`."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 from kio.static.primitive import TZAware, i64Timedelta
 
-from pyspark_kafka_meta.kafka.protocol import frame_codec
+from pyspark_kafka_meta.kafka.protocol import apis, frame_codec
 from pyspark_kafka_meta.kafka.protocol.admin import (
     TOPIC_RESOURCE,
     CreateTopicRequest,
@@ -24,8 +24,7 @@ from pyspark_kafka_meta.kafka.protocol.admin import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
-from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+from pyspark_kafka_meta.kafka.protocol.apis import (
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
     CREATE_TOPICS,
@@ -48,10 +47,9 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     Api,
     ApiRequest,
     Exchange,
-    decode,
-    encode,
-    milliseconds,
 )
+from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
+from pyspark_kafka_meta.kafka.protocol.frame_codec import decode, encode, milliseconds
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP, OffsetQuery, OffsetsRequest
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
@@ -68,7 +66,7 @@ from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
 from tests.partitions import T0, T1, U0
 from tests.unit.logs import batch
 
-APIS = [value for value in vars(frame_codec).values() if isinstance(value, Api)]
+APIS = [value for value in vars(apis).values() if isinstance(value, Api)]
 T_ID, U_ID = UUID(int=7), UUID(int=8)
 NAMES: dict[Any, str] = {T_ID: "t", U_ID: "u"}
 CORRELATION_ID = 77

@@ -11,9 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.kafka.protocol.admin import BROKER_RESOURCE, DescribeConfigsRequest
-from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
-from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchedPartition, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.frame_codec import (
+from pyspark_kafka_meta.kafka.protocol.apis import (
     ADD_PARTITIONS_TO_TXN,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
@@ -34,6 +32,8 @@ from pyspark_kafka_meta.kafka.protocol.frame_codec import (
     ApiRequest,
     ApiResponse,
 )
+from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
+from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchedPartition, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsResponse, PartitionOffset
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.kafka.protocol.produce import MAX_RECORD_ERRORS, ProducedPartition, ProduceResponse

@@ -15,7 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.kafka.protocol import frame_codec
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Api, decode
+from pyspark_kafka_meta.kafka.protocol.apis import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Api
+from pyspark_kafka_meta.kafka.protocol.frame_codec import decode
 from pyspark_kafka_meta.kafka.protocol.frame_lengths import check_lengths
 from tests.unit.kafka.protocol.responses import (
     APIS,

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pyspark_kafka_meta import errors
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.events.event import Origin
+from pyspark_kafka_meta.kafka.protocol.apis import FETCH, METADATA, Api
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition
-from pyspark_kafka_meta.kafka.protocol.frame_codec import FETCH, METADATA, Api
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, connection_checks, failure, machine_checks, topic_checks

@@ -1,4 +1,4 @@
-"""`PartitionStarts`: where a stream begins in partitions that it cannot read from its checkpoint.
+"""`NewPartitions`: where a stream begins in partitions that it cannot read from its checkpoint.
 
 These are new partitions, partitions that return after an absence, and those of recreated topics and truncated logs.
 """
@@ -20,7 +20,7 @@ a consumer group (offsets.retention.minutes). A query over daily topics would ke
 GONE = "the partition is gone: its topic was deleted or recreated with fewer, or is asked for no more"
 
 
-class PartitionStarts:
+class NewPartitions:
     """The starts of one query, and where it left off in partitions that are gone. `now` is in seconds of the client's
     clock."""
 

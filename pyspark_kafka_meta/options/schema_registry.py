@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from pyspark_kafka_meta.names_and_numbers import non_empty
 from pyspark_kafka_meta.options.option_table import GivenOptions, Option, Query, Rows, Section, option_field, options_of
 from pyspark_kafka_meta.options.parsers import Secret, parse_choice
 from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions, package_problems, parse_provider
-from pyspark_kafka_meta.validators import non_empty
 
 logger = logging.getLogger(__name__)
 
