@@ -136,7 +136,9 @@ class BrokerRequests:
             for key, found in response.result.items():
                 if found.broker is not None:
                     self._known[key] = found.broker
-                elif self._final(ApiResponse(response.node_id, found.error_code, None)) is not None:
+                elif coordinator_may_recover(found.error_code):
+                    self._code, self._problem = found.error_code, describe(found.error_code)
+                else:
                     refused[key] = ApiResponse(response.node_id, found.error_code, None)
             unknown = [key for key in unknown if key not in response.result]
         return refused

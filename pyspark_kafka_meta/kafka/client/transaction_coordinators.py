@@ -112,6 +112,9 @@ class TransactionCoordinators(BrokerRequests):
             response = self._of_all({transactional_id: request}, deadline)[transactional_id]
             if response.error_code == 0:
                 return
+            if response.result is None:  # its coordinator was looked up again, and this was refused
+                problem = f"partitions cannot be added by transactional id {transactional_id}"
+                raise transaction_error(problem, response.error_code, transactional_id)
             refused = next(each for each, code in response.result.items() if code == response.error_code)
             if response.error_code != UNKNOWN_TOPIC_OR_PARTITION:
                 problem = f"{refused} cannot be written by transactional id {transactional_id}"

@@ -215,7 +215,8 @@ class Connection:
                 except OSError as error:
                     if deadline is None and isinstance(error, BlockingIOError | ssl.SSLWantWriteError):
                         return
-                    raise self._failure(error, f"sending {request.api.title}", request.request_bytes) from error
+                    read_by_broker = self._in_flight[0].request_bytes
+                    raise self._failure(error, f"sending {request.api.title}", read_by_broker) from error
 
     def receive(
         self, deadline: float, memory: ReusableBuffer | None = None, has_begun: bool = False, max_records_bytes: int = 0
@@ -352,6 +353,14 @@ class Connection:
         self, error: OSError | None, what: str, request_bytes: int, deadline: float = math.inf
     ) -> KafkaMetaError:
         """The error of a lost connection; without an OSError, of one that the broker has closed."""
+        security, is_diagnosed = self._settings.security, self._is_new and not self._is_probe
+        if error is None and is_diagnosed and self._versions and not security.uses_sasl:
+            self.close()
+            if diagnosis.expects_login(self._probe, security, deadline):
+                return AuthenticationError(
+                    f"{self.address} requires a SASL login: set kafka.security.protocol to SASL_{security.protocol}, "
+                    "and kafka.sasl.mechanism"
+                )
         self.abandon()
         # The kernel also reports a lost connection as TimeoutError.
         is_lost = error is not None and error.errno == errno.ETIMEDOUT
@@ -362,14 +371,7 @@ class Connection:
             return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
         closed = f"{self.address} {reason} while {what}"
-        security, is_diagnosed = self._settings.security, self._is_new and not self._is_probe
         if self._versions:
-            is_refused = is_diagnosed and error is None and not security.uses_sasl
-            if is_refused and diagnosis.expects_login(self._probe, security, deadline):
-                return AuthenticationError(
-                    f"{self.address} requires a SASL login: set kafka.security.protocol to SASL_{security.protocol}, "
-                    "and kafka.sasl.mechanism"
-                )
             if not self._is_probe and self._is_refused_size(request_bytes):
                 return RequestTooLargeError(
                     f"{closed}: a request of {request_bytes} bytes, more than socket.request.max.bytes of the broker. "

@@ -79,7 +79,8 @@ def refuses_size(
     """
     if size <= SMALL_REQUEST_BYTES or size_before is None or size < size_before:
         return False
-    return [_closes_at(open_probe, security, each) for each in (size, SMALL_REQUEST_BYTES)] == [True, False]
+    is_closed = _closes_at(open_probe, security, size)
+    return is_closed is True and _closes_at(open_probe, security, SMALL_REQUEST_BYTES) is False
 
 
 def _closes_at(

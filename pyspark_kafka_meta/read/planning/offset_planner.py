@@ -132,7 +132,7 @@ class OffsetPlanner:
 
     Attributes:
         recent: the last offsets as JSON objects.
-        events: of its client.
+        report: takes facts of its client.
     """
 
     def __init__(self, client: KafkaClient, options: SourceOptions) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import ConnectError, TlsError
+from pyspark_kafka_meta.errors import AuthorizationError, ConnectError, TlsError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
 from tests.partitions import T0
@@ -50,6 +50,16 @@ def test_coordinator_that_few_brokers_never_have_names_the_replication_factor(sc
 )
 def test_coordinator_that_may_be_away_does_not(scene: Scene, brokers: int, codes: Sequence[int]) -> None:
     assert "replication.factor" not in failure(scene, brokers, codes)
+
+
+def test_a_right_that_was_taken_away_is_named_once_the_coordinator_is_looked_up_again(scene: Scene) -> None:
+    coordinators = scene.warm_client().coordinators
+    producer = coordinators.fence([ID], TIMEOUT_MS, scene.clock() + 60)[ID]
+    scene.network.transaction_errors["AddPartitionsToTxn"].append(ErrorCode.not_coordinator)
+    scene.network.transaction_errors["FindCoordinator"].append(ErrorCode.transactional_id_authorization_failed)
+
+    with pytest.raises(AuthorizationError, match=ID):
+        coordinators.add_partitions(ID, producer, [T0], scene.clock() + 60)
 
 
 @pytest.mark.parametrize("refusing", [1, 2, 3])
