@@ -41,8 +41,7 @@ class EventKind(StrEnum):
     CLOSED = "closed"
     """The cache was closed: its last event. A killed cache has none."""
     DATA_LOSS = "data_loss"
-    """Records of a partition were skipped, as options allow, or offsets without records at the end of a range, as
-    compaction leaves them."""
+    """Records of a partition were skipped, or offsets at the end of a range that compaction left empty."""
     TRANSACTIONS_COMMITTED = "transactions_committed"
     """The driver committed a batch."""
     TRANSACTIONS_ABORTED = "transactions_aborted"
