@@ -146,13 +146,11 @@ class RegistryOptions:
         "OpenID Connect token endpoint, for client credentials.",
         excludes=(_PROVIDER,),
     )
-    token_client_id: str | None = _rows.text(
-        f"{_BEARER}client.id", "Client id for the token endpoint.", needs=(_TOKEN_ENDPOINT,)
-    )
+    token_client_id: str | None = _rows.text(f"{_BEARER}client.id", "For the token endpoint.", needs=(_TOKEN_ENDPOINT,))
     token_client_secret: Secret | None = _rows.secret(
-        f"{_BEARER}client.secret", "Client secret for the token endpoint.", needs=(_TOKEN_ENDPOINT,)
+        f"{_BEARER}client.secret", "For the token endpoint.", needs=(_TOKEN_ENDPOINT,)
     )
-    token_scope: str | None = _rows.text(f"{_BEARER}scope", "Scope for the token endpoint.", needs=(_TOKEN_ENDPOINT,))
+    token_scope: str | None = _rows.text(f"{_BEARER}scope", "For the token endpoint.", needs=(_TOKEN_ENDPOINT,))
     token_provider: str | None = _rows.option(
         _PROVIDER,
         None,

@@ -223,7 +223,7 @@ class SecurityOptions:
         "File of trusted authorities, PEM or PKCS#12. Default: the system's.",
         excludes=("kafka.ssl.truststore.certificates",),
     )
-    truststore_password: Secret | None = _tls_rows.secret("kafka.ssl.truststore.password", "Of a PKCS#12 truststore.")
+    truststore_password: Secret | None = _tls_rows.secret("kafka.ssl.truststore.password", "Of a PKCS#12 file.")
     truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12. Default: detected.")
     truststore_certificates: str | None = _tls_rows.text(
         "kafka.ssl.truststore.certificates", "Trusted authorities as PEM text."
@@ -233,7 +233,7 @@ class SecurityOptions:
         "File of the client's private key and certificates, PEM or PKCS#12.",
         excludes=("kafka.ssl.keystore.key",),
     )
-    keystore_password: Secret | None = _tls_rows.secret("kafka.ssl.keystore.password", "Of a PKCS#12 keystore.")
+    keystore_password: Secret | None = _tls_rows.secret("kafka.ssl.keystore.password", "Of a PKCS#12 file.")
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
     keystore_key: Secret | None = _tls_rows.secret(
         "kafka.ssl.keystore.key", "The client's private key as PEM text.", pair="kafka.ssl.keystore.certificate.chain"
@@ -277,12 +277,12 @@ class SecurityOptions:
         "kafka.https.ca.location", "PEM file or folder of authorities for the token endpoint. Default: the system's."
     )
     oauth_client_id: str | None = _sasl_rows.text(
-        "kafka.sasl.oauthbearer.client.credentials.client.id", "Client id for the token endpoint."
+        "kafka.sasl.oauthbearer.client.credentials.client.id", "For the token endpoint."
     )
     oauth_client_secret: Secret | None = _sasl_rows.secret(
-        "kafka.sasl.oauthbearer.client.credentials.client.secret", "Client secret for the token endpoint."
+        "kafka.sasl.oauthbearer.client.credentials.client.secret", "For the token endpoint."
     )
-    oauth_scope: str | None = _sasl_rows.text("kafka.sasl.oauthbearer.scope", "Scope for the token endpoint.")
+    oauth_scope: str | None = _sasl_rows.text("kafka.sasl.oauthbearer.scope", "For the token endpoint.")
     oauth_extensions: tuple[tuple[str, str], ...] | None = _sasl_rows.option(
         "kafka.sasl.oauthbearer.extensions",
         None,
