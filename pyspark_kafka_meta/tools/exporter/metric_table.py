@@ -148,9 +148,7 @@ _EXECUTOR = "application_id executor"
 """Beside the driver and in commands, the role stands for the executor."""
 CACHES = _gauge("kafkameta_caches", _EXECUTOR, "Caches with an event in the last ten minutes, neither closed nor dead.")
 CACHE_LAST_REFRESH = _gauge(
-    "kafkameta_cache_last_refresh_timestamp_seconds",
-    _EXECUTOR,
-    "Last refresh of the oldest of an executor's caches, since 1970 UTC.",
+    "kafkameta_cache_last_refresh_timestamp_seconds", _EXECUTOR, "Last refresh of the oldest of an executor's caches."
 )
 CACHE_GENERATION = _gauge(
     "kafkameta_cache_generation", _EXECUTOR, "Most Metadata responses to one of an executor's caches."
@@ -206,9 +204,7 @@ DECIDED_TRANSACTIONS = _gauge(
 # --- of the exporter itself -------------------------------------------------------------------------------------------
 
 UP = _gauge("kafkameta_exporter_up", "source", "Whether the last poll of a source succeeded.")
-LAST_SUCCESS = _gauge(
-    "kafkameta_exporter_last_success_timestamp_seconds", "source", "Last successful poll, since 1970 UTC."
-)
+LAST_SUCCESS = _gauge("kafkameta_exporter_last_success_timestamp_seconds", "source", "Last successful poll.")
 ERRORS = _counter("kafkameta_exporter_errors_total", "source", "Failed polls.")
 POLL_SECONDS = _gauge("kafkameta_exporter_poll_seconds", "source", "Duration of the last poll.")
 UNREADABLE_FILES = _gauge(
