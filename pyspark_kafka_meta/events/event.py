@@ -33,13 +33,13 @@ Fact = CacheFact | ClientFact
 
 class EventKind(StrEnum):
     BORN = "born"
-    """The cache was created: its first event."""
+    """The first event of a cache."""
     REFRESH = "refresh"
     """A Metadata request, answered or not."""
     HINT = "hint"
     """A leader from an error response (KIP-951), without a request."""
     CLOSED = "closed"
-    """The cache was closed: its last event. A killed cache has none."""
+    """The last event of a cache that was not killed."""
     DATA_LOSS = "data_loss"
     """Records of a partition were skipped, or offsets at the end of a range that compaction left empty."""
     TRANSACTIONS_COMMITTED = "transactions_committed"

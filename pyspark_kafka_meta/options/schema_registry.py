@@ -136,7 +136,7 @@ class RegistryOptions:
         None,
         partial(parse_choice, values=_TOKEN_SOURCES),
         f"Option '{_BEARER}credentials.source' must be {' or '.join(_TOKEN_SOURCES)}, got '{{value}}'",
-        "It follows from the options below.",
+        "Follows from the others.",
     )
     token_issuer_url: str | None = _rows.option(
         _TOKEN_ENDPOINT,

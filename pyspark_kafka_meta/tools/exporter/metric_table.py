@@ -76,7 +76,7 @@ BATCH_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 # --- of events --------------------------------------------------------------------------------------------------------
 
 EVENTS = _counter("kafkameta_events_total", "role kind", "Events of metadata caches.")
-REFRESHES = _counter("kafkameta_refreshes_total", "role reason outcome", "Metadata requests, answered or not.")
+REFRESHES = _counter("kafkameta_refreshes_total", "role reason outcome", "Metadata requests.")
 REFRESH_SECONDS = _histogram(
     "kafkameta_refresh_seconds",
     "cluster_id broker",
@@ -107,9 +107,7 @@ MALFORMED_RECORDS = _counter(
     "topic column",
     "Keys or values that could not be decoded, and did not fail their task.",
 )
-SCHEMA_LOOKUPS = _counter(
-    "kafkameta_schema_lookups_total", "role reason outcome", "Requests to the schema registry, answered or not."
-)
+SCHEMA_LOOKUPS = _counter("kafkameta_schema_lookups_total", "role reason outcome", "Requests to the schema registry.")
 SCHEMA_LOOKUP_SECONDS = _histogram(
     "kafkameta_schema_lookup_seconds",
     "outcome",
@@ -163,9 +161,7 @@ STALE_PARTITIONS = _gauge(
 # --- of queries -------------------------------------------------------------------------------------------------------
 
 LAG_RECORDS = _gauge("kafkameta_lag_records", "query_id topic", "Offsets between a query and the end of the logs.")
-LAG_SECONDS = _gauge(
-    "kafkameta_lag_seconds", "query_id topic", "Age of the oldest unread record by its timestamp; 0 without one."
-)
+LAG_SECONDS = _gauge("kafkameta_lag_seconds", "query_id topic", "Age of the oldest unread record by its timestamp.")
 LAG_SECONDS_UNKNOWN = _gauge(
     "kafkameta_lag_seconds_unknown_partitions",
     "query_id topic",
