@@ -174,7 +174,7 @@ class TypedValuesOptions:
         None,
         partial(parse_choice, values=_FRAMINGS),
         f"Option 'valueFraming' must be {' or '.join(_FRAMINGS)}, got '{{value}}'",
-        "Where a record has the id of its schema. Default: confluent with a registry, else none.",
+        "Where a record names its schema. Default: confluent with a registry, else none.",
     )
     key_framing: Framing | None = _for_keys(value_framing)
     value_strategy: SubjectNameStrategy = _values.choice(

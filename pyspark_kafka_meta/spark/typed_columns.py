@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.options import OnMalformedRecord, SinkOptions
 from pyspark_kafka_meta.spark.records_table import arrow_type
-from pyspark_kafka_meta.write.input_columns import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.facts import SchemaLookup
     from pyspark_kafka_meta.typed.reading import QuerySchemas
     from pyspark_kafka_meta.typed.writing import FinalAnswers
+    from pyspark_kafka_meta.write.input_columns import SinkColumns
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ def columns_without_encoders(schema: StructType, options: SinkOptions) -> SinkCo
     Raises:
         SchemaError: a column is missing, or has another type.
     """
+    from pyspark_kafka_meta.write.input_columns import sink_columns  # reading needs no writing
+
     return sink_columns(schema, options.topic, _typed_names(options))
 
 

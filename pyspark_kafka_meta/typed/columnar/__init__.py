@@ -1,1 +1,1 @@
-"""What the formats share: parts of encoded columns."""
+"""What the formats share: parts of encoded columns, and of their decoders."""

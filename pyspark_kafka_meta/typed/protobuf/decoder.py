@@ -1,7 +1,7 @@
 """Decodes Protobuf messages into Arrow structs, column by column.
 
 The fields of all messages of a chunk are found together (`scan`), and the occurrences of each field become
-values together (`protobuf_values`). A nested message is a range of bytes of its parent, so the same code decodes all
+values together (`values`). A nested message is a range of bytes of its parent, so the same code decodes all
 messages of one nested field; in a map these are the entries.
 
 As Protobuf's libraries do: the last one of several values wins, also among the fields of a oneof; several parts of a

@@ -159,6 +159,11 @@ def test_a_fingerprint_ignores_the_blanks_of_json_and_sees_the_order_of_columns(
     assert fingerprint(SchemaText('{"a": 1, "b": 2}')) == fingerprint(SchemaText('{"a":1,"b":2}'))
     assert fingerprint(SchemaText('{"a": 1, "b": 2}')) != fingerprint(SchemaText('{"b": 2, "a": 1}'))
     assert fingerprint(SchemaText('{"a": 1}')) != fingerprint(SchemaText('{"a": 2}'))
+
+
+def test_fingerprints_are_those_in_checkpoints() -> None:
+    assert fingerprint(SchemaText('"int"')) == "c398fee3e0bf5c3e"
+    assert fingerprint(SchemaText('"int"', max_depth=2)) == "9fb7f5186eaf50b0"
     assert fingerprint(SchemaText('"a"', ('"b"',))) != fingerprint(SchemaText('"a"'))
 
 

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.options import Framing, RegistryOptions, SinkOptions, default_options
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
-from pyspark_kafka_meta.typed import writing as value_schemas
+from pyspark_kafka_meta.typed import writing
 from pyspark_kafka_meta.typed.avro import Avro
 from pyspark_kafka_meta.typed.avro.encoder import derived_schema
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding
@@ -119,7 +119,7 @@ def test_values_of_schema_bytes_are_written_as_they_are_in_confluents_frames(reg
 def test_known_latest_version_is_written_while_the_registry_is_away(
     registry: MockRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(value_schemas, "driver_versions", KnownVersions(lambda: 0.0))
+    monkeypatch.setattr(writing, "driver_versions", KnownVersions(lambda: 0.0))
     registry.register("t-value", V1)
     assert encoded(column(registry)) == [b"\0\0\0\0\1\x06", None]
     registry.stop()
