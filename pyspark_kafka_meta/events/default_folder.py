@@ -146,12 +146,13 @@ class LivenessLock:
         self._locks = f"alive-{sha256(destination.encode()).hexdigest()[:16]}"  # small, so that it is listed at once
         self._dead = SimpleQueue[tuple[str, ...]]()
         self._held = ExitStack()
-        self._is_released = False
+        self._holding: threading.Thread | None = None
 
     def acquire(self, cache_id: str) -> tuple[str, ...]:
         """Lock the file of this cache. Returns the ids of dead caches, each to one caller alone; none if the folder
         cannot be used, and none yet if it takes long."""
-        if _started(partial(self._hold, cache_id)) is not None:
+        self._holding = _started(partial(self._hold, cache_id))
+        if self._holding is not None:
             with suppress(Empty):
                 return self._dead.get(timeout=WAIT_S)
         return ()
@@ -164,9 +165,18 @@ class LivenessLock:
 
     def release(self) -> None:
         """Remove the file: the cache was closed, so it is not reported as dead."""
-        self._is_released = True
-        if (thread := _started(self._held.close)) is not None:
-            thread.join(WAIT_S)
+        if (holding := self._holding) is None:
+            return
+        if (closing := _started(partial(self._close, holding))) is not None:
+            closing.join(WAIT_S)
+        else:  # this thread does not wait long: a lock that is not held yet ends with the process
+            self._close(holding, WAIT_S)
+
+    def _close(self, holding: threading.Thread, timeout_s: float | None = None) -> None:
+        """Not under the thread that locks: it would take the file, unlocked and not removed, for a dead cache's."""
+        holding.join(timeout_s)
+        if not holding.is_alive():
+            self._held.close()
 
     def _hold(self, cache_id: str) -> None:
         try:
@@ -177,8 +187,6 @@ class LivenessLock:
         except Exception as error:
             logger.debug("the default folder of events cannot be used: %s", error)
             self._dead.put(())
-        if self._is_released:  # meanwhile, as the folder took long
-            self._held.close()
 
     def _lock(self, folder: Path, cache_id: str, held: ExitStack) -> Path:
         """Returns the folder of the lock file."""

@@ -111,7 +111,8 @@ class EventPublisher:
             event = replace(event, died_cache_ids=died)
         if event_logger.isEnabledFor(logging.INFO):
             event_logger.info("%s", event.to_json())
-        self._pending.append(event)
+        if self._sinks:  # nobody else takes pending events
+            self._pending.append(event)
         if len(self._pending) > MAX_PENDING_EVENTS:
             self._losses.add([self._pending.popleft()])
         if died:
@@ -164,7 +165,13 @@ def new_publisher(options: EventsOptions | None, origin: Origin) -> EventPublish
         sinks.append(FolderSink(folder_at(options.path)))
     if options.topic is not None:
         # It serves all queries of its process.
-        own = Origin(role=origin.role, executor_id=origin.executor_id, host=origin.host, pid=origin.pid)
+        own = Origin(
+            role=origin.role,
+            application_id=origin.application_id,
+            executor_id=origin.executor_id,
+            host=origin.host,
+            pid=origin.pid,
+        )
         sinks.append(TopicSink(options, lambda: EventPublisher((), own)))
     if not sinks:
         sinks.append(FolderSink(DefaultFolder(application)))

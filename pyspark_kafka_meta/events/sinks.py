@@ -57,8 +57,9 @@ class CountedSink:
         self._is_failing = False  # and a warning was logged
 
     def write(self, events: Sequence[Event]) -> None:
-        batch = self._losses.report_in(events)
+        batch = events
         try:
+            batch = self._losses.report_in(events)
             self._sink.write(batch)
             self._is_failing = False
         except BaseException as error:  # of any type: these events are lost, the next may be written

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -136,38 +136,88 @@ def test_foreign_lock_of_the_folder_does_not_matter(other: OtherProcess, root: P
         assert new_lock().acquire("next") == ("other",)
 
 
-@pytest.fixture
-def hanging(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The temporary folder hangs until this event is set, and waits for it are short."""
-    responds, make = threading.Event(), DefaultFolder.make
+class Hanging(NamedTuple):
+    """A temporary folder that hangs until `responds` is set."""
+
+    is_called: threading.Event
+    responds: threading.Event
+
+    def end(self) -> None:
+        """Let it respond, until the threads of the lock have ended."""
+        self.responds.set()
+        for thread in threading.enumerate():
+            if thread.name == "kafkameta-liveness":
+                thread.join(TIMEOUT_S)
+
+
+@pytest.fixture(params=[(DefaultFolder, "make"), (Path, "rename")], ids=["make", "rename"])
+def hanging(root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    """It hangs before anything is locked, or once the lock file is and has no name yet. Waits for it are short."""
+    owner, method = request.param
+    hanging, call = Hanging(threading.Event(), threading.Event()), getattr(owner, method)
+
+    def hang(*arguments: Any) -> Any:
+        hanging.is_called.set()
+        hanging.responds.wait(TIMEOUT_S)
+        return call(*arguments)
+
     monkeypatch.setattr(default_folder, "WAIT_S", 0.001)
-    monkeypatch.setattr(DefaultFolder, "make", lambda folder: responds.wait(TIMEOUT_S) and make(folder))
-    yield responds
-    responds.set()
+    monkeypatch.setattr(owner, method, hang)
+    yield hanging
+    hanging.end()
+
+
+def refuse(_: threading.Thread) -> NoReturn:
+    raise RuntimeError("can't start new thread")
 
 
 def test_hanging_folder_delays_a_cache_briefly_and_is_used_later(
-    other: OtherProcess, hanging: threading.Event, wait_for: Callable[..., Any]
+    other: OtherProcess, hanging: Hanging, wait_for: Callable[..., Any]
 ) -> None:
     other.kill()
     lock = new_lock()
     assert lock.acquire("next") == (), "none yet"
-    hanging.set()
+    hanging.responds.set()
 
     assert wait_for(lock.take_dead) == ("other",)
     assert lock.take_dead() == (), "once"
 
 
-def test_cache_that_is_closed_while_the_folder_hangs_leaves_no_lock(root: Path, hanging: threading.Event) -> None:
+def test_cache_that_is_closed_while_the_folder_hangs_leaves_no_lock(root: Path, hanging: Hanging) -> None:
     lock = new_lock()
     lock.acquire("one")
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "kafkameta-liveness")
+    assert hanging.is_called.wait(TIMEOUT_S)
     lock.release()
-    hanging.set()
-    thread.join(TIMEOUT_S)
+    hanging.end()
 
     assert (root / "app").exists()
     assert list(root.rglob("*.alive")) == []
+    assert lock.take_dead() == (), "nor takes itself for dead"
+
+
+def test_lock_is_released_where_no_more_threads_can_be_started(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = new_lock()
+    lock.acquire("one")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    lock.release()
+
+    assert (root / "app").exists()
+    assert list(root.rglob("*.alive")) == []
+
+
+def test_lock_is_kept_while_the_folder_hangs_and_no_more_threads_can_be_started(
+    root: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = new_lock()
+    lock.acquire("one")
+    assert hanging.is_called.wait(TIMEOUT_S)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    lock.release()
+    hanging.end()
+
+    assert [path.name for path in root.rglob("*.alive")] == ["one.alive"]
+    assert dead_caches() == set()
+    lock.release()
 
 
 def test_new_cache_deletes_the_oldest_files_of_ended_caches_alone(

@@ -144,6 +144,7 @@ def test_without_sinks_an_event_is_only_logged(
     silent = EventPublisher((), ORIGIN)
     with caplog.at_level(logging.INFO, logger="pyspark_kafka_meta.events"):
         publish(silent, 1, 2)
+    assert len(silent._pending) == 0
     silent.close()
 
     assert len(caplog.records) == 2
@@ -248,12 +249,16 @@ class FakeLock(LivenessLock):
     def __init__(self, *dead: tuple[str, ...]) -> None:
         super().__init__("app", "a folder")
         self.dead = list(dead)
+        self.is_released = False
 
     def acquire(self, cache_id: str) -> tuple[str, ...]:
         return self.take_dead()
 
     def take_dead(self) -> tuple[str, ...]:
         return self.dead.pop(0)
+
+    def release(self) -> None:
+        self.is_released = True
 
 
 def test_dead_caches_that_are_found_late_are_in_the_next_event(folder: Path) -> None:
@@ -272,7 +277,7 @@ def test_child_of_a_fork_leaves_the_lock_to_its_parent(folder: Path, monkeypatch
         publisher.publish(made("c0ffee", 1))
         publisher.close()
 
-    assert (lock.dead, lock._is_released) == ([("dead",)], False)
+    assert (lock.dead, lock.is_released) == ([("dead",)], False)
 
 
 def test_dead_caches_are_reported_at_once(folder: Path) -> None:
@@ -281,6 +286,20 @@ def test_dead_caches_are_reported_at_once(folder: Path) -> None:
     publisher.publish(made("c0ffee", 2))
 
     assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, ["dead"])]
+
+
+def test_client_of_a_topic_sink_belongs_to_the_process_of_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_by: list[Callable[[], EventPublisher]] = []
+
+    def topic_sink(_: EventsOptions, log: Callable[[], EventPublisher]) -> RecordingSink:
+        made_by.append(log)
+        return RecordingSink()
+
+    monkeypatch.setattr(event_publisher, "TopicSink", topic_sink)
+    of_process = replace(ORIGIN, stage_id=None, host="worker", pid=7)
+    new_publisher(EventsOptions(None, "events", ()), replace(of_process, stage_id=3, query_id="q")).close()
+
+    assert [log().origin for log in made_by] == [of_process]
 
 
 def test_only_events_go_to_the_logger_of_events() -> None:

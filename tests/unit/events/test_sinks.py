@@ -12,12 +12,12 @@ from typing import NoReturn
 
 import pytest
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import OptionError, RecordTooLargeError
 from pyspark_kafka_meta.events import sinks
 from pyspark_kafka_meta.events.event import Event, Origin, Role
 from pyspark_kafka_meta.events.folder_sink import LocalFolder
 from pyspark_kafka_meta.events.publisher import new_publisher
-from pyspark_kafka_meta.events.sinks import MAX_QUEUED_BATCHES, WAIT_S, BackgroundSink
+from pyspark_kafka_meta.events.sinks import MAX_QUEUED_BATCHES, WAIT_S, BackgroundSink, CountedSink
 from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import EventsOptions
@@ -100,9 +100,22 @@ def test_events_that_do_not_fit_the_queue_are_counted(slow: SlowSink) -> None:
     assert slow.next() == (100, 3)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), ValueError("no JSON"), SystemExit()])
+@pytest.mark.parametrize(
+    ("part", "method", "error"),
+    [
+        ("_sink", "write", MemoryError()),
+        ("_sink", "write", ValueError("no JSON")),
+        ("_sink", "write", SystemExit()),
+        ("_losses", "report_in", MemoryError()),
+    ],
+)
 def test_no_error_of_a_sink_ends_its_thread(
-    slow: SlowSink, error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    slow: SlowSink,
+    part: str,
+    method: str,
+    error: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(_: Sequence[Event]) -> NoReturn:
         raise error
@@ -111,7 +124,7 @@ def test_no_error_of_a_sink_ends_its_thread(
     monkeypatch.setattr(sinks, "WAIT_S", TIMEOUT_S)
     sink = BackgroundSink(slow)
     with monkeypatch.context() as failing:
-        failing.setattr(slow, "write", fail)
+        failing.setattr(getattr(sink._sink, part), method, fail)
         sink.write([made("c0ffee", 1), made("c0ffee", 2)])
         sink.write([made("c0ffee", 3)])
     sink.write([made("c0ffee", 4)])
@@ -121,6 +134,28 @@ def test_no_error_of_a_sink_ends_its_thread(
     assert [slow.next(), slow.next()] == [(4, 3), (5, 0)]
     levels = [record.levelname for record in caplog.records if record.name == sinks.logger.name]
     assert levels == ["WARNING"], "once, until a write succeeds"
+
+
+def test_events_of_a_batch_that_is_too_large_are_counted_if_memory_ends(
+    slow: SlowSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Sequence[Event]) -> NoReturn:
+        raise RecordTooLargeError("too large")
+
+    def report_in(events: Sequence[Event]) -> Sequence[Event]:
+        if len(events) == 1:
+            raise MemoryError
+        return events
+
+    slow.may_write.set()
+    sink = CountedSink(slow)
+    with monkeypatch.context() as failing:
+        failing.setattr(slow, "write", refuse)
+        failing.setattr(sink._losses, "report_in", report_in)
+        sink.write([made("c0ffee", 1), made("c0ffee", 2)])
+    sink.write([made("c0ffee", 3)])
+
+    assert slow.next() == (3, 2)
 
 
 def test_thread_that_ended_for_want_of_memory_is_started_again(slow: SlowSink, monkeypatch: pytest.MonkeyPatch) -> None:
