@@ -20,7 +20,7 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import CacheRow, warn_of_invalid
 
 EventRow = Mapping[str, Any]
-"""A `Event.to_dict` after JSON."""
+"""What `Event.to_dict` returns, after JSON."""
 Leader = tuple[int, int]
 """Leader id and leader epoch."""
 _REQUIRED = {"cache_id": str, "sequence": int, "time_ms": int}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -13,6 +13,7 @@ from pyspark_kafka_meta.events.event import (
     COLUMNS,
     BrokerFetches,
     BrokerProduces,
+    Cause,
     Event,
     EventKind,
     Fact,
@@ -26,6 +27,8 @@ from pyspark_kafka_meta.events.event import (
 from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.facts import Ending, LookupReason, RecordsLost, SchemaLookup, TransactionsEnded
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from tests.partitions import T0, T1
@@ -57,6 +60,8 @@ def test_columns_are_all_fields_once() -> None:
     assert len(set(COLUMNS)) == len(COLUMNS)
     of_all = {field.name for part in (Event, SnapshotChanges, Origin) for field in fields(part)}
     assert of_all - {*COLUMNS} == {"details", "origin"}
+    of_facts = {name for fact in get_args(Fact) for name in fact._fields}
+    assert of_facts - {*COLUMNS} == {"cause", "began", "fetched_before", "changes", "partition", "ending"}
 
 
 @pytest.mark.parametrize("kind", EventKind)
@@ -100,45 +105,52 @@ def lookup(error: str | None) -> SchemaLookup:
     return SchemaLookup(LookupReason.NEW_VERSIONS, 2.5, error, None, None, "t-value")
 
 
+HINTED = LeaderHinted(
+    RefreshCause(RefreshReason.LEADER_HINT, 6, T0, 1),
+    0.0,
+    SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),)),
+)
+MAX_AGE, NEW_VERSIONS = Cause(RefreshReason.MAX_AGE), Cause(LookupReason.NEW_VERSIONS)
+
+
 @pytest.mark.parametrize(
-    ("fact", "kind", "reason", "partition", "outcome"),
+    ("fact", "kind", "cause", "outcome"),
     [
-        (RecordsLost(T1, 3, 12, "they aged out"), EventKind.DATA_LOSS, OtherReason.DATA_LOSS, T1, Outcome.UNCHANGED),
+        (
+            RecordsLost(T1, 3, 12, "they aged out"),
+            EventKind.DATA_LOSS,
+            Cause(OtherReason.DATA_LOSS, partition=T1),
+            Outcome.UNCHANGED,
+        ),
         (
             TransactionsEnded(Ending.RECOVERED, "orders", 3, 12.3, 40),
             EventKind.TRANSACTIONS_RECOVERED,
-            OtherReason.TRANSACTION,
-            None,
+            Cause(OtherReason.TRANSACTION),
             Outcome.UNCHANGED,
         ),
-        (lookup(None), EventKind.SCHEMA_LOOKUP, LookupReason.NEW_VERSIONS, None, Outcome.UNCHANGED),
-        (lookup("no response"), EventKind.SCHEMA_LOOKUP, LookupReason.NEW_VERSIONS, None, Outcome.FAILED),
-        (FACTS[EventKind.MALFORMED_RECORDS], EventKind.MALFORMED_RECORDS, OtherReason.MALFORMED, T0, Outcome.UNCHANGED),
-        (REFRESHED, EventKind.REFRESH, RefreshReason.MAX_AGE, None, Outcome.UNCHANGED),
-        (REFRESHED._replace(error="no response"), EventKind.REFRESH, RefreshReason.MAX_AGE, None, Outcome.FAILED),
+        (lookup(None), EventKind.SCHEMA_LOOKUP, NEW_VERSIONS, Outcome.UNCHANGED),
+        (lookup("no response"), EventKind.SCHEMA_LOOKUP, NEW_VERSIONS, Outcome.FAILED),
         (
-            REFRESHED._replace(changes=SnapshotChanges(brokers_added=(4,))),
-            EventKind.REFRESH,
-            RefreshReason.MAX_AGE,
-            None,
-            Outcome.CHANGED,
+            FACTS[EventKind.MALFORMED_RECORDS],
+            EventKind.MALFORMED_RECORDS,
+            Cause(OtherReason.MALFORMED, partition=T0),
+            Outcome.UNCHANGED,
         ),
+        (REFRESHED, EventKind.REFRESH, MAX_AGE, Outcome.UNCHANGED),
+        (REFRESHED._replace(error="no response"), EventKind.REFRESH, MAX_AGE, Outcome.FAILED),
+        (REFRESHED._replace(changes=SnapshotChanges(brokers_added=(4,))), EventKind.REFRESH, MAX_AGE, Outcome.CHANGED),
+        (HINTED, EventKind.HINT, Cause(RefreshReason.LEADER_HINT, 6, T0, 1), Outcome.CHANGED),
     ],
 )
 def test_fact_has_a_kind_a_cause_and_an_outcome(
-    scene: Scene,
-    client: KafkaClient,
-    fact: Fact,
-    kind: EventKind,
-    reason: str,
-    partition: TopicPartition | None,
-    outcome: Outcome,
+    scene: Scene, client: KafkaClient, fact: Fact, kind: EventKind, cause: Cause, outcome: Outcome
 ) -> None:
     client.report(fact)
     event = scene.events[-1]
 
-    assert (event.kind, event.reason, event.outcome, event.details) == (kind, reason, outcome, fact)
-    assert (event.cause_topic, event.cause_partition) == (partition or (None, None))
+    assert (event.kind, event.reason, event.outcome, event.details) == (kind, cause.reason, outcome, fact)
+    assert (event.cause_error_code, event.cause_node_id) == (cause.error_code, cause.node_id)
+    assert (event.cause_topic, event.cause_partition) == (cause.partition or (None, None))
     assert (event.generation_before, event.generation_after, event.sequence) == (0, 0, 2)
     assert scene.network.requests == []
 
@@ -174,6 +186,18 @@ def test_events_of_a_client_are_numbered_and_follow_its_cache(scene: Scene, clie
         RefreshReason.BOOTSTRAP,
         OtherReason.CLOSED,
     )
+
+
+def test_request_in_flight_at_close_has_the_last_event_but_one(scene: Scene, client: KafkaClient) -> None:
+    scene.network.hung_metadata.add(1)
+    client.cache.refresh_if_due(scene.clock() + 60, until=scene.clock())
+    client.close()
+
+    assert [(event.sequence, event.kind, event.outcome) for event in scene.events] == [
+        (1, EventKind.BORN, Outcome.UNCHANGED),
+        (2, EventKind.REFRESH, Outcome.FAILED),
+        (3, EventKind.CLOSED, Outcome.UNCHANGED),
+    ]
 
 
 def test_what_a_client_counts_is_in_the_next_event_only(scene: Scene, client: KafkaClient) -> None:

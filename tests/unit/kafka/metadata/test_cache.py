@@ -76,7 +76,7 @@ def test_periodic_refresh_finds_new_partitions() -> None:
     assert scene.cache.snapshot.partitions("t")[-1] == TopicPartition("t", 2)
 
 
-def test_event_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
+def test_fact_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
     scene.report(node_id=1)

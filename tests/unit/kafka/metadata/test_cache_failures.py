@@ -233,7 +233,7 @@ def test_response_without_brokers_is_a_failure() -> None:
     assert fact.error == "broker-1:9092 knows no brokers: it is starting up"
 
 
-def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_that_is_not_retriable_is_raised_and_a_fact(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     scene.network.failures[1] = deque([TOO_OLD])
 

@@ -101,11 +101,11 @@ def test_a_verdict_names_offsets_ids_and_epochs() -> None:
 
 
 class Reports:
-    """A reporter with the events that it records."""
+    """A reporter with the facts that it records."""
 
     def __init__(self, **options: str) -> None:
-        self.events: list[tuple[TopicPartition, int, int | None, str]] = []
-        self.reporter = LossReporter(SourceOptions.parse({**READS_T, **options}), self.events.append)
+        self.facts: list[tuple[TopicPartition, int, int | None, str]] = []
+        self.reporter = LossReporter(SourceOptions.parse({**READS_T, **options}), self.facts.append)
 
 
 def aged_out(partition: TopicPartition) -> Loss:
@@ -122,7 +122,7 @@ def test_a_loss_that_is_not_allowed_fails_each_time_and_records_nothing() -> Non
     for _ in range(2):
         with pytest.raises(DataLossError, match=r"t-0 aged out; t-1 aged out\. .*failOnDataLoss to false"):
             reports.reporter.report([aged_out(T0), aged_out(T1)])
-    assert reports.events == []
+    assert reports.facts == []
 
 
 def test_a_loss_that_is_not_allowed_records_no_other_loss_of_its_plan(caplog: pytest.LogCaptureFixture) -> None:
@@ -131,7 +131,7 @@ def test_a_loss_that_is_not_allowed_records_no_other_loss_of_its_plan(caplog: py
     with pytest.raises(DataLossError, match="t-1 aged out"):
         reports.reporter.report([recreated(T0, from_offset=5), aged_out(T1)])
     assert "t was recreated" in caplog.text
-    assert reports.events == []
+    assert reports.facts == []
 
 
 def test_a_lost_start_is_reported_again_by_a_plan_from_another_start() -> None:
@@ -140,10 +140,10 @@ def test_a_lost_start_is_reported_again_by_a_plan_from_another_start() -> None:
         reports.reporter.begin_plan(start)
         reports.reporter.report([recreated(T0, from_offset=5), aged_out(T1)])
 
-    assert [partition for partition, *_ in reports.events] == [T0, T1, T0, T0]
+    assert [partition for partition, *_ in reports.facts] == [T0, T1, T0, T0]
 
 
-def test_an_allowed_loss_is_reported_once_with_an_event_for_each_partition(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_allowed_loss_is_reported_once_with_a_fact_for_each_partition(caplog: pytest.LogCaptureFixture) -> None:
     reports = Reports(failOnDataLoss="false")
     reports.reporter.report([aged_out(T0), aged_out(T1)])
     reports.reporter.report([aged_out(T0), aged_out(T2)])
@@ -152,7 +152,7 @@ def test_an_allowed_loss_is_reported_once_with_an_event_for_each_partition(caplo
         "t-0 aged out; t-1 aged out; continuing because failOnDataLoss is false",
         "t-2 aged out; continuing because failOnDataLoss is false",
     ]
-    assert reports.events == [(part, 0, 5, f"{part} aged out") for part in (T0, T1, T2)]
+    assert reports.facts == [(part, 0, 5, f"{part} aged out") for part in (T0, T1, T2)]
 
 
 @pytest.mark.parametrize(("losses", "more"), [(5, ""), (6, "; and 1 more"), (7, "; and 2 more")])
@@ -162,7 +162,7 @@ def test_a_report_names_five_partitions_and_counts_and_records_all(
     reports = Reports(failOnDataLoss="false")
     reports.reporter.report([aged_out(TopicPartition(f"t{number}", 0)) for number in range(losses)])
 
-    assert len(reports.events) == losses
+    assert len(reports.facts) == losses
     named = "; ".join(f"t{number}-0 aged out" for number in range(5))
     assert caplog.messages == [f"{named}{more}; continuing because failOnDataLoss is false"]
 
@@ -173,7 +173,7 @@ def test_a_recreated_topic_follows_its_own_option(caplog: pytest.LogCaptureFixtu
     allowed.reporter.report([loss])
 
     assert "continuing because onTopicRecreated is earliest" in caplog.text
-    assert allowed.events == []
+    assert allowed.facts == []
     with pytest.raises(DataLossError, match="set the option onTopicRecreated"):
         Reports(failOnDataLoss="false", onTopicRecreated="fail").reporter.report([loss])
 
@@ -186,9 +186,9 @@ def test_missing_partitions_are_reported_again_once_they_change(caplog: pytest.L
     assert caplog.text.count("t-0 is gone") == 2
 
 
-def test_a_partition_that_is_gone_has_an_event_and_no_report_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_partition_that_is_gone_has_a_fact_and_no_report_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     reports = Reports()
     reports.reporter.report([Loss(LossKind.GONE, T0, 3, None, "gone")])
 
-    assert reports.events == [(T0, 3, None, "gone")]
+    assert reports.facts == [(T0, 3, None, "gone")]
     assert caplog.records == []
