@@ -101,7 +101,7 @@ def refused(client: str) -> Mapping[str, str]:
     import tomllib  # only an unknown name needs it
     from importlib.resources import files
 
-    text = files("pyspark_kafka_meta.options").joinpath("refused_options.toml").read_text()
+    text = files("pyspark_kafka_meta.options").joinpath("refused_options.toml").read_text("utf-8")
     return {name: sentence for sentence, names in tomllib.loads(text)[client].items() for name in names}
 
 

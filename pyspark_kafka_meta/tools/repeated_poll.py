@@ -6,19 +6,21 @@ import threading
 import time
 from typing import Self
 
-CLOSE_TIMEOUT_S = 2.0
-"""Closing waits this long for a poll; brokers that do not respond take longer."""
-
 
 class RepeatedPoll:
     """Polls inside `with`: every `interval_s`, and at once after a poll that took longer.
 
     Args:
         name: of the thread.
+        from_end: whether the interval begins at the end of a poll, so that slow brokers get a pause, too.
     """
 
-    def __init__(self, name: str, interval_s: float) -> None:
+    close_timeout_s = 2.0
+    """Closing waits this long for a poll; brokers that do not respond take longer."""
+
+    def __init__(self, name: str, interval_s: float, *, from_end: bool = False) -> None:
         self._interval_s = interval_s
+        self._from_end = from_end
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -28,7 +30,7 @@ class RepeatedPoll:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        self._thread.join(CLOSE_TIMEOUT_S)
+        self._thread.join(self.close_timeout_s)
 
     def poll(self) -> None:
         raise NotImplementedError
@@ -45,4 +47,5 @@ class RepeatedPoll:
             except Exception as error:
                 if self._stopped.is_set() or not self.on_error(error):  # once stopped, what it polls may be closed
                     return
-            self._stopped.wait(max(0.0, began + self._interval_s - time.monotonic()))
+            took_s = 0.0 if self._from_end else time.monotonic() - began
+            self._stopped.wait(max(0.0, self._interval_s - took_s))

@@ -226,8 +226,8 @@ def transactions(
 
     console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None):
-        if settle is not None and watch is not None:
-            raise OptionError("--settle and --watch exclude each other")
+        if settle is not None and (watch is not None or count is not None):
+            raise OptionError("--settle excludes --watch and --count")
         cluster = cluster_options(bootstrap_servers, option, config)
         named = {} if decisions_topic is None else {"decisionsTopic": decisions_topic}
         cluster = {**cluster, **named}

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,25 +197,26 @@ class RecordFeed(RepeatedPoll):
     """Produces to each topic of the cluster inside `with`; keys spread the records over partitions. A round without a
     leader for each partition is given up."""
 
+    close_timeout_s = 10.0
+
     def __init__(self, cluster: Cluster) -> None:
-        super().__init__("kafkameta-demo-feed", 1 / ROUNDS_PER_S)
+        super().__init__("kafkameta-demo-feed", 1 / ROUNDS_PER_S, from_end=True)
         self._sent = 0
         self._failed = False
         self._cluster = cluster
-        options = replace(
+        self._client_options = replace(
             ClientOptions.parse(cluster.options),
             client_id="kafkameta-demo",
             metadata_max_age_ms=MAX_AGE_MS,
             request_timeout_ms=FEED_TIMEOUT_MS,
         )
-        self._client = client_without_events(options, cli_origin())
         self._producer_options = default_options(
             ProducerOptions, idempotent=False, delivery_timeout_ms=FEED_TIMEOUT_MS, max_block_ms=FEED_TIMEOUT_MS
         )
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._client.close()
+    def _run(self) -> None:
+        with closing(client_without_events(self._client_options, cli_origin())) as self._client:
+            super()._run()
 
     def poll(self) -> None:
         columns = SinkColumns(key=1, value=2, headers=None, topic=0, partition=None, timestamp=None)

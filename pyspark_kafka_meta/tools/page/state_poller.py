@@ -71,7 +71,7 @@ class ClusterPoll(RepeatedPoll, Generic[T]):
     """
 
     def __init__(self, get: Callable[[], T], get_trouble: Callable[[], str | None]) -> None:
-        super().__init__("kafkameta-page-cluster", CLUSTER_POLL_S)
+        super().__init__("kafkameta-page-cluster", CLUSTER_POLL_S, from_end=True)
         self._last: Polled[T] = Polled()
         self._get = get
         self._get_trouble = get_trouble

@@ -22,6 +22,7 @@ from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Deci
 
 NOW_MS = 1_700_000_000_000
 PRODUCER = ProducerIdAndEpoch(7, 3)
+SETTLE = ["--settle", "orders", "--yes"]
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
 DECISIONS: SinkDecisions = {
     ("orders", STREAM): Decision(
@@ -148,7 +149,7 @@ def test_watch_ends_where_brokers_cannot_list(sinks: Sinks, monkeypatch: pytest.
     assert run("--watch", "1").exit_code == 1
 
 
-@pytest.mark.parametrize("arguments", [["--count", "2"], ["--settle", "orders", "--yes", "--watch", "1"]])
+@pytest.mark.parametrize("arguments", [["--count", "2"], [*SETTLE, "--watch", "1"], [*SETTLE, "--count", "2"]])
 def test_options_without_a_meaning_together_are_refused(sinks: Sinks, arguments: list[str]) -> None:
     result = run(*arguments)
 
