@@ -21,8 +21,8 @@ from tests.kafka.cluster_tools import first_address
 from tests.wire.scripted_broker import scripted_broker
 
 CLOSED_PORT = "127.0.0.1:1"
-PRODUCE_KEY, INIT_PRODUCER_ID_KEY = 0, 22
-CORRUPT_MESSAGE = 2
+PRODUCE_KEY, FETCH_KEY, INIT_PRODUCER_ID_KEY = 0, 1, 22
+CORRUPT_MESSAGE, TOPIC_AUTHORIZATION_FAILED = 2, 29
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 
 
@@ -118,6 +118,36 @@ def test_newest_records_are_decoded_as_a_query_would(
     assert code == (verdict == "fail")
 
 
+def test_registry_is_checked_without_brokers_and_with_options_of_a_file(registry: MockRegistry, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(f"schema.registry.url={registry.url}\nvalueFormat=avro\n")
+    code, found = run("--config", str(config), "--topic", "clicks")
+
+    assert (code, wrong(found)) == (0, {})
+    assert found["value"]["what"] == "version 1 of clicks-value (id 1) is read as struct<id: int64 not null>"
+
+
+@pytest.mark.parametrize(("operation", "arguments"), [("Read", []), ("Write", ["--write"])])
+def test_a_hidden_topic_needs_the_right_to_what_the_program_does(
+    mock_cluster: MockCluster, operation: str, arguments: list[str]
+) -> None:
+    mock_cluster.create_topic("clicks")
+    mock_cluster.set_topic_error("clicks", TOPIC_AUTHORIZATION_FAILED)
+    code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", *arguments)
+
+    assert (code, found["topic clicks"]["verdict"]) == (1, "fail")
+    assert f"--operation {operation} --topic clicks" in found["topic clicks"]["fix"]
+
+
+def test_a_missing_right_to_read_is_a_warning_for_a_program_that_writes(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks")
+    mock_cluster.push_partition_errors("clicks", 0, FETCH_KEY, TOPIC_AUTHORIZATION_FAILED)
+    _, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", "--write")
+
+    [verdict] = [row["verdict"] for check, row in found.items() if check.startswith("fetch clicks")]
+    assert verdict == "warn"
+
+
 @pytest.mark.usefixtures("no_pyspark")
 def test_without_pyspark_all_is_checked_but_the_executors(mock_cluster: MockCluster) -> None:
     mock_cluster.create_topic("clicks")
@@ -185,7 +215,10 @@ def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_ano
         ("executor 7 on worker: release", "warn"),
         (f"executor 7 on worker: {CLOSED_PORT}", "fail"),
     ]
+    assert sys.executable in rows[0][2]
     assert "9.9 on the driver" in rows[1][2]
+    *_, reachable = connection_checks.check_executor("9.9", {"kafka.bootstrap.servers": "b:9"}, addresses[1:], None)
+    assert reachable == ("executor 7 on worker: brokers", "ok", "all 1 can be reached", "")
 
 
 def test_a_person_sees_a_table_with_the_fix_below_and_the_sum(mock_cluster: MockCluster) -> None:

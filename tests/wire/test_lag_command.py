@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +76,16 @@ def test_a_person_sees_a_table_and_the_total(scene: Scene) -> None:
     assert "2 records behind, at most 6" in text
     rows = [line.split()[:4] for line in text.splitlines() if " t-" in line]
     assert rows == [["t-0", "1", "3", "2"], ["t-1", "0", "0", "0"]]
+
+
+def test_a_person_is_told_that_ends_are_unknown(scene: Scene) -> None:
+    scene.cluster.move_leader("t", 1, -1)
+    some = " ".join(scene.run(env=TERMINAL).stdout.split())
+    scene.cluster.set_topic_error("t", 3)  # UNKNOWN_TOPIC_OR_PARTITION
+    none = " ".join(scene.run(env=TERMINAL).stdout.split())
+
+    assert re.search(r": 2 records behind, at least \d+\.\d s, 1 partitions without an end", some)
+    assert ": 0 records behind, 2 partitions without an end" in none
 
 
 def test_large_backlogs_are_not_fetched(scene: Scene) -> None:

@@ -49,6 +49,15 @@ def test_what_a_leader_refuses_is_told(cluster: MockCluster) -> None:
     assert well.error is None
 
 
+def test_a_partition_without_a_leader_costs_only_its_own_offsets(cluster: MockCluster) -> None:
+    cluster.move_leader("t", 0, -1)
+    leaderless, well = partition_rows(options(cluster.bootstrap_servers), ["t"])
+
+    assert (leaderless.leader_id, leaderless.start_offset, leaderless.end_offset) == (-1, None, None)
+    assert str(leaderless.error).startswith("no offsets: broker -1, its leader")
+    assert (well.leader_id, well.start_offset, well.end_offset, well.error) == (2, 0, 0, None)
+
+
 def test_a_record_from_beyond_the_times_that_python_knows_has_a_timestamp(cluster: MockCluster) -> None:
     cluster.create_topic("u", partitions=1)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -22,12 +23,18 @@ from tests.wire.token_endpoint import token_endpoint
 
 INT = '{"type":"record","name":"A","fields":[{"name":"x","type":"int"}]}'
 LONG = '{"type":"record","name":"A","fields":[{"name":"x","type":"long"}]}'
+STRING = '{"type":"record","name":"A","fields":[{"name":"x","type":"string"}]}'
 
 
 @pytest.fixture(scope="module", params=["mock", pytest.param("real", marks=pytest.mark.thorough)])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
+def registry(request: pytest.FixtureRequest) -> Iterator[MockRegistry | LocalRegistry]:
     with MockRegistry() if request.param == "mock" else LocalRegistry() as registry:
-        yield registry.url
+        yield registry
+
+
+@pytest.fixture
+def url(registry: MockRegistry | LocalRegistry) -> str:
+    return registry.url
 
 
 @pytest.fixture
@@ -76,6 +83,22 @@ def test_what_is_unknown_has_confluents_codes(client: RegistryClient, code: int,
         assert callable(ask) and ask(client)
 
     assert caught.value.code == code
+
+
+def test_a_schema_that_its_subject_does_not_accept_is_refused(
+    registry: MockRegistry | LocalRegistry, client: RegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.register("f-value", "AVRO", LONG)
+    if isinstance(registry, MockRegistry):
+        monkeypatch.setattr(registry, "incompatible", "TYPE_MISMATCH")
+    else:
+        body, headers = b'{"compatibility": "BACKWARD"}', {"Content-Type": "application/json"}
+        urlopen(Request(f"{registry.url}/config/f-value", body, headers, method="PUT")).close()
+
+    assert client.incompatibilities("f-value", "AVRO", STRING)
+    with pytest.raises(SchemaRegistryError, match=r"asked to register a schema in subject f-value \(409"):
+        client.register("f-value", "AVRO", STRING)
+    assert client.versions("f-value") == [1]
 
 
 def test_a_guid_leads_to_the_same_schema_if_the_registry_has_guids(client: RegistryClient) -> None:

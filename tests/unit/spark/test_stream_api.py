@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import MagicMock, call
 
 import pytest
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import RecentOffsets, SourceOffset
 from pyspark_kafka_meta.spark.stream_api import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,6 +26,7 @@ from pyspark_kafka_meta.spark.stream_api import (
     TrackedStartReader,
 )
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
+from tests.partitions import T0
 
 Offset = dict[str, Any]
 INITIAL: Offset = {"end": 0, "initial": 1}
@@ -234,6 +238,28 @@ def test_a_pickled_reader_reads_and_the_planning_reader_is_stopped() -> None:
 def test_the_default_limit_says_whether_options_limit_micro_batches(options: dict[str, str], limit: ReadLimit) -> None:
     given = SourceOptions.parse({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t", **options})
     assert KafkaMetaStreamReader(given.for_stream(), {"value": "value"}).getDefaultReadLimit() == limit
+
+
+READ, MORE = (SourceOffset({T0: Position(offset, 0)}, {"t": None}) for offset in (5, 9))
+
+
+@pytest.mark.parametrize(
+    ("is_available_now", "end", "commits"),
+    [(False, READ, [call(READ)]), (True, MORE, [call(READ)]), (True, READ, [call(READ), call(READ, is_last=True)])],
+)
+def test_a_group_gets_the_end_of_each_micro_batch_and_surely_of_the_last_of_a_run(
+    is_available_now: bool, end: SourceOffset, commits: list[Any]
+) -> None:
+    options = SourceOptions.parse({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}).for_stream()
+    reader, planner = KafkaMetaStreamReader(options, {"value": "value"}), MagicMock(recent=RecentOffsets())
+    planner.available_now.return_value, planner.next_offset.return_value = MORE.positions, end
+    reader._opened = planner
+    if is_available_now:
+        reader.prepareForTriggerAvailableNow()
+    reader.latestOffset(READ.as_dict(), ReadAllAvailable())
+
+    assert planner.commit_to_group.call_args_list == commits
+    planner.next_offset.assert_called_once_with(READ, MORE.positions if is_available_now else None, False)
 
 
 OLDER_RELEASE = """

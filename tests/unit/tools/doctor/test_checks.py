@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta import errors
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.event import Origin
 from pyspark_kafka_meta.kafka.protocol.apis import FETCH, METADATA, Api
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition
@@ -126,6 +126,10 @@ CASES: list[tuple[Iterable[Finding | None], list[Expected]]] = [
     (
         bootstrap({A: ConnectError("dead"), B: TlsError("no trust")}),
         [("bootstrap a:9092", FAIL, "dead", "firewalls"), ("bootstrap b:9092", FAIL, "no trust", "kafka.ssl.")],
+    ),
+    (
+        bootstrap({A: UnsupportedBrokerError("no Fetch v12")}),
+        [("bootstrap a:9092", FAIL, "no Fetch v12", "use brokers of Apache Kafka 2.7 or later")],
     ),
     (
         list(bootstrap({A: reached("one"), B: reached("two")}))[2:],
