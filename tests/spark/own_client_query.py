@@ -1,7 +1,7 @@
 """A program for a test: a stream that reads, writes exactly once, commits to a group and reports its events to a topic,
 then a batch. The stream copies a hundred records in two micro-batches: the events of the last one may be lost with the
-process that commits it. Its arguments: servers, source, copies, events and checkpoint. Prints the values and the module
-that workers run."""
+process that commits it. Its arguments: servers, source, copies, events and checkpoint. Prints the values, and the
+module that the processes of each role run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import udf
 
 if __name__ == "__main__":
     servers, source, copies, events, checkpoint = sys.argv[1:]
@@ -23,6 +22,9 @@ if __name__ == "__main__":
     stream.awaitTermination()
     copied = spark.read.format("kafkameta").options(**kafka, subscribe=copies).load()
     print(f"copied: {sorted(row.value.decode() for row in copied.collect())}")  # noqa: T201
-    module = udf(lambda _: Path("/proc/self/cmdline").read_text().split("\0")[2])
-    print(f"workers: {[row.module for row in spark.range(1).select(module('id').alias('module')).collect()]}")  # noqa: T201
+    told = spark.read.format("kafkameta").options(**kafka, table="refresh_events").load().select("role", "pid")
+    for row in told.distinct().collect():
+        command = Path(f"/proc/{row.pid}/cmdline")
+        if command.exists():
+            print(row.role, "runs", *command.read_text().split("\0")[2:3])  # noqa: T201
     spark.stop()

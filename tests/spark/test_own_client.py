@@ -108,4 +108,7 @@ def test_kafkameta_python_starts_the_processes_of_a_query(
     started = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(python))
     arguments = kafka.bootstrap_servers, *topics, str(tmp_path / "checkpoint")
 
-    assert "workers: ['pyspark_kafka_meta.spark_python']" in copy([sys.executable], *arguments, **started)
+    output = copy([sys.executable], *arguments, **started)
+    for role in ("planner", "reader", "writer"):
+        assert f"{role} runs pyspark_kafka_meta.spark_python\n" in output, output
+    assert "runs pyspark." not in output

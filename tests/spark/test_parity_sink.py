@@ -157,6 +157,21 @@ def test_spark_refuses_update_mode_of_a_python_sink(ours: Sink, lines: DataFrame
 
 
 @pytest.mark.thorough
+def test_foreach_batch_writes_the_rows_that_update_mode_would(
+    spark: SparkSession, kafka: Any, topic: str, ours: Sink, lines: DataFrame, tmp_path: Path, jvm_source: str
+) -> None:
+    """As docs/parity.md says."""
+    counts = lines.groupBy((lines.value % 3).cast("int").cast("string").alias("key")).count()
+    rows = counts.selectExpr("key", "CAST(count AS STRING) AS value")
+    updates = rows.writeStream.outputMode("update").foreachBatch(lambda batch, _: ours.write(batch, topic=topic))
+    query = updates.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+    written = sorted((row.key, row.value) for row in read(spark, kafka, topic))
+    assert written == [(b"0", b"1"), (b"1", b"1"), (b"1", b"2"), (b"2", b"1"), (b"2", b"2")]
+
+
+@pytest.mark.thorough
 def test_a_stream_of_sparks_own_sink_continues_from_its_checkpoint(
     spark: SparkSession, kafka: Any, topic: str, sinks: list[Sink], lines: DataFrame, tmp_path: Path
 ) -> None:
