@@ -232,13 +232,15 @@ def test_abort_is_reported_and_one_that_fails_is_left_to_the_driver(
 def test_transaction_is_given_up_before_it_times_out(scene: WriterScene, transaction: TransactionalProducer) -> None:
     transaction.begin()
     scene.clock.sleep(1_000)
-    transaction.add({T0})
+    scene.write_in(transaction, numbered(3))
     scene.clock.sleep(47.9)
     transaction.fail_if_late(scene.clock())
 
     scene.clock.sleep(0.1)
     with pytest.raises(TransactionTimeoutError, match=r"has been written for 48 s, and its timeout is 60 s: "):
         transaction.fail_if_late(scene.clock())
+    transaction.commit(scene.clock() + 30)
+    transaction.fail_if_late(scene.clock())
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
