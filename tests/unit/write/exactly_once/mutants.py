@@ -44,7 +44,7 @@ Run: TypeAlias = Callable[[StepRunner, Step], Any]
 Mutation: TypeAlias = Callable[[Run, StepRunner, Step], Any]
 
 V1 = TransactionVersion.V1
-CRASH, PAUSE, SPECULATE = Disturbance.CRASH, Disturbance.PAUSE, Disturbance.SPECULATE
+CRASH, ERROR, PAUSE, SPECULATE = Disturbance.CRASH, Disturbance.ERROR, Disturbance.PAUSE, Disturbance.SPECULATE
 STALE, SWITCH, TIME_OUT, LATE = Disturbance.STALE, Disturbance.SWITCH, Disturbance.TIME_OUT, Disturbance.LATE
 
 
@@ -123,6 +123,25 @@ def lead_on_after_another_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def take_aborted_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions_topic, "is_abort_marker", lambda *_: False)
+
+
+def trust_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error, a driver does not read whether its last decision was written nevertheless."""
+    memory: dict[DecisionsTopic, dict[str, Decision]] = {}
+
+    def mutation(run: Run, runner: StepRunner, step: Step) -> Any:
+        topic = runner._decisions
+        if isinstance(step, ReadDecisions) and topic in memory:
+            return dict(memory[topic])
+        result = run(runner, step)
+        if isinstance(step, ReadDecisions):
+            memory[topic] = dict(result)
+        elif isinstance(step, WriteDecision | WriteSettled) and result is True:
+            is_settled = isinstance(step, WriteSettled)
+            memory[topic][step.decision.batch.series] = step.decision.settled() if is_settled else step.decision
+        return result
+
+    _mutate(monkeypatch, mutation)
 
 
 def look_for_the_topic_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,6 +381,7 @@ MUTANTS: dict[Mutant, Explored | InHistory] = {
     ignore_being_fenced: Explored(TWICE, Scenario(order=(PAUSE,))),
     lead_on_after_another_fence: Explored(TWICE, Scenario(order=(PAUSE,))),
     take_aborted_decisions: InHistory("0] times", 105),
+    trust_its_memory: Explored("rows are copied", Scenario(batches=1, order=(ERROR,), may_copy=False)),
     look_for_the_topic_once: InHistory("does not exist in the cluster", 40),
     commit_before_deciding: Explored(TWICE, Scenario(order=(CRASH,))),
     forget_to_commit: Explored(MISSING),

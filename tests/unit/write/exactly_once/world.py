@@ -66,14 +66,14 @@ class Violation(Exception):  # noqa: N818
 
 
 class Disturbance(Enum):
-    CRASH = "the driver dies, and a new run begins"
-    ERROR = "an error in the driver, and a new run begins"
-    RESTART = "an error in the driver, whose Python processes the next run uses"
-    REPEAT = "the response is lost, and the request is sent again"
+    CRASH = "the driver dies after the request, and a new run begins"
+    ERROR = "the response is lost: an error in the driver, and a new run begins"
+    RESTART = "the response is lost: an error in the driver, whose Python processes the next run uses"
+    REPEAT = "the response is lost: the request is sent again"
     PAUSE = "a new run begins, but the old one goes on later"
     SPECULATE = "a further attempt begins, but the old one goes on later"
-    FAIL = "the task attempt aborts its transaction and fails"
-    KILL = "the task attempt dies"
+    FAIL = "the response is lost: the task attempt aborts its transaction and fails"
+    KILL = "the task attempt dies after the request"
     SWITCH = "goes on"
     TIME_OUT = "times out"
     MARKER = "the response comes before the markers"
@@ -170,14 +170,15 @@ class Actor(Process):
 
     Attributes:
         request: that it is about to send.
-        fails: whether an error comes in place of the response.
-        loses: whether the response is lost.
+        dies: once a broker has handled the request; at once if none is sent. So with `fails`.
+        fails: an error comes in place of the response.
+        loses: the response is lost, and the client sends the request again.
         keeps_processes: whether the next run uses those of this one, if it fails.
     """
 
     request: Any = None
     job: Job | None = None
-    fails = loses = keeps_processes = False
+    dies = fails = loses = keeps_processes = False
     processes: Processes
     run_number: int
     attempt: Attempt | None = None
@@ -199,6 +200,14 @@ class Actor(Process):
         if not self.is_killed:
             self.park()
         if self.is_killed:
+            raise Killed
+        if self.request is None or isinstance(self.request, str):
+            self.strike()
+
+    def strike(self) -> None:
+        """Raises Killed or FailedError if a disturbance ends the actor here."""
+        if self.dies:
+            self.is_killed = True
             raise Killed
         if self.fails:
             self.fails = False
@@ -222,6 +231,7 @@ class WorldNetwork(FakeNetwork):
             self.replica_ends.clear()
         response = super().handle(requests, node_id, request, sent_at)
         self._world.marker_s = 0.0
+        actor.strike()
         if not actor.loses:
             return response
         actor.loses = False
@@ -348,7 +358,7 @@ class World:
                 self.marker_s = MARKER_S * (disturbance is Disturbance.MARKER)
                 current.loses = disturbance is Disturbance.REPEAT
                 current.fails = disturbance in (Disturbance.ERROR, Disturbance.RESTART, Disturbance.FAIL)
-                current.is_killed = disturbance in (Disturbance.CRASH, Disturbance.KILL)
+                current.dies = disturbance in (Disturbance.CRASH, Disturbance.KILL)
                 current.keeps_processes |= disturbance is Disturbance.RESTART
                 self._go_on(current)
 
