@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import TypeAlias
 
 from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
@@ -11,6 +12,9 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.histories.commit_history import CommitHistory
+
+Record: TypeAlias = tuple[bytes, bytes]
+"""Key and value."""
 
 
 def violations(history: CommitHistory) -> list[str]:
@@ -27,22 +31,40 @@ def violations(history: CommitHistory) -> list[str]:
     return found
 
 
+class CommittedRecords:
+    """The records of a log that read_committed readers see, in their order. A read goes on where the last one ended."""
+
+    def __init__(self, cluster: FakeCluster, partition: TopicPartition) -> None:
+        self._cluster, self._partition = cluster, partition
+        self._read = 0  # batches
+        self._records: list[tuple[Record, bool]] = []  # and whether they are committed
+        self._undecided: dict[int, list[int]] = {}  # places in `_records`, by producer id
+
+    def read(self, committed: Collection[int] = ()) -> list[Record]:
+        """
+        Args:
+            committed: ids of producers whose last transaction counts as committed, because its markers are on the way.
+        """
+        log = self._cluster.logs[self._partition]
+        for batch in log[self._read :]:
+            (header,) = read_batch_headers(batch.data)
+            if header.is_control:
+                for at in self._undecided.pop(header.producer_id, []):
+                    self._records[at] = self._records[at][0], not is_abort_marker(header, batch.data)
+            else:
+                fetched = FetchedRecords(self._partition, batch.data, [header], 0, 2**62)
+                for rows in decode([fetched], ["key", "value"]):
+                    for row in rows.to_pylist():
+                        self._undecided.setdefault(header.producer_id, []).append(len(self._records))
+                        self._records.append(((row["key"], row["value"]), False))
+        self._read = len(log)
+        ending = {at for producer_id in committed for at in self._undecided.get(producer_id, ())}
+        return [record for at, (record, is_committed) in enumerate(self._records) if is_committed or at in ending]
+
+
 def visible(cluster: FakeCluster, partition: TopicPartition) -> list[int]:
     """The numbers of the rows that read_committed readers see, in their order."""
-    rows: list[tuple[int, bool]] = []  # and whether they are committed
-    undecided: dict[int, list[int]] = {}  # places in `rows`, by producer id
-    for batch in cluster.logs[partition]:
-        (header,) = read_batch_headers(batch.data)
-        if header.is_control:
-            for at in undecided.pop(header.producer_id, []):
-                rows[at] = rows[at][0], not is_abort_marker(header, batch.data)
-        else:
-            fetched = FetchedRecords(partition, batch.data, [header], 0, 2**62)
-            for row in decode([fetched], ["value"]):
-                for value in row["value"].to_pylist():
-                    undecided.setdefault(header.producer_id, []).append(len(rows))
-                    rows.append((int(value), False))
-    return [number for number, is_committed in rows if is_committed]
+    return [int(value) for _, value in CommittedRecords(cluster, partition).read()]
 
 
 def _counts(history: CommitHistory, found: Counter[int]) -> Iterator[str]:

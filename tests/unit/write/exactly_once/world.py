@@ -29,6 +29,7 @@ from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, Transactio
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
+from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey, joined
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.partitions import T0
@@ -36,9 +37,9 @@ from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_coordinators import ONGOING
 from tests.unit.fake_network import FakeClock, FakeNetwork
 from tests.unit.fake_requests import FakeRequests
-from tests.unit.histories.commit_checks import visible
+from tests.unit.histories.commit_checks import CommittedRecords
 from tests.unit.histories.commit_history import COLUMNS
-from tests.unit.histories.commit_network import LateCoordinators
+from tests.unit.histories.commit_network import PREPARE_COMMIT, LateCoordinators
 from tests.unit.histories.processes import Killed, Process
 from tests.unit.scene import RecordingPublisher
 from tests.unit.write.exactly_once.commit_scene import DECISIONS, SINK
@@ -258,6 +259,8 @@ class World:
         self.cluster.coordinators = self.coordinators
         self.replica_ends: dict[tuple[int, TopicPartition], int] = {}
         self.spark_log: set[int] = set()
+        self._rows, self._decisions = (CommittedRecords(self.cluster, each) for each in (T0, DECISIONS))
+        self._visible = list[int]()
         self._ended: dict[str, EndTransactionRequest] = {}  # the last EndTxn of each id
         self._until_parked = threading.Lock()
         self._until_parked.acquire()
@@ -361,6 +364,7 @@ class World:
                 current.dies = disturbance in (Disturbance.CRASH, Disturbance.KILL)
                 current.keeps_processes |= disturbance is Disturbance.RESTART
                 self._go_on(current)
+        self._require_decided()
 
     def close(self) -> None:
         for actor in self._all:
@@ -481,8 +485,8 @@ class World:
         client = self._client()
         producer = TransactionalProducer(client, plan.task_id(task, number), plan.timeout_ms, plan.version)
         writer = TaskWriter(client, OPTIONS.producer, COLUMNS, T0.topic, producer, rng=random.Random(0))
-        numbers = self.scenario.task_rows(batch, task)
-        written = writer.write(rows(key=[b"k"], value=[b"%d" % row], partition=[0]) for row in numbers)
+        for row in self.scenario.task_rows(batch, task):
+            written = writer.write([rows(key=[b"k"], value=[b"%d" % row], partition=[0])])
         opened = producer.opened(written)
         assert opened is not None
         job.messages.setdefault(task, opened)
@@ -500,20 +504,36 @@ class World:
             rng=random.Random(0),
         )
 
-    # --- at the end --------------------------------------------------------------------------------------------------
+    # --- what must be true -------------------------------------------------------------------------------------------
+
+    def _require_decided(self) -> None:
+        """At any time. A decision counts once EndTxn is acknowledged: its marker may be late."""
+        if len(found := self._rows.read()) == len(self._visible):
+            return
+        self._visible = [int(row) for _, row in found]
+        sink = self.coordinators.transactions.get(SINK)
+        is_ending = sink is not None and sink.state == PREPARE_COMMIT
+        records = self._decisions.read([sink.producer.producer_id] if sink is not None and is_ending else [])
+        decisions = [
+            joined(key, {key: value}) for json, value in records if (key := RecordKey.parse(json)) and key.part is None
+        ]
+        decided = {decision.batch for decision in decisions if decision is not None}
+        undecided = [row for row in self._visible if self.scenario.batch_id(row // 100) not in decided]
+        if undecided:
+            raise Violation(f"rows are visible although their batch is undecided: {undecided}")
 
     def require_exactly_once(self) -> None:
         """After the last recovery. Raises Violation."""
         self.clock.sleep(MARKER_S)
-        scenario, found = self.scenario, visible(self.cluster, T0)
+        self._require_decided()
+        scenario, found = self.scenario, self._visible
         if len(set(found)) < len(found):
             raise Violation(f"rows are visible twice: {found}")
-        parts = (
-            [found]
-            if not scenario.overlapping
-            else [[row for row in found if row // 100 == batch] for batch in range(scenario.batches)]
-        )
-        if any([row // 100 for row in part] != sorted(row // 100 for row in part) for part in parts):
+        batches, of_tasks = [row // 100 for row in found], dict[int, list[int]]()
+        for row in found:  # of overlapping batches, those of each are in order
+            of_tasks.setdefault(row // 10 % (1000 if scenario.overlapping else 10), []).append(row)
+        is_in_order = scenario.overlapping or batches == sorted(batches)
+        if not is_in_order or any(rows != sorted(rows) for rows in of_tasks.values()):
             raise Violation(f"rows are visible out of order: {found}")
         for batch in range(scenario.batches):
             expected = set(scenario.batch_rows(batch))
