@@ -387,7 +387,7 @@ MUTANTS: dict[Mutant, Explored | InHistory] = {
     forget_who_wrote_before: Explored(TWICE, Scenario(order=(TIME_OUT, SWITCH), overlapping=True)),
     ignore_being_fenced: Explored(UNDECIDED, Scenario(order=(PAUSE,))),
     lead_on_after_another_fence: Explored(TWICE, Scenario(order=(PAUSE,))),
-    take_aborted_decisions: InHistory("0] times", 105),
+    take_aborted_decisions: Explored(UNDECIDED, Scenario(batches=1, order=(ERROR,))),
     trust_its_memory: Explored("rows are copied", Scenario(batches=1, order=(ERROR,), may_copy=False)),
     look_for_the_topic_once: InHistory("does not exist in the cluster", 40),
     commit_before_deciding: Explored(UNDECIDED),
@@ -399,8 +399,10 @@ MUTANTS: dict[Mutant, Explored | InHistory] = {
     begin_before_settling: Explored(DISORDERED, Scenario(order=(CRASH,))),
     copy_nothing: Explored(MISSING, Scenario(order=(TIME_OUT,))),
     copy_what_was_committed: Explored(TWICE, Scenario(batches=1, order=(PAUSE, SWITCH, SWITCH), begins_at=5)),
-    copy_in_a_transaction_of_its_own: Explored(TWICE, Scenario(order=(TIME_OUT, CRASH))),
-    copy_in_parts_without_a_decision: Explored(TWICE, Scenario(batches=1, tasks=2, order=(TIME_OUT, CRASH))),
+    copy_in_a_transaction_of_its_own: Explored(TWICE, Scenario(batches=1, order=(TIME_OUT, CRASH))),
+    copy_in_parts_without_a_decision: Explored(
+        TWICE, Scenario(batches=1, tasks=2, order=(TIME_OUT, CRASH), begins_at=10)
+    ),
     copy_without_reading_again: Explored(TWICE, Scenario(batches=1, order=(TIME_OUT, PAUSE))),
     copy_in_the_epoch_of_the_decision: Explored(TWICE, Scenario(V1, batches=1, order=(TIME_OUT, LATE, CRASH))),
     copy_the_last_rows_first: Explored(DISORDERED, Scenario(batches=1, rows=2, order=(TIME_OUT,))),

@@ -44,7 +44,7 @@ def test_every_row_is_visible_exactly_once_after_many_random_disturbances(
     found = walk(
         Scenario(version, batches=3, overlapping=overlapping, tasks=2, rows=2),
         seed=1,
-        runs=cases(10, 100, 5_000),
+        runs=cases(6, 60, 3_000),
         disturbances=10,
         likelihood=0.1,
     )
