@@ -34,17 +34,17 @@ def explore(scenario: Scenario, disturbances: int, every: int = 1) -> Exploratio
     """Explore all interleavings with up to so many disturbances.
 
     Args:
-        every: explore one of so many interleavings.
+        every: of the interleavings with the most disturbances, explore one of so many.
     """
     runs, level = 0, list[Choices]([{}])
-    for _ in range(disturbances + 1):
+    for left in reversed(range(disturbances + 1)):
         next_level: list[Choices] = []
         for choices in level:
             runs += 1
             lines, violation = run(scenario, _follow(choices, next_level))
             if violation:
                 return Exploration(runs, "\n".join(lines))
-        level = next_level[::every]
+        level = next_level[::every] if left == 1 else next_level
     return Exploration(runs)
 
 
