@@ -395,13 +395,13 @@ MUTANTS: dict[Mutant, Explored | InHistory] = {
     settle_before_committing: Explored(MISSING, Scenario(order=(CRASH,))),
     forget_to_settle: Explored(MISSING, Scenario(order=(CRASH,))),
     settle_by_a_note_of_any_decision: Explored(MISSING, Scenario(order=(CRASH,))),
-    settle_in_an_epoch_of_its_own: Explored(TWICE, Scenario(order=(PAUSE, SWITCH), begins_at=11)),
+    settle_in_an_epoch_of_its_own: Explored(TWICE, Scenario(order=(PAUSE, SWITCH), begins_at=12)),
     begin_before_settling: Explored(DISORDERED, Scenario(order=(CRASH,))),
     copy_nothing: Explored(MISSING, Scenario(order=(TIME_OUT,))),
-    copy_what_was_committed: Explored(TWICE, Scenario(batches=1, order=(PAUSE, SWITCH, SWITCH), begins_at=5)),
+    copy_what_was_committed: Explored(TWICE, Scenario(batches=1, order=(PAUSE, SWITCH, SWITCH), begins_at=6)),
     copy_in_a_transaction_of_its_own: Explored(TWICE, Scenario(batches=1, order=(TIME_OUT, CRASH))),
     copy_in_parts_without_a_decision: Explored(
-        TWICE, Scenario(batches=1, tasks=2, order=(TIME_OUT, CRASH), begins_at=10)
+        TWICE, Scenario(batches=1, tasks=2, order=(TIME_OUT, CRASH), begins_at=11)
     ),
     copy_without_reading_again: Explored(TWICE, Scenario(batches=1, order=(TIME_OUT, PAUSE))),
     copy_in_the_epoch_of_the_decision: Explored(TWICE, Scenario(V1, batches=1, order=(TIME_OUT, LATE, CRASH))),

@@ -1,9 +1,10 @@
 """A sink in the world of fakes: Spark's drivers with their committers, task attempts, and what can befall them.
 
 Drivers and attempts are processes with clients of their own, over one `FakeCluster`. They run `BatchCommitter` and
-`TransactionalProducer` as Spark does, and stop before each request that changes something in Kafka. An undisturbed
-world lets a process go on until it ends or waits. All else is a `Disturbance`, of which a test allows a few, at any
-stops. `explorer` chooses them; `histories/commit_history.py` has the brokers' faults.
+`TransactionalProducer` as Spark does, and stop before each request that changes something in Kafka, or that asks
+coordinators what is open. An undisturbed world lets a process go on until it ends or waits. All else is a
+`Disturbance`, of which a test allows a few, at any stops. `explorer` chooses them; `histories/commit_history.py` has
+the brokers' faults.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
+    DescribeTransactionsRequest,
     EndTransactionRequest,
+    ListTransactionsRequest,
     ProducerIdRequest,
 )
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
@@ -52,6 +55,14 @@ MAX_RUNS = 12
 ALL = "all open transactions"
 MARKER_S = 0.15
 """Of late markers."""
+STOPS = (
+    ProduceRequest,
+    AddPartitionsRequest,
+    EndTransactionRequest,
+    ProducerIdRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
 OPTIONS = SinkOptions.parse(
     {
         "kafka.bootstrap.servers": "broker-1:9092",
@@ -225,7 +236,7 @@ class WorldNetwork(FakeNetwork):
         self._world = world
 
     def handle(self, requests: FakeRequests[Any, Any], node_id: int, request: Any, sent_at: float) -> Any:
-        if not isinstance(request, (ProduceRequest, AddPartitionsRequest, EndTransactionRequest, ProducerIdRequest)):
+        if not isinstance(request, STOPS):
             return super().handle(requests, node_id, request, sent_at)
         actor = self._world.stop(request)
         if isinstance(request, ProduceRequest) and request.partitions[0].partition == DECISIONS:
