@@ -157,3 +157,15 @@ def test_names_in_internals_exist() -> None:
     names = {name for name in QUALIFIED_NAMES - OPTIONS if name.split(".")[0] in PARTS}
     assert [name for name in names if not is_code(name)] == []
     assert len(names) > 50
+
+
+def test_modules_and_packages_in_the_plan_of_the_house_exist() -> None:
+    plan = (ROOT / "docs" / "images" / "house.svg").read_text()
+    names = set(re.findall(r'class="package"[^>]*>([\w./]+)<', plan))
+    assert {name for name in names if not any((ROOT / "pyspark_kafka_meta").rglob(name))} == set()
+
+
+def test_variables_that_make_tests_longer_are_read_by_a_test() -> None:
+    names = set(re.findall(r"KAFKAMETA_\w+", (ROOT / "CONTRIBUTING.md").read_text()))
+    read = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
+    assert {name for name in names if name not in read} == set()
