@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -18,7 +19,7 @@ from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.model import MetadataResponse
 from pyspark_kafka_meta.source import KafkaMetaDataSource
-from pyspark_kafka_meta.testing import ClusterError, MockCluster
+from pyspark_kafka_meta.testing import ClusterError, MockCluster, mock_cluster
 from tests.kafka.cluster_tools import first_address
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
@@ -139,6 +140,17 @@ def test_a_refused_call_says_what_was_refused_and_why(cluster: MockCluster) -> N
         cluster.create_topic("t")
     with pytest.raises(ClusterError, match="0 brokers"):
         MockCluster(0)
+
+
+def test_a_librdkafka_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses = SimpleNamespace(
+        rd_kafka_conf_new=lambda: 1,
+        rd_kafka_conf_set=lambda *_: 0,
+        rd_kafka_new=lambda _type, _settings, reason, _size: setattr(reason, "value", b"no more threads"),
+    )
+    monkeypatch.setattr(mock_cluster, "_library", lambda: refuses)
+    with pytest.raises(ClusterError, match="librdkafka cannot start: no more threads"):
+        MockCluster(1)
 
 
 @pytest.mark.parametrize(

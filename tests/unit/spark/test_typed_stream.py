@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import SchemaChangedError, SchemaRegistryError
-from pyspark_kafka_meta.model import Position
+from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Position
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset
 from pyspark_kafka_meta.source import KafkaMetaDataSource
+from pyspark_kafka_meta.spark.batch_reader import Task
 from pyspark_kafka_meta.spark.stream_api import ReadAllAvailable
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
@@ -29,6 +30,12 @@ class Planner:
 
     def next_offset(self, start: SourceOffset, target: object, limited: bool) -> SourceOffset:
         return start if start.positions == self.end.positions else self.end
+
+    def ranges(self, start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+        return [OffsetRange(T0, None, 0, 5, NO_EPOCH)]
+
+    def tasks(self, planned: list[OffsetRange]) -> list[list[OffsetRange]]:
+        return [planned]
 
     def commit_to_group(self, finished: SourceOffset) -> None:
         """There is none."""
@@ -98,6 +105,13 @@ def test_registry_that_is_away_is_named_by_the_reader_of_a_user_schema() -> None
 
 def test_bytes_have_no_schemas_in_their_offsets() -> None:
     assert "schemas" not in latest(reader(None), BEGINNING.as_dict())
+
+
+def test_tasks_of_bytes_carry_no_schemas_of_writers() -> None:
+    (task,) = reader(None).partitions(BEGINNING.as_dict(), END.as_dict())
+
+    assert isinstance(task, Task)
+    assert task.schemas == ()
 
 
 def test_a_restart_with_other_columns_of_a_later_version_is_refused_at_its_first_call() -> None:

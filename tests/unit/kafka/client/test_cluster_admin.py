@@ -72,6 +72,17 @@ def test_creation_ends_at_its_deadline(scene: Scene, admin: ClusterAdmin) -> Non
     assert scene.clock.now - began == about_s(TIMEOUT_S)
 
 
+def test_creation_ends_at_its_deadline_also_if_the_request_may_take_longer(scene: Scene, admin: ClusterAdmin) -> None:
+    """A request has its whole timeout again once a new connection is open."""
+    scene.network.set_latencies((2 * TIMEOUT_S,))
+    scene.clock.tick_s = 0.1
+    began = scene.clock.now
+    with pytest.raises(ConnectError, match=r"in time: broker \d did not respond"):
+        admin.create_topic("new", 1, 1, {})
+
+    assert scene.clock.now - began == pytest.approx(TIMEOUT_S, abs=1)
+
+
 def test_longest_timeout_is_the_lowest_limit_of_the_brokers_that_respond(scene: Scene, admin: ClusterAdmin) -> None:
     assert admin.transaction_max_timeout_ms() == scene.cluster.coordinators.max_timeout_ms
     scene.network.admin_errors["DescribeConfigs"] += [ErrorCode.cluster_authorization_failed] * 2
