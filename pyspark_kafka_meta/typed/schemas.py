@@ -42,6 +42,18 @@ class SchemaText(NamedTuple):
     stable_members: bool = False
 
 
+class ConnectType(NamedTuple):
+    """What Kafka Connect calls a type that values are sent as a plainer one.
+
+    Attributes:
+        name: such as `io.debezium.time.MicroTimestamp`, of a long, or `org.apache.kafka.connect.data.Decimal`.
+        parameters: of the type, such as `scale`; empty if the format does not keep them.
+    """
+
+    name: str
+    parameters: Mapping[str, str]
+
+
 class Schema(ABC):
     """A schema of one format, parsed when it is first needed. All members raise ValueSchemaError.
 
@@ -90,6 +102,13 @@ class Schema(ABC):
     @property
     def left_out(self) -> Mapping[str, str]:
         """Why fields have no column, by their names."""
+        return {}
+
+    @property
+    def connect_types(self) -> Mapping[str, ConnectType]:
+        """Of fields that a converter of Kafka Connect wrote, by their places as `inner_path` makes them: `after.price`,
+        `after.tags.element` for the items of a list, `key` and `value` in a map. That of the whole value has the place
+        "". The column has the type of `type`, whatever is named here."""
         return {}
 
     @property
