@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, ValueDecoder, ValueEncoder
+from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +42,12 @@ class Avro(Schema):
     @property
     def left_out(self) -> Mapping[str, str]:
         return self._bounded[1]
+
+    @cached_property
+    def connect_types(self) -> Mapping[str, ConnectType]:
+        from pyspark_kafka_meta.typed.avro.schema import connect_types
+
+        return connect_types(self._bounded[0])
 
     @property
     def name(self) -> str | None:

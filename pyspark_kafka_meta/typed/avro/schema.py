@@ -16,6 +16,7 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.typed.schemas import ConnectType, inner_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,10 +61,11 @@ class Logical:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One of `PRIMITIVES`."""
+    """One of `PRIMITIVES`. What Kafka Connect calls it makes no difference to values, here and below."""
 
     type: str
     logical: Logical | None = None
+    connect: ConnectType | None = dataclass_field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Record:
     name: str
     fields: tuple[Field, ...]
     aliases: tuple[str, ...] = ()
+    connect: ConnectType | None = dataclass_field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +257,30 @@ def bounded(schema: AvroSchema, max_depth: int, stable_members: bool = False) ->
     return schema if isinstance(part, LeftOut) else part, walk.left_out
 
 
+def connect_types(schema: AvroSchema, path: str = "") -> dict[str, ConnectType]:
+    """As `Schema.connect_types`, of a bounded schema.
+
+    Args:
+        path: of the field with this type.
+    """
+    column = column_schema(schema)
+    inner: list[tuple[str, AvroSchema]] = []
+    match column:
+        case Array(items):
+            inner = [("element", items)]
+        case Map(values):
+            inner = [("value", values)]
+        case Record(fields=fields):
+            inner = [(field.name, field.type) for field in fields]
+        case Union(branches):
+            inner = list(zip(member_names(column), branches, strict=True))
+    named = isinstance(column, Primitive | Record) and column.connect
+    found = {path: named} if named else {}
+    for name, part in inner:
+        found |= connect_types(part, inner_path(path, name))
+    return found
+
+
 def column_schema(schema: AvroSchema) -> AvroSchema:
     """What a column of this schema holds beside nulls.
 
@@ -332,7 +359,7 @@ class _Parser:
             case {"type": "record" | "error" | "enum" | "fixed"}:
                 return self._define(schema, namespace)
             case {"type": str(kind)} if kind in PRIMITIVES:
-                return Primitive(kind, _logical(schema, kind))
+                return Primitive(kind, _logical(schema, kind), _connect_type(schema))
             case {"type": str(kind)} if kind not in ("array", "map"):
                 return self._look_up(kind, namespace)
         raise ValueSchemaError("an Avro schema has a type that is no name, object with a type, or list of types")
@@ -365,7 +392,7 @@ class _Parser:
         elif schema["type"] == "enum":
             defined = _enumeration(schema, name, aliases)
         else:
-            defined = Record(name, self._fields(schema, name, namespace), aliases)
+            defined = Record(name, self._fields(schema, name, namespace), aliases, _connect_type(schema))
         if before is not None and before != defined:
             raise ValueSchemaError(f"an Avro schema defines the type {name!r} twice, with a difference")
         self._named[name] = before or defined  # the same object, so that comparisons of types with it end at once
@@ -447,6 +474,14 @@ def _logical(schema: dict[str, Any], kind: str, size_bytes: int = 0) -> Logical 
     ):
         return Logical(str(name))
     return None
+
+
+def _connect_type(schema: dict[str, Any]) -> ConnectType | None:
+    """As Confluent's `AvroData` writes it."""
+    name, parameters = schema.get("connect.name"), schema.get("connect.parameters")
+    if not isinstance(name, str):
+        return None
+    return ConnectType(name, parameters if isinstance(parameters, dict) else {})
 
 
 def _is_null(schema: AvroSchema) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafka_meta import typed
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
-from pyspark_kafka_meta.typed.schemas import SchemaText, formats, schema_of
+from pyspark_kafka_meta.typed.schemas import ConnectType, SchemaText, formats, schema_of
 from tests.unit.typed.digits import Digits
 
 ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"
@@ -59,6 +59,41 @@ STATES = {"type": "enum", "name": "x.State", "symbols": ["A", "B"]}
 def test_schemas_that_are_read_in_the_same_way_are_equal(name: str, first: Any, second: Any, are_equal: bool) -> None:
     schemas = [formats()[name](SchemaText(json.dumps(each))) for each in (first, second)]
     assert (schemas[0].read_as == schemas[1].read_as) is are_equal
+
+
+def connect_named(kind: str, name: str, **parameters: str) -> dict[str, Any]:
+    return {"type": kind, "connect.version": 1, "connect.name": name, "connect.parameters": parameters}
+
+
+ROW = {
+    "type": "record",
+    "name": "shop.Row",
+    "connect.name": "shop.Row",
+    "fields": [
+        {"name": "at", "type": ["null", connect_named("long", "io.debezium.time.MicroTimestamp")]},
+        {"name": "days", "type": {"type": "array", "items": connect_named("int", "io.debezium.time.Date")}},
+        {"name": "sums", "type": {"type": "map", "values": connect_named("bytes", "Decimal", scale="2")}},
+        {"name": "id", "type": "long"},
+    ],
+}
+
+
+def test_avro_names_the_types_of_kafka_connect_by_the_paths_of_fields() -> None:
+    envelope = {
+        "type": "record",
+        "name": "shop.Envelope",
+        "fields": [{"name": "before", "type": ["null", ROW]}, {"name": "after", "type": ["null", "shop.Row"]}],
+    }
+
+    found = formats()["avro"](SchemaText(json.dumps(envelope))).connect_types
+
+    of_row = {
+        "": ConnectType("shop.Row", {}),
+        ".at": ConnectType("io.debezium.time.MicroTimestamp", {}),
+        ".days.element": ConnectType("io.debezium.time.Date", {}),
+        ".sums.value": ConnectType("Decimal", {"scale": "2"}),
+    }
+    assert found == {side + path: each for side in ("before", "after") for path, each in of_row.items()}
 
 
 def test_a_folder_with_a_schema_is_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
