@@ -43,7 +43,7 @@ ENUMS: dict[str, type[StrEnum]] = {
     enum.__name__: enum for enum in (EventKind, RefreshReason, LookupReason, OtherReason, Outcome, Role)
 }
 BENCHMARK_HEADERS = {"krec_s": "thousand records a second"}
-GROUPS_NEED = {"schema.registry.url", "keyFormat", "valueFormat", "kafka.security.protocol"}
+GROUPS_NEED = {"schema.registry.url", "keyFormat", "valueFormat", "changes", "kafka.security.protocol"}
 """Options that all options of a group need: the page says it once."""
 TYPES = {
     **dict.fromkeys(("parse_times", "parse_offsets", "parse_assigned"), "JSON"),

@@ -1,5 +1,6 @@
 """The options of a query: the table of options, a module for each part of it, and the parsers of values."""
 
+from pyspark_kafka_meta.options.changes import ChangeOrder, Changes, ChangesOptions, OnTruncate
 from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions, FetchOptions
 from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.option_table import OPTIONS, Query, default_options, option_names, options_of
@@ -21,6 +22,7 @@ PARTS = (
     TableOptions,
     SourceOptions,
     TypedValuesOptions,
+    ChangesOptions,
     RegistryOptions,
     SinkOptions,
     ProducerOptions,
@@ -43,6 +45,9 @@ __all__ = [
     "OPTIONS",
     "PARTS",
     "PLAINTEXT",
+    "ChangeOrder",
+    "Changes",
+    "ChangesOptions",
     "ClientOptions",
     "ClusterOptions",
     "ColumnFormat",
@@ -52,6 +57,7 @@ __all__ = [
     "Framing",
     "OffsetsSpec",
     "OnMalformedRecord",
+    "OnTruncate",
     "ProducerOptions",
     "Query",
     "ReadOptions",

@@ -34,6 +34,7 @@ class Section(StrEnum):
     START_AND_END = "Start and end"
     TASKS = "Micro-batches and tasks"
     TYPED_VALUES = "Typed values"
+    CHANGES = "Changes of databases"
     FAILURES = "Data loss and errors"
     WRITING = "Writing"
     GROUPS_AND_EVENTS = "Groups and events"
@@ -260,7 +261,7 @@ class GivenOptions:
         for name, option in self._known.items():
             needs = [other for other in option.needs if other in self._known]
             if name in given and needs and not any(self._is_set(other, option.needs_values) for other in needs):
-                needed = " or ".join(f"'{other}'" for other in option.needs)
+                needed = " or ".join(f"'{other}'" for other in needs)
                 values = f" {' or '.join(option.needs_values)}" if option.needs_values else ""
                 yield f"Option '{name}' has no effect without {needed}{values}: set it or remove the option"
             if name in given:

@@ -14,6 +14,7 @@ from functools import partial
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX
 from pyspark_kafka_meta.options import parsers
+from pyspark_kafka_meta.options.changes import ChangesOptions
 from pyspark_kafka_meta.options.client import EVENTS_TOPIC, ClientOptions, EventsOptions, FetchOptions
 from pyspark_kafka_meta.options.offsets import (
     EARLIEST_OFFSET,
@@ -108,11 +109,13 @@ class SourceOptions(ReadOptions, OffsetOptions):
         assigned: partitions to read; None for all partitions, including later ones.
         events: destination of refresh events; None for no events.
         typed: how keys and values are typed.
+        changes: how they become changes of rows; None for the records themselves.
     """
 
     client: ClientOptions
     events: EventsOptions | None
     typed: TypedValuesOptions = BYTES
+    changes: ChangesOptions | None = None
     topics: tuple[str, ...] = _topics.option(
         "subscribe",
         None,
@@ -203,7 +206,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
             values["topics"] = tuple(dict.fromkeys(partition.topic for partition in values["assigned"] or ()))
         events = EventsOptions.of(given, client)
         typed = TypedValuesOptions.of(given)
-        parsed = cls(client=client, fetch=FetchOptions.of(given), events=events, typed=typed, **values)
+        changes = ChangesOptions.of(given)
+        parsed = cls(client=client, fetch=FetchOptions.of(given), events=events, typed=typed, changes=changes, **values)
         given.refuse(_contradictions(given, parsed))
         given.raise_problems()
         return parsed

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.names_and_numbers import INT32_MAX, non_empty
+from pyspark_kafka_meta.options.changes import ChangesOptions
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
 from pyspark_kafka_meta.options.schema_registry import RegistryOptions, renamed_row
@@ -88,7 +89,8 @@ def _parse_record_names(text: str) -> tuple[str, ...]:
 def _for_keys(of_values: Any) -> Any:
     """The row of keys beside a row of values."""
     option = of_values.metadata["option"]
-    return renamed_row(option, lambda name: name.replace("value", "key", 1), f"As {option.name}, for keys.")
+    needs = {"needs": ("keyFormat", "changes")} if option.needs else {}
+    return renamed_row(option, lambda name: name.replace("value", "key", 1), f"As {option.name}, for keys.", **needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,11 @@ class TypedValuesOptions:
 
     @classmethod
     def of(cls, given: GivenOptions) -> TypedValuesOptions:
-        options = cls(RegistryOptions.of(given), **given.values(cls))
+        """The keys of changes have the format of their values, unless another is given."""
+        values = given.values(cls)
+        if given.given(ChangesOptions, "changes") and not given.given(cls, "key_format"):
+            values["key_format"] = values["value_format"]
+        options = cls(RegistryOptions.of(given), **values)
         if not given.has_invalid(cls) and not given.has_invalid(RegistryOptions):
             for column in options.columns:
                 given.refuse(_column_problems(given, options, column))

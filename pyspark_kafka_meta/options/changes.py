@@ -1,0 +1,88 @@
+"""The options of changes of databases: what the records of a topic say about the rows of a table.
+
+Terms are those of Debezium's envelope and of its event flattening (`ExtractNewRecordState`).
+"""
+# ruff: noqa: RUF009 (the default of a field is an option, made by a function)
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+
+from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section
+from pyspark_kafka_meta.options.parsers import parse_choice
+
+
+class Changes(StrEnum):
+    """What a value is."""
+
+    DEBEZIUM = "debezium"
+    """Debezium's envelope: the row before and after a change."""
+    UPSERT = "upsert"
+    """The row; null deletes it."""
+
+
+class ChangeOrder(StrEnum):
+    """What `_change.sequence` is."""
+
+    KAFKA = "kafka"
+    """The offset, after a generation that rises when the topic is recreated."""
+    SOURCE = "source"
+    """The position of the connector in its database, and the offset among changes of the same position."""
+
+
+class OnTruncate(StrEnum):
+    """What becomes of the record of a TRUNCATE."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    ROW = "row"
+
+
+_changes = Rows(Section.CHANGES, Query.RECORDS)
+_debeziums = replace(_changes, needs=("changes",), needs_values=(Changes.DEBEZIUM,))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesOptions:
+    """How records become changes of rows."""
+
+    changes: Changes = _changes.option(
+        "changes",
+        None,
+        partial(parse_choice, values={each.value: each for each in Changes}),
+        "Option 'changes' must be debezium or upsert, got '{value}'",
+        "Whether rows are changes of a database's table: its columns, and `_change`. debezium: values are Debezium's "
+        "envelopes; upsert: values are rows, and null deletes. keyFormat is valueFormat by default; bytes if records "
+        "have no key.",
+        needs=("valueFormat",),
+        excludes=("includeRaw", "includeHeaders"),
+    )
+    order: ChangeOrder = _debeziums.choice(
+        "changeOrder",
+        {each.value: each for each in ChangeOrder},
+        "What `_change.sequence` is: the order of the topic, or, for topics that get partitions, the position in the "
+        "database, as text, with the former.",
+    )
+    on_truncate: OnTruncate = _debeziums.choice(
+        "onTruncate",
+        {each.value: each for each in OnTruncate},
+        "When a table was truncated: fail, skip the record, or return a row without key whose `_change.op` is t.",
+    )
+    include_before: bool = _debeziums.flag(
+        "includeBefore", False, "Whether `_change.before` has the row before the change, as far as it was sent."
+    )
+    unavailable_value: str = _changes.short_text(
+        "unavailableValue",
+        "Debezium's `unavailable.value.placeholder`: columns with it were not sent. They are null, and their names are "
+        "in `_change.unavailable`.",
+        default="__debezium_unavailable_value",
+        needs=("changes",),
+    )
+
+    @classmethod
+    def of(cls, given: GivenOptions) -> ChangesOptions | None:
+        """None without the option `changes`."""
+        values = given.values(cls)
+        return None if values["changes"] is None else cls(**values)
