@@ -23,7 +23,7 @@ from urllib.request import urlopen
 
 from benchmarks.harness import argument_parser, report
 from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Outcome, Role
-from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
+from pyspark_kafka_meta.events.sinks import FolderSink, LocalFolder
 from pyspark_kafka_meta.kafka.metadata.cache_state import Refreshed
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 
 class KafkaMetaError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package. Further arguments are attributes, so that pickle keeps them."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class OptionError(KafkaMetaError, ValueError):
@@ -77,9 +80,6 @@ class BrokerError(KafkaMetaError):
         super().__init__(message, code)
         self.code = code
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class AuthorizationError(BrokerError):
     """The cluster's ACLs deny an operation; the message names the operation and the resource."""
@@ -117,9 +117,6 @@ class CorruptBatchError(KafkaMetaError):
         self.topic, self.partition = topic, partition
         self.from_offset, self.until_offset = from_offset, until_offset
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class UnsupportedRecordFormatError(KafkaMetaError):
     """Records that cannot become Spark rows: message format v0 or v1 (before Kafka 0.11), an unknown codec, or a
@@ -139,9 +136,6 @@ class BatchTooLargeError(KafkaMetaError):
     ) -> None:
         super().__init__(message, topic, partition, offset)
         self.topic, self.partition, self.offset = topic, partition, offset
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class WorkerMemoryError(KafkaMetaError):
@@ -170,9 +164,6 @@ class SchemaRegistryError(KafkaMetaError):
         super().__init__(message, code)
         self.code = code
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class UnknownSchemaError(SchemaRegistryError):
     """The registry does not have the schema, subject or version."""
@@ -196,9 +187,6 @@ class MalformedRecordError(KafkaMetaError):
     ) -> None:
         super().__init__(message, topic, partition, offset, schema_id)
         self.topic, self.partition, self.offset, self.schema_id = topic, partition, offset, schema_id
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class ClusterError(KafkaMetaError):

@@ -30,8 +30,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from pyspark_kafka_meta.events.folder_sink import LocalFolder, open_folder, writer_prefix
-from pyspark_kafka_meta.events.sinks import WAIT_S, logger
+from pyspark_kafka_meta.events.sinks import WAIT_S, LocalFolder, logger, open_folder, writer_prefix
 
 RETENTION_DAYS = 7
 """An application's folder is deleted after this time without an event, unless one of its caches lives. In the folder,

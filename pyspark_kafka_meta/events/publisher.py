@@ -26,9 +26,8 @@ from pyspark_kafka_meta.events.event import (
     head_of,
     outcome_of,
 )
-from pyspark_kafka_meta.events.folder_sink import FolderSink, folder_at
 from pyspark_kafka_meta.events.origin import driver_name
-from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, LossCount, logger
+from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, FolderSink, LossCount, folder_at, logger
 from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.client.client_state import ClientState, Traffic
@@ -120,12 +119,13 @@ class EventPublisher:
 
     def flush_news(self) -> None:
         """`flush`, unless all pending events are routine requests without a change: a file for each would be many."""
-        news = [event for event in self._pending if not _is_routine(event)]
-        if news or len(self._pending) >= MAX_PENDING_ROUTINE_EVENTS:
+        are_routine = all(
+            event.reason in ROUTINE_REASONS and event.outcome is Outcome.UNCHANGED for event in self._pending
+        )
+        if not are_routine or len(self._pending) >= MAX_PENDING_ROUTINE_EVENTS:
             self.flush()
 
     def flush(self) -> None:
-        """Write the pending events to the sinks."""
         events = tuple(self._pending)
         self._pending.clear()
         if events and self._pid == os.getpid():
@@ -134,7 +134,6 @@ class EventPublisher:
                 sink.write(batch)
 
     def close(self) -> None:
-        """`flush`, and close the sinks."""
         self.flush()
         if self._pid == os.getpid():
             for sink in self._sinks:
@@ -176,7 +175,3 @@ def new_publisher(options: EventsOptions | None, origin: Origin) -> EventPublish
     if not sinks:
         sinks.append(FolderSink(DefaultFolder(application)))
     return EventPublisher([BackgroundSink(sink) for sink in sinks], origin, lock)
-
-
-def _is_routine(event: Event) -> bool:
-    return event.reason in ROUTINE_REASONS and event.outcome is Outcome.UNCHANGED

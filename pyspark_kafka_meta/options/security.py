@@ -3,7 +3,7 @@
 Names and meanings are those of Kafka's `SslConfigs` and `SaslConfigs`. An error never repeats a value of these options:
 the value may be a secret, or a secret pasted into the wrong option.
 
-A new mechanism is a row of `MECHANISMS`, and its steps in `kafka/network/security/sasl_mechanisms.py`.
+A new mechanism is a row of `MECHANISMS`, and its steps in `kafka/network/security/sasl_login.py`.
 """
 # ruff: noqa: RUF009 (the default of a field is an option, made by a function)
 

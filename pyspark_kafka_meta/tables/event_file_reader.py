@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.errors import CheckpointError
-from pyspark_kafka_meta.events.folder_sink import file_system
+from pyspark_kafka_meta.events.sinks import file_system
 from pyspark_kafka_meta.names_and_numbers import INT64_MAX, whole_number
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import CheckpointError
-from pyspark_kafka_meta.events.folder_sink import file_system
+from pyspark_kafka_meta.events.sinks import file_system
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.tables.lag import source_offset
 

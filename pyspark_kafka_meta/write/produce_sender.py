@@ -40,8 +40,6 @@ SentBatch: TypeAlias = tuple[PartitionQueue, QueuedBatch]
 
 
 class ProduceSender(LeaderRequests[SentBatch, ProduceResponse]):
-    """The Produce requests of one task."""
-
     def __init__(
         self, client: ClientState, options: ProducerOptions, transaction: TransactionalProducer | None = None
     ) -> None:
@@ -140,30 +138,19 @@ class ProduceSender(LeaderRequests[SentBatch, ProduceResponse]):
         reason = refresh_reason(code) if write_action(code) is Action.REFRESH else RefreshReason.NO_LEADER
         self.wait_for_leader(queue, reason, code)
 
-    def receive_overdue(self, now: float) -> Received[SentBatch, ProduceResponse] | None:
-        """As `receive`, of the overdue requests whose response has arrived. If it has not, all requests to a broker are
-        abandoned, as failed, if one of its partitions has another leader by now. Metadata is requested if not: a leader
-        may just wait for its replicas."""
-        for node_id in self.overdue(now):
-            received = self.receive_from([node_id], now)
-            if received is not None:
-                return received
-            if not self._leads_all(node_id):
-                error = RequestTimeoutError("a broker that led it before did not answer")
-                return Received(RequestFailure(node_id, error), self.abandon(node_id))
-            self.suspect(node_id)
-        return None
-
-    def _leads_all(self, node_id: int) -> bool:
-        """Whether no partition of the requests to this broker has another leader."""
+    def _give_up(self, node_id: int, now: float) -> Received[SentBatch, ProduceResponse] | None:
+        """Abandon all requests to a broker, as failed, if one of their partitions has another leader by now. Metadata
+        is requested if not: a leader may just wait for its replicas."""
         partitions = {queue.partition for sent in self.of(node_id) for queue, _ in sent.members}
         leaders = map(self._client.cache.snapshot.leader, partitions)
-        return all(leader is None or leader.broker.node_id == node_id for leader in leaders)
+        if all(leader is None or leader.broker.node_id == node_id for leader in leaders):
+            self.suspect(node_id)
+            return None
+        error = RequestTimeoutError("a broker that led it before did not answer")
+        return Received(RequestFailure(node_id, error), self.abandon(node_id))
 
 
 class ProduceResponseHandler:
-    """Handles the Produce responses of one task."""
-
     def __init__(self, client: ClientState, requests: ProduceSender) -> None:
         self._client = client
         self._requests = requests

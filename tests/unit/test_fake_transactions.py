@@ -8,8 +8,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
-from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
-from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.batches import is_abort_marker, read_batch_headers
 from pyspark_kafka_meta.model import ProducerIdAndEpoch, TransactionVersion
 from tests.partitions import T0
 from tests.transaction_cases import write

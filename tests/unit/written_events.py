@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_kafka_meta.events.event import Event, EventKind, Fact, Origin, Outcome, Role
-from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
+from pyspark_kafka_meta.events.sinks import FolderSink, LocalFolder
 from pyspark_kafka_meta.facts import (
     Closed,
     Ending,

@@ -15,14 +15,14 @@ from confluent_kafka import Producer
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import new_publisher
-from pyspark_kafka_meta.kafka.client import leader_offsets
+from pyspark_kafka_meta.kafka.client import leader_requests
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
 from pyspark_kafka_meta.kafka.network import connection, sockets
-from pyspark_kafka_meta.kafka.network.failed_addresses import Candidate
+from pyspark_kafka_meta.kafka.network.sockets import Candidate
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP
 from pyspark_kafka_meta.model import Address, OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
@@ -182,7 +182,7 @@ def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hi
 def test_broker_that_is_late_with_metadata_delays_no_response_about_offsets(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader_offsets, "OVERDUE_MS", 50)
+    monkeypatch.setattr(leader_requests, "OVERDUE_MS", 50)
     assert worker.read() == [0, 1, 2]
     ask_next(worker, 3)
     worker.cluster.set_rtt_ms(1, 1_500)  # the leader, which gets a Metadata request after that time

@@ -19,8 +19,7 @@ from confluent_kafka import Producer
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import client_without_events
-from pyspark_kafka_meta.kafka.network.failed_addresses import FailedAddresses
-from pyspark_kafka_meta.kafka.network.sockets import connect, is_readable
+from pyspark_kafka_meta.kafka.network.sockets import FailedAddresses, connect, is_readable
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import Address, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions

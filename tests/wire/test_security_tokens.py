@@ -19,7 +19,7 @@ import pytest
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.kafka.network.security import oauth_tokens
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import bearer_token, forget_token
-from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
+from pyspark_kafka_meta.kafka.network.security.sasl_login import STEPS
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.wire.token_endpoint import token_endpoint

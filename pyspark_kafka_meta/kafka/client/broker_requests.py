@@ -1,7 +1,6 @@
 """`BrokerRequests`: rare requests of one kind, with retries: to any broker, to all brokers, or to coordinators.
 
-`transaction_coordinators`, `consumer_groups` and `cluster_admin` are built on it. Requests to leaders of partitions are
-in `leader_requests`.
+`coordinators` and `cluster_admin` are built on it. Requests to leaders of partitions are in `leader_requests`.
 
 | response | what follows |
 |---|---|

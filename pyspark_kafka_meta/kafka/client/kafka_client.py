@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ConnectError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
-from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
+from pyspark_kafka_meta.kafka.client.leader_requests import LeaderOffsets
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, PartitionOffset
@@ -19,8 +19,7 @@ from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, 
 from pyspark_kafka_meta.options.unknown_options import closest
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroups
-    from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
+    from pyspark_kafka_meta.kafka.client.coordinators import ConsumerGroups, TransactionCoordinators
 
 NAMES_TIMEOUT_S = 2.0
 COMPACT = "compact"
@@ -36,14 +35,14 @@ class KafkaClient(ClientState):
     def coordinators(self) -> TransactionCoordinators:
         """Producer ids and transactions."""
         # Readers start sooner without it.
-        from pyspark_kafka_meta.kafka.client.transaction_coordinators import TransactionCoordinators
+        from pyspark_kafka_meta.kafka.client.coordinators import TransactionCoordinators
 
         return TransactionCoordinators(self)
 
     @cached_property
     def groups(self) -> ConsumerGroups:
         """The offsets of consumer groups."""
-        from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroups  # as above
+        from pyspark_kafka_meta.kafka.client.coordinators import ConsumerGroups  # as above
 
         return ConsumerGroups(self)
 

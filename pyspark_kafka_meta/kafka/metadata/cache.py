@@ -138,7 +138,11 @@ class MetadataCache(CacheState):
         while self.snapshot.generation == generation:
             pause_s = self.time_to_next_update_ms() / 1000
             if self._clock() + pause_s >= self._retry_deadline(reason, began, deadline):
-                raise ConnectError(self._unreachable_message())
+                failures = self._failure_texts() or "no time was left"
+                raise ConnectError(
+                    f"no broker responded to a Metadata request in time ({failures}): check kafka.bootstrap.servers, "
+                    "that the brokers are up, and that this host can reach them"
+                )
             self._sleep(pause_s)
             self.refresh_if_due(deadline)
         return self.snapshot

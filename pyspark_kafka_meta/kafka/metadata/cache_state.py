@@ -365,12 +365,6 @@ class CacheState:
         timeouts_s = [MISTAKE_TIMEOUTS_S.get(type(failure), math.inf) for failure in failures]
         return min(began + max(timeouts_s), deadline) if reason is RefreshReason.BOOTSTRAP else deadline
 
-    def _unreachable_message(self) -> str:
-        return (
-            f"no broker responded to a Metadata request in time ({self._failure_texts() or 'no time was left'}): check "
-            "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
-        )
-
     def _failure_texts(self) -> str:
         """The failure of each address since the last successful refresh."""
         failures = [(str(address), str(error)) for address, error in self._failures.items()]

@@ -29,11 +29,11 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.network import connection_diagnosis as diagnosis
 from pyspark_kafka_meta.kafka.network.connection_diagnosis import FRAME_SLACK_BYTES, versions_request
-from pyspark_kafka_meta.kafka.network.failed_addresses import FailedAddresses
 from pyspark_kafka_meta.kafka.network.security import tls
 from pyspark_kafka_meta.kafka.network.security.sasl_login import log_in
 from pyspark_kafka_meta.kafka.network.sockets import (
     TOO_MANY_CONNECTIONS,
+    FailedAddresses,
     connect,
     is_readable,
     notice_dead_peers,

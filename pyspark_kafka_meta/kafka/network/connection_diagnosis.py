@@ -13,10 +13,9 @@ from contextlib import closing
 from typing import Any, Protocol
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, ResponseTooLargeError, TlsError
-from pyspark_kafka_meta.kafka.network.failed_addresses import FailedAddresses
 from pyspark_kafka_meta.kafka.network.security import tls
 from pyspark_kafka_meta.kafka.network.security.sasl_login import Caller, login_is_required
-from pyspark_kafka_meta.kafka.network.sockets import connect, is_readable, remaining_s
+from pyspark_kafka_meta.kafka.network.sockets import FailedAddresses, connect, is_readable, remaining_s
 from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.apis import API_VERSIONS
 from pyspark_kafka_meta.model import Address

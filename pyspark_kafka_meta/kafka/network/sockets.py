@@ -7,13 +7,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, UnknownHostError
-from pyspark_kafka_meta.kafka.network.failed_addresses import Candidate, FailedAddresses
 from pyspark_kafka_meta.model import Address
 
 T = TypeVar("T")
@@ -160,3 +159,37 @@ def _resolve(address: Address, deadline: float) -> list[Candidate]:
     except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
         raise UnknownHostError(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}") from error
     return list(dict.fromkeys((family, target) for family, _, _, _, target in found))
+
+
+Candidate: TypeAlias = tuple[int, Any]
+"""A socket family and an address of a host, as `socket.connect` takes it."""
+
+MAX_NAMES = 1_000
+
+
+class FailedAddresses:
+    """Which address of a host name failed last: the next connection to the name begins after it. Otherwise each would
+    begin with the address that the resolver names first, which may accept connections and stay silent, or lose all
+    packets. Follows `client.dns.lookup=use_all_dns_ips` of Kafka's `ClusterConnectionStates`.
+
+    Of one client, whose threads open connections: no method leaves it in between two states.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Address, Candidate] = {}
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def add(self, name: Address, failed: Candidate) -> None:
+        """Take an address that refused a connection, or did not respond, or not as a broker does."""
+        if len(self._last) >= MAX_NAMES:
+            self._last.clear()
+        self._last[name] = failed
+
+    def in_order(self, name: Address, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The addresses of a name, as the resolver returns them, in the order to try them. An address that works stays
+        first."""
+        failed = self._last.get(name)
+        after = next((index + 1 for index, candidate in enumerate(candidates) if candidate == failed), 0)
+        return [*candidates[after:], *candidates[:after]]

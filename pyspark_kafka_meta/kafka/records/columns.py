@@ -3,20 +3,150 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import binary_array, number_array
+from pyspark_kafka_meta.arrow_arrays import binary_array, data_of, number_array, offsets_of
 from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
 from pyspark_kafka_meta.kafka.records.batches import BatchHeader
-from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Longs
-from pyspark_kafka_meta.kafka.records.headers_column import headers_array
+from pyspark_kafka_meta.kafka.records.boundaries import Indexes, expected_ends, find_starts
+from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Ints, Locate, Longs, read_varints, require
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
+
+SLICE_STRINGS = 1 << 19
+"""Keys and values of headers that are decoded together: a multiple of 16."""
+
+_MAX_BYTES = 2**31 - 1  # offsets are int32
+_UTF8 = getincrementaldecoder("utf-8")
+_DECODED_BYTES = 1024 * 1024
+_REPLACED_BYTES = 3
+"""UTF-8 of the character that replaces an invalid byte."""
+
+
+def headers_array(payload: Bytes, fields: Fields, locate: Locate) -> pa.ListArray:
+    """The headers of each record, in order and with duplicate keys; null for a record without headers, as in Spark.
+
+    Raises:
+        CorruptBatchError: a length is wrong.
+        UnsupportedRecordFormatError: keys that are not UTF-8 are over 2 GiB as text.
+    """
+    kind = records_arrow_schema([HEADERS_COLUMN]).field(0).type
+    rows = np.flatnonzero(fields.header_count)
+    if not rows.size:
+        return pa.nulls(len(fields.header_count), kind)
+    offsets = np.zeros(len(fields.header_count) + 1, np.int32)
+    np.cumsum(fields.header_count, out=offsets[1:])
+    keys, values = (_BinaryColumn(kind, int(offsets[-1])) for kind in (pa.string(), pa.binary()))
+    strings = 2 * fields.header_count[rows]
+    for at, length in _find_strings(
+        payload, fields.headers_at[rows], strings, fields.end[rows], lambda index: locate(int(rows[index]))
+    ):
+        keys.append(_text(binary_array(payload, at[::2], length[::2])))
+        values.append(binary_array(payload, at[1::2], length[1::2]))
+    headers = pa.StructArray.from_arrays([keys.array(), values.array()], fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets), headers, type=kind, mask=pa.array(fields.header_count == 0))
+
+
+class _BinaryColumn:
+    """Joins the slices of a column, without memory for each slice, as `pa.concat_arrays` would need."""
+
+    def __init__(self, kind: pa.DataType, length: int) -> None:
+        self._kind, self._length = kind, length
+        self._whole: pa.Array | None = None
+        self._offsets = np.zeros(length + 1, np.int32)
+        self._bitmap = np.zeros((length + 7) // 8, np.uint8)
+        self._data = bytearray()
+        self._filled = 0
+
+    def append(self, array: pa.Array) -> None:
+        """Add a slice. Its length is a multiple of 8 unless it is the last."""
+        if len(array) == self._length:
+            self._whole = array
+            return
+        if len(self._data) + len(data_of(array)) > _MAX_BYTES:
+            raise _too_large()
+        first, end = self._filled, self._filled + len(array)
+        self._offsets[first : end + 1] = offsets_of(array) + (len(self._data) - offsets_of(array)[0])
+        bitmap = np.frombuffer(array.is_valid().buffers()[1], np.uint8)[: (len(array) + 7) // 8]
+        self._bitmap[first // 8 : first // 8 + len(bitmap)] = bitmap
+        self._data += data_of(array)
+        self._filled = end
+
+    def array(self) -> pa.Array:
+        """The column of all slices."""
+        if self._whole is not None:
+            return self._whole
+        buffers = [pa.py_buffer(buffer) for buffer in (self._bitmap, self._offsets, self._data)]
+        return pa.Array.from_buffers(self._kind, self._length, buffers)
+
+
+def _find_strings(
+    payload: Bytes, starts_at: Ints, counts: Ints, ends: Ints, locate: Locate
+) -> Iterator[tuple[Ints, Ints]]:
+    """Positions and lengths of keys and values in turn: `counts` strings from each of `starts_at` to its end. Yields
+    slices of `SLICE_STRINGS`, because a record may have millions of headers."""
+    until = np.cumsum(counts)
+    first = until - counts
+    next_at = 0
+    for start in range(0, int(until[-1]), SLICE_STRINGS):
+        end = min(start + SLICE_STRINGS, int(until[-1]))
+        # From here on, a group is the part of it that is in the slice.
+        slice_counts = np.minimum(until, end) - np.maximum(first, start)
+        groups = np.flatnonzero(slice_counts > 0)
+        slice_counts, group_at, group_ends = slice_counts[groups], starts_at[groups], ends[groups]
+        if first[groups[0]] < start:
+            group_at[0] = next_at
+        has_more = int(until[groups[-1]] > end)
+        slice_counts[-1] += has_more
+        starts = find_starts(payload, group_at, slice_counts, group_ends)
+        if has_more:
+            next_at = group_ends[-1] = starts[-1]
+            slice_counts[-1] -= 1
+            starts = starts[:-1]
+
+        def locate_string(string: int, groups: Indexes = groups, slice_counts: Ints = slice_counts) -> str:
+            return locate(int(np.repeat(groups, slice_counts)[string]))
+
+        length, at = read_varints(payload, starts, locate_string)
+        fits = np.maximum(length, 0) == expected_ends(starts, slice_counts, group_ends) - at
+        fits[::2] &= length[::2] >= 0  # a key is never null
+        require(fits & (length >= -1), "a header length is wrong", locate_string)
+        yield at, length
+
+
+def _text(keys: pa.BinaryArray) -> pa.StringArray:
+    """Header keys as text. Invalid UTF-8 is replaced, as by Kafka's `Utils.utf8`."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return _replaced_text(keys)
+
+
+def _replaced_text(keys: pa.BinaryArray) -> pa.StringArray:
+    """Python's text of a large key takes up to four times its bytes, so a key is decoded in parts."""
+    if len(data_of(keys)) > _MAX_BYTES // _REPLACED_BYTES:
+        raise _too_large()
+    text, offsets = bytearray(), np.zeros(len(keys) + 1, np.int32)
+    for index, key in enumerate(keys, 1):
+        data, decoder = memoryview(key.as_buffer()), _UTF8("replace")
+        for at in range(0, len(data), _DECODED_BYTES):
+            text += decoder.decode(data[at : at + _DECODED_BYTES]).encode()
+        text += decoder.decode(b"", final=True).encode()
+        offsets[index] = len(text)
+    return pa.Array.from_buffers(pa.string(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+
+def _too_large() -> UnsupportedRecordFormatError:
+    return UnsupportedRecordFormatError(
+        "header keys that are not UTF-8 are larger than can be decoded; leave out the headers"
+    )
+
 
 _SCHEMA_ID = re.compile(b"_schema_id")
 """In the names of headers; one literal is found faster than several."""

@@ -23,8 +23,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import BatchTooLargeError, CorruptBatchError, UnsupportedRecordFormatError
-from pyspark_kafka_meta.kafka.records.aborted_transactions import without_aborted_batches
-from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
+from pyspark_kafka_meta.kafka.records.batches import (
+    HEADER_BYTES,
+    MIN_RECORD_BYTES,
+    BatchHeader,
+    without_aborted_batches,
+)
 from pyspark_kafka_meta.kafka.records.boundaries import expected_ends, find_record_starts, find_starts
 from pyspark_kafka_meta.kafka.records.columns import COLUMNS, Rows, describe_batch
 from pyspark_kafka_meta.kafka.records.compression import Codec, TargetFullError, decompress_into

@@ -22,10 +22,9 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicEpoch, TopicPartition
 from pyspark_kafka_meta.options import ReadOptions
-from pyspark_kafka_meta.read.fetching.fetch_sender import FetchResponseHandler, FetchSender, SentFetch
+from pyspark_kafka_meta.read.fetching.fetch_sender import FetchResponseHandler, FetchSender, SentFetch, StallDetector
 from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
-from pyspark_kafka_meta.read.fetching.stall_detector import StallDetector
 from pyspark_kafka_meta.read.planning.data_loss import DataLossPolicy
 
 if TYPE_CHECKING:

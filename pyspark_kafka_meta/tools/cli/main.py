@@ -221,8 +221,8 @@ def transactions(
     """
     from pyspark_kafka_meta.options import ClusterOptions
     from pyspark_kafka_meta.tables.open_transactions import query_transactions
-    from pyspark_kafka_meta.tools.cli.transactions import TRANSACTIONS
-    from pyspark_kafka_meta.tools.cli.transactions import settle as settle_sink
+    from pyspark_kafka_meta.tools.cli.cluster import TRANSACTIONS
+    from pyspark_kafka_meta.tools.cli.cluster import settle as settle_sink
 
     console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None):

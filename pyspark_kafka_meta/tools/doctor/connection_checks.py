@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.event import Role
-from pyspark_kafka_meta.events.folder_sink import folder_at
 from pyspark_kafka_meta.events.origin import task_origin
+from pyspark_kafka_meta.events.sinks import folder_at
 from pyspark_kafka_meta.extras import install_command
 from pyspark_kafka_meta.java_launcher import HOW_TO_GET_JAVA
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings

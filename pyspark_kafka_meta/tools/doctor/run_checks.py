@@ -46,9 +46,8 @@ def run_checks(
         reach_all,
         responding,
     )
-    from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
+    from pyspark_kafka_meta.tools.doctor.registry_checks import newest_findings, registry_findings, split_typed_options
     from pyspark_kafka_meta.tools.doctor.topic_checks import split_options, topic_findings, write_findings
-    from pyspark_kafka_meta.tools.doctor.value_checks import newest_findings
 
     addresses: Sequence[Address] = ()
     reading = None

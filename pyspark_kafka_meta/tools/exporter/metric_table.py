@@ -7,6 +7,7 @@ gauges alone: the series of an executor end with its caches. Partitions are labe
 from __future__ import annotations
 
 from bisect import bisect_left
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -231,11 +232,6 @@ class Distribution:
         self.counts[bisect_left(self._buckets, value)] += 1
         self.total += value
 
-    def copy(self) -> Distribution:
-        copied = Distribution(self._buckets)
-        copied.counts, copied.total = list(self.counts), self.total
-        return copied
-
 
 class Readings:
     """The values of metrics at one moment.
@@ -284,4 +280,4 @@ class Readings:
         for metric, numbers in others.numbers.items():
             self.numbers[metric] = dict(numbers)
         for metric, distributions in others.distributions.items():
-            self.distributions[metric] = {labels: each.copy() for labels, each in distributions.items()}
+            self.distributions[metric] = deepcopy(distributions)

@@ -1,6 +1,6 @@
 """`DecisionsTopic`: the decisions of one sink, in a compacted topic that all sinks of a cluster can share.
 
-A driver writes the records of a decision (`decision_records.py`) in a transaction of the sink's own id, so that a
+A driver writes the records of a decision (`decision.py`) in a transaction of the sink's own id, so that a
 fenced driver cannot write any more. Other sinks' open transactions do not matter: records are read up to the high
 watermark, and count if the marker after them is a commit. A note that a decision is settled is outside of transactions:
 it may be in the log before the marker of the decision. Of each series the last note counts alone, because compaction
@@ -17,12 +17,19 @@ from uuid import UUID
 from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
+from pyspark_kafka_meta.kafka.records.batches import is_abort_marker
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, is_other_topic
-from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions
-from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, NOTE, RecordKey, joined, note_of
-from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
+from pyspark_kafka_meta.write.exactly_once.decision import (
+    MESSAGE_BYTES,
+    NOTE,
+    Decision,
+    Decisions,
+    RecordKey,
+    joined,
+    note_of,
+)
+from pyspark_kafka_meta.write.exactly_once.transaction_reader import LogReader
 
 logger = logging.getLogger(__name__)
 

@@ -36,13 +36,16 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     WriteDecision,
     WriteSettled,
 )
-from pyspark_kafka_meta.write.exactly_once.decision import Decision, Decisions, TransactionPlan, tasks_of_sink
-from pyspark_kafka_meta.write.exactly_once.decision_records import (
+from pyspark_kafka_meta.write.exactly_once.decision import (
     MESSAGE_BYTES,
+    Decision,
+    Decisions,
     Record,
+    TransactionPlan,
     confirming_record,
     decision_records,
     settled_note,
+    tasks_of_sink,
 )
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader, not_copied

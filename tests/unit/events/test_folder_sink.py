@@ -10,11 +10,10 @@ from typing import NoReturn
 
 import pytest
 
-from pyspark_kafka_meta.events import default_folder, folder_sink
+from pyspark_kafka_meta.events import default_folder, sinks
 from pyspark_kafka_meta.events.default_folder import RETENTION_DAYS, DefaultFolder, StoredFile, beyond_limits
 from pyspark_kafka_meta.events.event import Event
-from pyspark_kafka_meta.events.folder_sink import Folder, FolderSink, LocalFolder
-from pyspark_kafka_meta.events.sinks import CountedSink, LossCount
+from pyspark_kafka_meta.events.sinks import CountedSink, Folder, FolderSink, LocalFolder, LossCount
 from pyspark_kafka_meta.tables.event_file_reader import EventFolder, next_numbers
 from tests.unit.written_events import events_in, made
 
@@ -93,7 +92,7 @@ def test_limits_hold_for_all_writers_of_a_sink(folder: Path, monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(folder_sink, "MAX_FILES", 2)
+    monkeypatch.setattr(sinks, "MAX_FILES", 2)
     sink = sink_of(LocalFolder(folder))
     for sequence in range(1, 6):
         sink.write([made("c0ffee", sequence)])
@@ -141,7 +140,7 @@ def test_removed_folder_is_created_again(folder: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 2), ("MAX_BYTES", 3000)])
 def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_sink, limit, value)
+    monkeypatch.setattr(sinks, limit, value)
     sink, other = sink_of(LocalFolder(folder)), sink_of(LocalFolder(folder.with_name("other")))
     other.write([made("c0ffee", 1)])
     [other_file] = other_files = list(folder.with_name("other").iterdir())
@@ -155,7 +154,7 @@ def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, mon
 
 
 def test_newest_file_stays_even_above_the_size_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_sink, "MAX_BYTES", 10)
+    monkeypatch.setattr(sinks, "MAX_BYTES", 10)
     sink = sink_of(LocalFolder(folder))
     sink.write([made("c0ffee", 1)])
     assert written(folder) == [(1, 0)]
@@ -167,7 +166,7 @@ def test_newest_file_stays_even_above_the_size_limit(folder: Path, monkeypatch: 
 def test_missing_old_file_is_ignored(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(folder_sink, "MAX_FILES", 1)
+    monkeypatch.setattr(sinks, "MAX_FILES", 1)
     sink = sink_of(LocalFolder(folder))
     sink.write([made("c0ffee", 1)])
     shutil.rmtree(folder)

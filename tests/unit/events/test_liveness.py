@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_kafka_meta.events import default_folder
 from pyspark_kafka_meta.events.default_folder import DefaultFolder, LivenessLock, dead_caches
-from pyspark_kafka_meta.events.folder_sink import FolderSink, open_folder
+from pyspark_kafka_meta.events.sinks import FolderSink, open_folder
 from tests.unit.written_events import events_in, made
 
 TIMEOUT_S = 60

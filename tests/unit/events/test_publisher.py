@@ -21,9 +21,8 @@ from pyspark_kafka_meta.events import default_folder, sinks
 from pyspark_kafka_meta.events import publisher as event_publisher
 from pyspark_kafka_meta.events.default_folder import LivenessLock
 from pyspark_kafka_meta.events.event import Event, EventKind, Origin, Role
-from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
-from pyspark_kafka_meta.events.sinks import CountedSink
+from pyspark_kafka_meta.events.sinks import CountedSink, FolderSink, LocalFolder
 from pyspark_kafka_meta.options import EventsOptions
 from tests.unit.written_events import events_in, made
 

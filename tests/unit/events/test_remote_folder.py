@@ -13,14 +13,13 @@ import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.events.folder_sink import FolderSink, RemoteFolder
-from pyspark_kafka_meta.events.sinks import CountedSink
+from pyspark_kafka_meta.events.sinks import CountedSink, FolderSink, RemoteFolder
 from pyspark_kafka_meta.options import OPTIONS
 from tests.unit.written_events import made
 
 
 def test_newest_files_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.events.folder_sink.MAX_FILES", 2)
+    monkeypatch.setattr("pyspark_kafka_meta.events.sinks.MAX_FILES", 2)
     sink = CountedSink(FolderSink(RemoteFolder(f"file://{tmp_path}")))
     for sequence in range(1, 4):
         sink.write([made("c0ffee", sequence)])

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
-from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
-from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.batches import is_abort_marker, read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_cluster import FakeCluster

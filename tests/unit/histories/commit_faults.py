@@ -27,8 +27,7 @@ from collections.abc import Callable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.kafka.records.aborted_transactions import is_abort_marker
-from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
+from pyspark_kafka_meta.kafka.records.batches import is_abort_marker, read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, TransactionVersion
 from tests.unit.fake_cluster import StoredBatch

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.kafka.network.security.sasl_mechanisms import STEPS
+from pyspark_kafka_meta.kafka.network.security.sasl_login import STEPS
 from pyspark_kafka_meta.options import MECHANISMS, OPTIONS, PARTS, Query, SinkOptions, SourceOptions
 from pyspark_kafka_meta.options.option_table import GivenOptions, Option, Section, options_of
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number

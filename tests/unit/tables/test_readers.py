@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.events.folder_sink import FolderSink, LocalFolder
+from pyspark_kafka_meta.events.sinks import FolderSink, LocalFolder
 from pyspark_kafka_meta.options import EventTableOptions, Table
 from pyspark_kafka_meta.tables.event_file_reader import EventFolder
 from pyspark_kafka_meta.tables.readers import EventFilesStreamReader, batch_reader

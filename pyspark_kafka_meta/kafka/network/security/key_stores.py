@@ -31,15 +31,13 @@ class Identity:
     key: PrivateKeyTypes
     chain: Sequence[x509.Certificate]
 
-    def key_pem(self, password: str) -> str:
-        """The key as encrypted PEM text."""
+    def encrypted_pem(self, password: str) -> str:
+        """The key, encrypted, and the chain as PEM text."""
         from cryptography.hazmat.primitives import serialization as to
 
         encryption = to.BestAvailableEncryption(password.encode())
-        return self.key.private_bytes(to.Encoding.PEM, to.PrivateFormat.PKCS8, encryption).decode()
-
-    def chain_pem(self) -> str:
-        return certificates_pem(self.chain)
+        key = self.key.private_bytes(to.Encoding.PEM, to.PrivateFormat.PKCS8, encryption)
+        return key.decode() + certificates_pem(self.chain)
 
 
 def certificates_pem(certificates: Sequence[x509.Certificate]) -> str:

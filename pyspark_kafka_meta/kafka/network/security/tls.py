@@ -105,7 +105,7 @@ def _present(context: ssl.SSLContext, identity: Identity) -> None:
     password = secrets.token_urlsafe()
     try:
         with tempfile.NamedTemporaryFile(prefix="kafkameta-", suffix=".pem") as file:
-            file.write((identity.key_pem(password) + identity.chain_pem()).encode())
+            file.write(identity.encrypted_pem(password).encode())
             file.flush()
             context.load_cert_chain(file.name, password=password)
     except ssl.SSLError as error:

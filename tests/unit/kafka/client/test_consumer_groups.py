@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import BrokerError, ConnectError
-from pyspark_kafka_meta.kafka.client.consumer_groups import COMMIT_TIMEOUT_S, COORDINATOR_TIMEOUT_S, ConsumerGroups
+from pyspark_kafka_meta.kafka.client.coordinators import COMMIT_TIMEOUT_S, COORDINATOR_TIMEOUT_S, ConsumerGroups
 from pyspark_kafka_meta.model import TopicPartition
 from tests.partitions import T0, T1
 from tests.unit.fake_network import about_s

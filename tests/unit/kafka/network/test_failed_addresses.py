@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka_meta.kafka.network.failed_addresses import MAX_NAMES, Candidate, FailedAddresses
+from pyspark_kafka_meta.kafka.network.sockets import MAX_NAMES, Candidate, FailedAddresses
 from pyspark_kafka_meta.model import Address
 
 HOST = Address("kafka.example", 9092)

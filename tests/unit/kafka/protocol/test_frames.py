@@ -16,8 +16,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.kafka.protocol import frame_codec
 from pyspark_kafka_meta.kafka.protocol.apis import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Api
-from pyspark_kafka_meta.kafka.protocol.frame_codec import decode
-from pyspark_kafka_meta.kafka.protocol.frame_lengths import check_lengths
+from pyspark_kafka_meta.kafka.protocol.frame_codec import check_lengths, decode
 from tests.unit.kafka.protocol.responses import (
     APIS,
     CORRELATION_ID,

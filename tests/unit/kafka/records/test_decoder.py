@@ -16,7 +16,7 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     UnsupportedRecordFormatError,
 )
-from pyspark_kafka_meta.kafka.records import boundaries, decoder, headers_column
+from pyspark_kafka_meta.kafka.records import boundaries, columns, decoder
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import OWN_REFERENCES, ReusableBuffer
@@ -382,7 +382,7 @@ SLICED = [
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, size in ((decoder, "SLICE_RECORDS", 7), (decoder, "SLICE_BYTES", 900)):
         monkeypatch.setattr(module, name, size)
-    monkeypatch.setattr(headers_column, "SLICE_STRINGS", 16)
+    monkeypatch.setattr(columns, "SLICE_STRINGS", 16)
     monkeypatch.setattr(boundaries, "MAX_LISTED", 3)
     monkeypatch.setattr(boundaries, "MAX_INTP_ITEMS", 5)
 
@@ -422,7 +422,7 @@ def test_offsets_that_do_not_increase_between_slices_are_corrupt(at: int) -> Non
 
 @pytest.mark.usefixtures("slices")
 def test_header_keys_that_are_not_utf_8_are_replaced_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headers_column, "_DECODED_BYTES", 2)
+    monkeypatch.setattr(columns, "_DECODED_BYTES", 2)
     keys = [b"a\xffb", b"\xe2\x82", "\u20ac\U0001f600".encode(), b"", b"\xf0\x9f\x98x\xff"] * 5
     body = b"\x00\x00\x00\x01\x01" + varint(len(keys)) + b"".join(nullable(key) + nullable(None) for key in keys)
     (rows,) = decode([fetched(batch_of(varint(len(body)) + body))], ["headers"])

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from pyspark_kafka_meta.errors import UnknownTopicError
-from pyspark_kafka_meta.kafka.client.leader_offsets import LeaderOffsets
+from pyspark_kafka_meta.kafka.client.leader_requests import LeaderOffsets
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from tests.partitions import T0
 from tests.unit.scene import Scene

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pyspark_kafka_meta.events.default_folder import DefaultFolder, default_root
 from pyspark_kafka_meta.events.event import EventKind, Origin, OtherReason, Outcome, Role
-from pyspark_kafka_meta.events.folder_sink import FolderSink
+from pyspark_kafka_meta.events.sinks import FolderSink
 from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tools import sources

@@ -19,11 +19,17 @@ from pyspark_kafka_meta.model import (
     TransactionVersion,
 )
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Fence, ReadDecisions, WriteDecision, commit, recover
-from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision, Decisions, TransactionPlan
-from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey
+from pyspark_kafka_meta.write.exactly_once.decision import (
+    STREAM,
+    BatchId,
+    Decision,
+    Decisions,
+    RecordKey,
+    TransactionPlan,
+)
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
+from pyspark_kafka_meta.write.exactly_once.transaction_reader import LogReader
 from tests.unit.fake_cluster import StoredBatch
 from tests.unit.scene import RecordingPublisher
 from tests.unit.write.writer_scene import WriterScene, numbered

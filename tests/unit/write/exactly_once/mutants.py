@@ -14,7 +14,7 @@ from pyspark_kafka_meta.write import row_digest
 from pyspark_kafka_meta.write.exactly_once import (
     batch_committer,
     commit_protocol,
-    decision_records,
+    decision,
     decisions_topic,
     transaction_reader,
 )
@@ -31,8 +31,14 @@ from pyspark_kafka_meta.write.exactly_once.commit_protocol import (
     commit,
     recover,
 )
-from pyspark_kafka_meta.write.exactly_once.decision import BatchId, Decision, Decisions, is_written
-from pyspark_kafka_meta.write.exactly_once.decision_records import Record, confirming_record
+from pyspark_kafka_meta.write.exactly_once.decision import (
+    BatchId,
+    Decision,
+    Decisions,
+    Record,
+    confirming_record,
+    is_written,
+)
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.step_runner import StepRunner
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader
@@ -199,7 +205,7 @@ def forget_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle_by_a_note_of_any_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (decisions_topic, decision_records):
+    for module in (decisions_topic, decision):
         monkeypatch.setattr(module, "note_of", lambda _: b"the last one")
 
 

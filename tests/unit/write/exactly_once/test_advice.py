@@ -25,8 +25,7 @@ from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write import task_writer
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDecision, commit, require_owner
-from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, TransactionPlan, is_written
-from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES
+from pyspark_kafka_meta.write.exactly_once.decision import MESSAGE_BYTES, STREAM, BatchId, TransactionPlan, is_written
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.partitions import T0, T1, T2
 from tests.unit.histories.commit_checks import visible

@@ -9,20 +9,22 @@ import pytest
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.model import RowDigest
-from pyspark_kafka_meta.write.exactly_once import decision_records
-from pyspark_kafka_meta.write.exactly_once.decision import MAX_EARLIER, Decision
-from pyspark_kafka_meta.write.exactly_once.decision_records import (
+from pyspark_kafka_meta.write.exactly_once.decision import (
+    MAX_EARLIER,
     MESSAGE_BYTES,
     NOTE,
     PART_BYTES,
+    Decision,
     RecordKey,
     confirming_record,
+    decision_records,
     joined,
     settled_note,
 )
 from tests.unit.write.exactly_once.commit_scene import SINK, micro_batch, transactions_of
 
 KEY = RecordKey(SINK, "stream")
+PART_BYTES_LIMIT = "pyspark_kafka_meta.write.exactly_once.decision.PART_BYTES"
 
 
 def decision(tasks: int = 2, partitions: int = 3) -> Decision:
@@ -32,7 +34,7 @@ def decision(tasks: int = 2, partitions: int = 3) -> Decision:
 def records(of: Decision) -> dict[RecordKey, bytes]:
     """Values by key."""
     found = {}
-    for key, value in decision_records.decision_records(SINK, of):
+    for key, value in decision_records(SINK, of):
         parsed = RecordKey.parse(key)
         assert parsed is not None
         found[parsed] = value
@@ -89,8 +91,8 @@ def test_large_decision_is_cut_into_records_that_a_topic_takes_by_default() -> N
 
 def test_release_before_parts_refuses_a_large_decision_rather_than_misread_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It splits the key into two, and wants format 1."""
-    monkeypatch.setattr(decision_records, "PART_BYTES", 100)
-    written = decision_records.decision_records(SINK, decision())
+    monkeypatch.setattr(PART_BYTES_LIMIT, 100)
+    written = decision_records(SINK, decision())
     lengths = [(len(json.loads(key)), value) for key, value in written]
     ((_, counted),) = [(length, value) for length, value in lengths if length == 2]
     assert json.loads(counted)["format"] == 2
@@ -98,14 +100,14 @@ def test_release_before_parts_refuses_a_large_decision_rather_than_misread_it(mo
 
 @pytest.mark.parametrize("missing", [0, 1, -1])
 def test_decision_that_lacks_a_part_is_none(missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_records, "PART_BYTES", 100)
+    monkeypatch.setattr(PART_BYTES_LIMIT, 100)
     written = records(decision())
     del written[[key for key in written if key.part is not None][missing]]
     assert joined(KEY, written) is None
 
 
 def test_parts_of_a_longer_decision_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_records, "PART_BYTES", 100)
+    monkeypatch.setattr(PART_BYTES_LIMIT, 100)
     shorter = records(decision(tasks=1))
     assert len(shorter) < len(records(decision()))
     assert joined(KEY, records(decision()) | shorter) == decision(tasks=1)

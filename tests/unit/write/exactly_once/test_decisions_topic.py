@@ -11,18 +11,17 @@ import pytest
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RecordTooLargeError
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import TransactionVersion
-from pyspark_kafka_meta.write.exactly_once import decision_records, step_runner
-from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, is_written
-from pyspark_kafka_meta.write.exactly_once.decision_records import MESSAGE_BYTES, RecordKey
+from pyspark_kafka_meta.write.exactly_once import decision, step_runner
+from pyspark_kafka_meta.write.exactly_once.decision import MESSAGE_BYTES, STREAM, BatchId, RecordKey, is_written
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic, require_usable
-from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
+from pyspark_kafka_meta.write.exactly_once.transaction_reader import LogReader
 from tests.unit.write.exactly_once.commit_scene import DECISIONS, SINK, CommitScene, micro_batch, transactions_of
 
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
     """Decisions have parts of 100 bytes, each in a batch of its own."""
-    monkeypatch.setattr(decision_records, "PART_BYTES", 100)
+    monkeypatch.setattr(decision, "PART_BYTES", 100)
     monkeypatch.setattr(step_runner, "MESSAGE_BYTES", 200)
     return CommitScene(monkeypatch)
 

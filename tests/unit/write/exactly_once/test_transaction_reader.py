@@ -10,8 +10,7 @@ import pytest
 from pyspark_kafka_meta.errors import AuthorizationError, ConnectError, DataLossError, UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import NO_LEADER, OpenTransaction, RefreshReason, TopicPartition, TransactionVersion
-from pyspark_kafka_meta.write.exactly_once.log_reader import LogReader
-from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader
+from pyspark_kafka_meta.write.exactly_once.transaction_reader import LogReader, TransactionReader
 from tests.partitions import T0, T1, T2
 from tests.unit.kafka.records import handmade
 from tests.unit.write.exactly_once.commit_scene import CommitScene, micro_batch

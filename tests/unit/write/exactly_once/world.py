@@ -31,8 +31,15 @@ from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
-from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, TransactionPlan, is_written
-from pyspark_kafka_meta.write.exactly_once.decision_records import RecordKey, joined
+from pyspark_kafka_meta.write.exactly_once.decision import (
+    BATCH,
+    STREAM,
+    BatchId,
+    RecordKey,
+    TransactionPlan,
+    is_written,
+    joined,
+)
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.partitions import T0
