@@ -197,6 +197,11 @@ class DataLossError(KafkaMetaError):
     """Records of a query are lost; the message names them and how to continue."""
 
 
+class PartitionsAddedError(KafkaMetaError):
+    """A topic of changes got partitions while a query read it: changes of a key may be in two of them, in any order.
+    The message says how to continue."""
+
+
 class SchemaError(KafkaMetaError, ValueError):
     """A DataFrame lacks a column that the sink needs, or a column has another type. Select or cast the columns."""
 

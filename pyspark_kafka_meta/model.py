@@ -93,6 +93,18 @@ class TopicEpoch(NamedTuple):
     leader_epoch: int
 
 
+class TopicGeneration(NamedTuple):
+    """How often the offsets of a topic began again while a query followed it, because it was recreated or truncated.
+    With the generation before the offset, later records of a partition are always the greater ones.
+
+    Attributes:
+        topic_id: of the topic that the query followed last; None if unknown.
+    """
+
+    number: int
+    topic_id: UUID | None
+
+
 class ProducerIdAndEpoch(NamedTuple):
     """What a broker identifies a producer by, to detect duplicate and missing batches (KIP-98)."""
 
@@ -160,6 +172,7 @@ class OffsetRange:
         start_epoch: known leader epoch of the records before `from_offset`, or `NO_EPOCH`.
         leader_epoch: of the leader that reported `until_offset`, or `NO_EPOCH`. A leader of a lower epoch was replaced:
             its log may end before, or hold other records there.
+        generation: see `TopicGeneration`; 0 unless the query reads changes.
     """
 
     partition: TopicPartition
@@ -168,6 +181,7 @@ class OffsetRange:
     until_offset: int
     start_epoch: int = NO_EPOCH
     leader_epoch: int = NO_EPOCH
+    generation: int = 0
 
     @property
     def size(self) -> int:

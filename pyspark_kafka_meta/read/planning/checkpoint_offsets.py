@@ -13,7 +13,8 @@ The layout, version 1. A position is the list of its offset, epoch, epoch start 
 unknown (-1) at its end; if that is all but the offset, the offset alone, as in Spark's checkpoints. The offset is the
 next to read. A start of -2 is the first offset of the log when the batch is planned: new partitions of a migrated batch
 begin there, as their starts are not recorded.
-    {"initial": true,                             only before batch 0
+    {"generations": {"t": [1, "<uuid>" or null]}, only of changes, and of topics that were recreated or are gone
+     "initial": true,                             only before batch 0
      "schemas": {"value": {"columns": "<digest>", "fingerprint": "<digest>", "source": "version 3 of t-value (id 7)"}},
      "start": {"t": {"0": [40, 3]}},
      "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": [42, 3, 37, 5], "1": 70}}},
@@ -21,7 +22,7 @@ begin there, as their starts are not recorded.
 The topic id detects a recreated topic (KIP-516), the epoch a truncated log (KIP-320). The epoch start is the first
 offset of the epoch, known if records of this epoch lie before the offset. The reported epoch is of the leader that
 reported the offset, if it is another: leaders of lower epochs were replaced. `schemas` is of typed columns alone: what
-the micro-batch that ends here reads them as.
+the micro-batch that ends here reads them as. `generations` has the number and id of each `TopicGeneration`.
 Follows Spark's `KafkaSourceOffset`.
 """
 
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +43,7 @@ from pyspark_kafka_meta.model import (
     Positions,
     SchemaPin,
     TopicEpoch,
+    TopicGeneration,
     TopicPartition,
     name_partitions,
     shortened,
@@ -64,6 +66,7 @@ class SourceOffset:
             An offset may be `EARLIEST_OFFSET`.
         initial: whether this is the initial offset of a query, before any batch.
         schemas: of the typed columns.
+        generations: of topics whose generation is not 0, and of those that are gone.
     """
 
     positions: Positions
@@ -71,6 +74,11 @@ class SourceOffset:
     start: Positions = field(default_factory=dict)
     initial: bool = False
     schemas: Mapping[str, SchemaPin] = field(default_factory=dict)
+    generations: Mapping[str, TopicGeneration] = field(default_factory=dict)
+
+    def generation(self, topic: str) -> int:
+        """The number of the topic's generation."""
+        return self.generations[topic].number if topic in self.generations else 0
 
     def topic_epochs(self) -> dict[TopicPartition, TopicEpoch]:
         """The leader epochs that are known of the logs, as far as brokers report topic ids."""
@@ -84,7 +92,12 @@ class SourceOffset:
         """The layout above, in the order that makes equal offsets equal texts."""
         ids = {topic: topic_id and str(topic_id) for topic, topic_id in self.topic_ids.items()}
         by_topic = _by_topic(self.positions)
+        generations = {
+            topic: [number, topic_id and str(topic_id)]
+            for topic, (number, topic_id) in sorted(self.generations.items())
+        }
         return {
+            **({"generations": generations} if generations else {}),
             **({"initial": True} if self.initial else {}),
             **(
                 {"schemas": {column: pin._asdict() for column, pin in sorted(self.schemas.items())}}
@@ -173,9 +186,25 @@ def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceO
             for topic, topic_id in end.topic_ids.items()
         },
         start={partition: position for partition, position in begins.items() if partition in end.positions},
+        generations=start.generations,
     )
     is_same = (advanced.positions, advanced.topic_ids) == (start.positions, start.topic_ids)
     return start if is_same and not moved and not start.initial else advanced
+
+
+def with_generations(start: SourceOffset, end: SourceOffset, begun_again: Collection[str]) -> SourceOffset:
+    """`end`, with a generation more for each topic whose offsets begin again in the batch. A topic that is gone keeps
+    its generation: it may return with its offsets, or be recreated.
+
+    Args:
+        end: the offset to log, from `advance`.
+        begun_again: topics that were recreated, or whose logs were truncated, since `start`.
+    """
+    left = {topic: TopicGeneration(start.generation(topic), topic_id) for topic, topic_id in start.topic_ids.items()}
+    gone = {topic: known for topic, known in {**start.generations, **left}.items() if topic not in end.topic_ids}
+    numbers = {topic: start.generation(topic) + (topic in begun_again) for topic in end.topic_ids}
+    read = {topic: TopicGeneration(number, end.topic_ids[topic]) for topic, number in numbers.items() if number}
+    return replace(end, generations={**gone, **read})
 
 
 def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
@@ -195,7 +224,13 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
     spans = [(partition, begins[partition], end.positions[partition]) for partition in sorted(end.positions)]
     return [
         OffsetRange(
-            partition, end.topic_ids[partition.topic], begin.offset, until.offset, begin.leader_epoch, until.known_epoch
+            partition,
+            end.topic_ids[partition.topic],
+            begin.offset,
+            until.offset,
+            begin.leader_epoch,
+            until.known_epoch,
+            end.generation(partition.topic),
         )
         for partition, begin, until in spans
         if begin.offset < until.offset
@@ -228,7 +263,7 @@ def _by_topic(positions: Positions) -> dict[str, dict[str, int | list[int]]]:
 
 
 def _parse(value: Mapping[str, object]) -> SourceOffset:
-    if value.keys() - {"schemas", "start"} not in ({"topics", "version"}, {"initial", "topics", "version"}):
+    if value.keys() - {"generations", "initial", "schemas", "start"} != {"topics", "version"}:
         raise ValueError("its fields are not those of this version")
     if value.get("initial", True) is not True:
         raise ValueError("initial is not true")
@@ -239,7 +274,17 @@ def _parse(value: Mapping[str, object]) -> SourceOffset:
         start=_parse_positions(value.get("start", {}), may_be_earliest=True),
         initial="initial" in value,
         schemas={column: _parse_pin(pin) for column, pin in _members(value.get("schemas", {})).items()},
+        generations={
+            topic_name(topic): _parse_generation(pair) for topic, pair in _members(value.get("generations", {})).items()
+        },
     )
+
+
+def _parse_generation(value: object) -> TopicGeneration:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{str(value)[:40]} is no generation")
+    number, topic_id = value
+    return TopicGeneration(whole_number(number, 0, INT32_MAX), None if topic_id is None else UUID(str(topic_id)))
 
 
 def _parse_pin(value: object) -> SchemaPin:

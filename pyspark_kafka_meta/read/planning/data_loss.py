@@ -77,7 +77,8 @@ class LossKind(Enum):
     """The partition is gone. `LossReporter.report_missing` has reported it with others: only the event is due."""
 
 
-_LOST_STARTS = (LossKind.TRUNCATED, LossKind.RECREATED)
+LOST_STARTS = (LossKind.TRUNCATED, LossKind.RECREATED)
+"""After these losses, offsets that were read come again, with other records."""
 _REMARKS = {
     LossKind.AFTER_LOG_END: ": the records between are gone, or the topic was recreated",
     LossKind.BEFORE_LOG_START: ": the records before it are gone",
@@ -279,7 +280,7 @@ class LossReporter:
             left = set() if self._start is None else self._start.positions.keys() - start.positions.keys()
             self._start = start
             self._reported = {
-                loss for loss in self._reported if loss.kind not in _LOST_STARTS and loss.partition not in left
+                loss for loss in self._reported if loss.kind not in LOST_STARTS and loss.partition not in left
             }
 
     def report(self, losses: Iterable[Loss]) -> None:

@@ -1,15 +1,20 @@
 """`NewPartitions`: where a stream begins in partitions that it cannot read from its checkpoint.
 
 These are new partitions, partitions that return after an absence, and those of recreated topics and truncated logs.
+
+Kafka orders the records of a key as long as the key stays in its partition. When a topic gets partitions, keys move to
+them, and a query over changes that relies on this order fails. The partitions of a new topic or of a recreated one are
+not added ones, nor are partitions that return.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from pyspark_kafka_meta.model import Position, Positions, TopicPartition, is_other_topic
+from pyspark_kafka_meta.errors import PartitionsAddedError
+from pyspark_kafka_meta.model import Position, Positions, TopicPartition, is_other_topic, name_partitions
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.read.planning.data_loss import Comparison, Loss, LossKind, recreated_text
@@ -25,14 +30,19 @@ class NewPartitions:
     clock."""
 
     def __init__(
-        self, options: SourceOptions, earliest: Callable[[Collection[TopicPartition]], dict[TopicPartition, Position]]
+        self,
+        options: SourceOptions,
+        earliest: Callable[[Collection[TopicPartition]], dict[TopicPartition, Position]],
+        keys_stay: bool,
     ) -> None:
         """
         Args:
             earliest: asks leaders for the starts of logs.
+            keys_stay: whether a topic may get no partitions, because keys would move to them.
         """
         self._options = options
         self._earliest = earliest
+        self._keys_stay = keys_stay
         # By partition and topic id, with the time of the last plan whose checkpoint had the partition.
         self._left_off: dict[tuple[TopicPartition, UUID | None], tuple[Position, float]] = {}
         self._told: dict[tuple[TopicPartition, UUID | None], Position] = {}  # by events, since they are gone
@@ -45,6 +55,9 @@ class NewPartitions:
         A partition that returns with its old topic id within `KEPT_S` continues where the query left off, a truncated
         log where it was truncated. New partitions begin at the start of their logs, unless newPartitions says
         otherwise; those of a recreated topic too, unless onTopicRecreated says otherwise.
+
+        Raises:
+            PartitionsAddedError: a topic got partitions, and keys have to stay in theirs.
         """
         ends, ids = logs.latest.positions, logs.latest.topic_ids
         new = ends.keys() - start.positions.keys()
@@ -54,10 +67,16 @@ class NewPartitions:
             if (topic_id := ids[partition.topic]) is not None and (partition, topic_id) in self._left_off
         }
         new -= returned.keys()
-        old_ids = {**{partition.topic: topic_id for partition, topic_id in self._left_off}, **start.topic_ids}
+        old_ids = {
+            **{topic: topic_id for topic, (_, topic_id) in start.generations.items()},
+            **{partition.topic: topic_id for partition, topic_id in self._left_off},
+            **start.topic_ids,
+        }
         renewed = {part for part in new if is_other_topic(old_ids.get(part.topic), ids[part.topic])}
         recreated = [loss for loss in logs.lost_starts.values() if loss.kind is LossKind.RECREATED]
         truncated = [loss for loss in logs.lost_starts.values() if loss.kind is LossKind.TRUNCATED]
+        if self._keys_stay and not start.initial:
+            self._refuse_added(new - renewed, start, ids, {loss.partition.topic for loss in recreated})
         at_latest = new - renewed if self._options.new_partitions_at_latest else set()
         at_earliest = (new - at_latest) | {loss.partition for loss in recreated}
         if self._options.on_topic_recreated == "latest":
@@ -80,6 +99,28 @@ class NewPartitions:
             *self._gone(start, logs.latest, now),
         ]
         return starts, losses
+
+    def _refuse_added(
+        self,
+        new: Collection[TopicPartition],
+        start: SourceOffset,
+        ids: Mapping[str, UUID | None],
+        recreated: Collection[str],
+    ) -> None:
+        """Raise an error for new partitions of topics that were read before."""
+        read = {(topic, ids.get(topic)) for topic in start.topic_ids if topic not in recreated}
+        read |= {(partition.topic, topic_id) for partition, topic_id in self._left_off}
+        added = [
+            part
+            for part in new
+            if (part.topic, ids[part.topic]) in read and (part, ids[part.topic]) not in self._left_off
+        ]
+        if added:
+            raise PartitionsAddedError(
+                f"{name_partitions(added)} were added to a topic whose changes are read, and keys may have moved to "
+                "them, while Kafka orders the changes of a key only within a partition: set the option changeOrder to "
+                "source, or take a new snapshot of the table and begin with it and a new checkpoint"
+            )
 
     def _once(self, loss: Loss, start: SourceOffset) -> Loss:
         """Without an event if the partition was gone before: that event has told of its records."""

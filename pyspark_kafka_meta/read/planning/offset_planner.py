@@ -85,8 +85,15 @@ from pyspark_kafka_meta.model import (
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.offsets import TimestampsSpec
 from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is_delayed, limit_offsets, plan_tasks
-from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, RecentOffsets, SourceOffset, advance, ranges
-from pyspark_kafka_meta.read.planning.data_loss import Comparison, LossReporter, compare, describe
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import (
+    BEGINNING,
+    RecentOffsets,
+    SourceOffset,
+    advance,
+    ranges,
+    with_generations,
+)
+from pyspark_kafka_meta.read.planning.data_loss import LOST_STARTS, Comparison, LossReporter, compare, describe
 from pyspark_kafka_meta.read.planning.group_commits import GroupCommits
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.new_partitions import NewPartitions, aged_out
@@ -135,7 +142,14 @@ class OffsetPlanner:
         report: takes facts of its client.
     """
 
-    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
+    def __init__(
+        self, client: KafkaClient, options: SourceOptions, *, has_changes: bool = False, keys_stay: bool = False
+    ) -> None:
+        """
+        Args:
+            has_changes: whether rows are changes, whose sequence needs the generations of topics.
+            keys_stay: see `NewPartitions`.
+        """
         self.recent = RecentOffsets()
         self.report = client.report
         self._client = client
@@ -144,7 +158,8 @@ class OffsetPlanner:
         self._subscription = Subscription(client, options, self._losses)
         self._offsets = OffsetResolver(client, options, self._losses)
         self._epochs = LeaderEpochs(client)
-        self._starts = NewPartitions(options, self._offsets.earliest)
+        self._starts = NewPartitions(options, self._offsets.earliest, keys_stay)
+        self._has_changes = has_changes
         group = options.commit_group
         self._commits = None if group is None else GroupCommits(client, group)
         self._unreachable: set[TopicPartition] = set()  # their target is lost, reported, and compared no more
@@ -258,6 +273,7 @@ class OffsetPlanner:
 
         Raises:
             DataLossError: partitions or offsets of `start` or `target` are lost, and failOnDataLoss is true.
+            PartitionsAddedError: as `NewPartitions.begin`.
         """
         self._losses.begin_plan(start)
         if self._latest_seen is None:  # later, this client has reported the epochs of `start` itself
@@ -281,17 +297,25 @@ class OffsetPlanner:
         starts, ends = {**start.positions, **begun}, logs.latest.positions
         # A partition that returned may end before its start: it waits there, and the next plan detects the loss.
         ends = {**ends, **{partition: max(ends[partition], position) for partition, position in begun.items()}}
-        if target is not None:
-            ends = cap_offsets(starts, ends, target)
-        if self._options.ending_offsets is not None:  # where the stream ends
-            ending = self._options.ending_offsets.by_partition
-            ends = cap_offsets(starts, ends, {partition: Position(offset) for partition, offset in ending})
+        ends = self._capped(starts, ends, target)
         if target is None and limited and self._is_delayed(backlog(starts, ends), at_once=bool(begun) or start.initial):
             return start
         if limited and self._options.max_offsets_per_trigger is not None:
             ends = limit_offsets(starts, ends, self._options.max_offsets_per_trigger)
         ends = self._epochs.with_epoch_starts(starts, ends, logs.latest.topic_ids)
-        return advance(start, replace(logs.latest, positions=ends), begun)
+        end = advance(start, replace(logs.latest, positions=ends), begun)
+        if not self._has_changes:
+            return end
+        return with_generations(start, end, {loss.partition.topic for loss in losses if loss.kind in LOST_STARTS})
+
+    def _capped(self, starts: Positions, ends: Positions, target: Positions | None) -> Positions:
+        """`ends`, but not after the end of the query or of the stream."""
+        if target is not None:
+            ends = cap_offsets(starts, ends, target)
+        if self._options.ending_offsets is not None:
+            ending = self._options.ending_offsets.by_partition
+            ends = cap_offsets(starts, ends, {partition: Position(offset) for partition, offset in ending})
+        return ends
 
     def _compare(self, start: SourceOffset, target: Positions) -> Comparison:
         """Compare `start` and `target` with the logs. While something is lost, leaders are asked again after a pause,
