@@ -70,14 +70,10 @@ def test_the_copy_plans_a_batch_that_was_not_committed_as_it_was(tmp_path: Path)
         ("t-0", 5, 7),
         ("t-1", EARLIEST_OFFSET, 3),
     ], "the planner asks where the log of a new partition starts"
-
-
-def test_the_copy_of_an_uncommitted_batch_0_begins_where_the_query_began(tmp_path: Path) -> None:
-    checkpoint = make(tmp_path / "old", {0: ['{"t":{"0":5}}']}, committed=-1, initial='{"t":{"0":2}}')
-    write_checkpoint(checkpoint, tmp_path / "new")
-    end = logged(tmp_path / "new", 0)
-    later = SourceOffset(positions={}, topic_ids={})
-    assert [(one.from_offset, one.until_offset) for one in ranges(later, end)] == [(2, 5)]
+    checkpoint = make(tmp_path / "begun", {0: ['{"t":{"0":5}}']}, committed=-1, initial='{"t":{"0":2}}')
+    write_checkpoint(checkpoint, tmp_path / "first")
+    planned = ranges(SourceOffset(positions={}, topic_ids={}), logged(tmp_path / "first", 0))
+    assert [(one.from_offset, one.until_offset) for one in planned] == [(2, 5)], "where the query began"
 
 
 def test_the_copy_keeps_everything_else_and_the_checkpoint_stays_as_it_was(tmp_path: Path) -> None:
@@ -104,12 +100,9 @@ def test_what_is_no_checkpoint_of_sparks_kafka_source_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=text):
         starting_offsets(make(tmp_path / "old", batches, committed=2))
-
-
-@pytest.mark.parametrize("path", ["typo", "s3://bucket/old"])
-def test_what_is_no_local_folder_is_not_called_a_checkpoint_without_offsets(path: str) -> None:
-    with pytest.raises(CheckpointError, match="is no folder of this machine: correct the path, or copy it here first"):
-        starting_offsets(Path(path))
+    for path in ("typo", "s3://bucket/old"):
+        with pytest.raises(CheckpointError, match="is no folder of this machine: correct the path, or copy it here"):
+            starting_offsets(Path(path))
 
 
 def test_another_format_a_missing_batch_and_a_target_that_exists_are_refused(tmp_path: Path) -> None:
@@ -118,6 +111,11 @@ def test_another_format_a_missing_batch_and_a_target_that_exists_are_refused(tmp
         write_checkpoint(checkpoint, tmp_path)
     with pytest.raises(CheckpointError, match="File name too long"):
         write_checkpoint(checkpoint, tmp_path / ("x" * 300))
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"old cannot be copied to .*file/new \(.*(Not a directory|File exists)"):
+        write_checkpoint(checkpoint, tmp_path / "file" / "new")
+    with pytest.raises(CheckpointError, match="in the checkpoint itself"):
+        write_checkpoint(checkpoint, checkpoint / "new")
     (checkpoint / "commits" / "2").unlink()
     with pytest.raises(CheckpointError, match="offsets/1 is missing"):
         starting_offsets(checkpoint)
@@ -143,13 +141,6 @@ def test_the_command_says_where_it_wrote_and_no_offsets_that_might_be_set_again(
 
     assert (done.exit_code, done.stdout, done.stderr) == (0, f"wrote {tmp_path}/new\n", "")
     assert logged(tmp_path / "new", 9).positions == {TopicPartition("t", 0): Position(7)}
-
-
-def test_a_target_that_cannot_be_made_is_told_as_such(tmp_path: Path) -> None:
-    checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
-    (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"old cannot be copied to .*file/new \(.*(Not a directory|File exists)"):
-        write_checkpoint(checkpoint, tmp_path / "file" / "new")
 
 
 @pytest.mark.parametrize("damage", ["no text", "no file", "a link to nowhere"])
@@ -178,9 +169,3 @@ def test_an_interrupted_copy_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(checkpoint, tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
-
-
-def test_a_copy_into_the_checkpoint_itself_is_refused(tmp_path: Path) -> None:
-    checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
-    with pytest.raises(CheckpointError, match="in the checkpoint itself"):
-        write_checkpoint(checkpoint, checkpoint / "new")

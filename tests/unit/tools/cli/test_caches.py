@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.events.default_folder import default_root
 from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import PartitionRow
-from pyspark_kafka_meta.tools.cli.events import KnownCaches, known_caches
+from pyspark_kafka_meta.tools.cli.events import known_caches
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.cluster_state import StaleEntry, stale_entries
 from pyspark_kafka_meta.tools.sources import FolderEvents
+from tests.partitions import T1
 from tests.unit.written_events import learning, made, moving, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "LINES": "50"}
@@ -50,15 +50,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def stale(known: KnownCaches, epoch: int, topic_id: str | None = None, partition: int = 1) -> list[StaleEntry]:
-    """The stale entries if the live cluster has this leader epoch and topic id."""
-    leader = PartitionRow(topic="t", partition=partition, topic_id=topic_id, leader_id=3, leader_epoch=epoch)
-    leaders = {TopicPartition("t", partition): leader}
-    return list(stale_entries(known.rows, leaders, known.events, known.now_ms))
-
-
-def known(folder: Path) -> KnownCaches:
-    return known_caches(FolderEvents(str(folder)), 0, NOW_MS)
+def stale(folder: Path, epoch: int, topic_id: str | None = None) -> list[StaleEntry]:
+    """The stale entries of t-1 if the live cluster has this leader epoch and topic id."""
+    known = known_caches(FolderEvents(str(folder)), 0, NOW_MS)
+    leader = PartitionRow(topic="t", partition=1, topic_id=topic_id, leader_id=3, leader_epoch=epoch)
+    return list(stale_entries(known.rows, {T1: leader}, known.events, known.now_ms))
 
 
 def test_a_cell_that_is_behind_another_cache_has_a_mark(folder: Path) -> None:
@@ -69,11 +65,8 @@ def test_a_cell_that_is_behind_another_cache_has_a_mark(folder: Path) -> None:
         text.index(name) for name in ("reader 1", "worker:7", "aaaaaaaa")
     )
     assert "another cache knows a newer leader epoch" in text
-
-
-def test_caches_that_agree_have_no_marks(tmp_path: Path, folder: Path) -> None:
-    write(tmp_path, made(OLD, 2, NOW_MS - 7_000, **moving("t", 1, (2, 3), (4, 5))))
-    assert "*" not in run(folder, env=TERMINAL).stdout
+    write(folder, made(OLD, 2, NOW_MS - 7_000, **moving("t", 1, (2, 3), (4, 5))))
+    assert "*" not in run(folder, env=TERMINAL).stdout, "both caches agree"
 
 
 def test_a_pipe_gets_the_rows_of_the_caches_table(folder: Path) -> None:
@@ -119,30 +112,10 @@ def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:
 
 
 def test_what_is_older_than_the_live_cluster_is_stale_since_another_cache_knew_better(folder: Path) -> None:
-    (entry,) = stale(known(folder), epoch=5)
+    (entry,) = stale(folder, epoch=5)
     assert (entry.row.cache_id, entry.row.leader_epoch, entry.behind_ms) == (OLD, 4, 8_000)
-
-
-def test_nobody_can_say_since_when_the_best_informed_cache_is_stale(folder: Path) -> None:
-    assert [(entry.row.cache_id, entry.behind_ms) for entry in stale(known(folder), epoch=6)] == [
-        (OLD, 8_000),
-        (NEW, None),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("cached_id", "live_id", "recreated"),
-    [("old", "new", [True]), ("new", "new", []), (None, "new", []), ("old", None, [])],
-)
-def test_a_cache_of_a_topic_that_was_recreated_is_stale_whatever_its_epoch(
-    cached_id: str | None, live_id: str | None, recreated: list[bool], tmp_path: Path
-) -> None:
-    learned = SnapshotChanges(partitions_learned=(PartitionLearned("t", 1, 2, 5, cached_id),))
-    write(tmp_path, made(OLD, 1, NOW_MS - 20_000, changes=learned))
-    entries = stale(known(tmp_path), epoch=0, topic_id=live_id)
-
-    assert [entry.is_recreated for entry in entries] == recreated
-    assert [entry.behind_ms for entry in entries] == [None] * len(recreated)
+    newest = [(entry.row.cache_id, entry.behind_ms) for entry in stale(folder, epoch=6)]
+    assert newest == [(OLD, 8_000), (NEW, None)], "nobody knew better than the best informed"
 
 
 def test_entries_of_a_recreated_topic_are_stale_whatever_their_epoch(tmp_path: Path) -> None:
@@ -153,9 +126,14 @@ def test_entries_of_a_recreated_topic_are_stale_whatever_their_epoch(tmp_path: P
     )
     write(tmp_path, made(OLD, 1, NOW_MS - 20_000, changes=old), made(NEW, 1, NOW_MS - 20_000, changes=old))
     write(tmp_path, made(NEW, 2, NOW_MS - 8_000, changes=new))
-    behind = {entry.row.cache_id: entry.behind_ms for entry in stale(known(tmp_path), epoch=5, topic_id="new")}
 
-    assert behind == {OLD: None, NEW: None}
+    def behind(epoch: int, topic_id: str | None) -> list[tuple[str, bool, int | None]]:
+        entries = stale(tmp_path, epoch, topic_id)
+        return [(entry.row.cache_id, entry.is_recreated, entry.behind_ms) for entry in entries]
+
+    assert behind(5, "new") == [(OLD, True, None), (NEW, False, None)]
+    assert behind(0, "new") == [(OLD, True, None)]
+    assert behind(0, None) == [], "brokers that report no topic ids"
     assert table(run(tmp_path, env=TERMINAL).stdout) == {"1": ["2@9*", "2@4"]}
 
 
@@ -199,9 +177,7 @@ def test_staleness_without_a_cache_is_one_sentence_and_exit_code_1(
     result = run(folder, *arguments)
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
     assert result.stderr.startswith(f"kafkameta: nothing to compare with the cluster: {reason}")
-
-
-def test_staleness_without_an_event_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
-    result = run(tmp_path, "--stale", "--bootstrap-servers", "b:9")
+    (folder / "empty").mkdir()
+    result = run(folder / "empty", "--stale", "--bootstrap-servers", "b:9")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"kafkameta: nothing to compare with the cluster: no events in {tmp_path}\n"
+    assert result.stderr == f"kafkameta: nothing to compare with the cluster: no events in {folder}/empty\n"

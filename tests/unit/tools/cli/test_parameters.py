@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,26 @@ def test_options_of_the_registry_are_read_from_a_file_by_a_command_that_uses_the
     assert "ignored unknown options" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["sasl.password: hunter2", "=hunter2", b"\xffhunter2"])
-def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(text: str | bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"=hunter2", r"client\.properties"),
+        (b"\xffhunter2", r"client\.properties"),
+        (
+            b"# one\n\nclient.id=a \\\n  b\nsasl.password: hunter2\n",
+            r"line 5 of .*client\.properties is not NAME=VALUE",
+        ),
+        (b"hunter2+/Q=\n", "name of an option is invalid"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(
+    text: bytes, problem: str, tmp_path: Path
+) -> None:
     config = tmp_path / "client.properties"
-    config.write_bytes(text.encode() if isinstance(text, str) else text)
+    config.write_bytes(text)
 
-    with pytest.raises(OptionError, match=r"client\.properties") as refused:
-        cluster_options(None, None, config)
+    with pytest.raises(OptionError, match=problem) as refused:
+        ClientOptions.parse(cluster_options("b:9092", None, config))
     assert "hunter2" not in str(refused.value)
 
 
@@ -84,14 +98,6 @@ def test_a_time_that_no_clock_can_wait_is_refused(arguments: list[str]) -> None:
     assert (result.exit_code, f"Invalid value for '{arguments[0]}'" in result.stderr) == (2, True)
 
 
-def test_a_line_of_another_layout_is_named(tmp_path: Path) -> None:
-    config = tmp_path / "client.properties"
-    config.write_text("# one\n\nclient.id=a \\\n  b\nsasl.password: hunter2\n")
-
-    with pytest.raises(OptionError, match=r"line 5 of .*client\.properties is not NAME=VALUE"):
-        cluster_options(None, None, config)
-
-
 @pytest.mark.parametrize("other", ["group.id", "auto.offset.reset", "kafka.key.deserializer", "acks", "Sasl.Pasword"])
 def test_what_a_file_of_kafkas_tools_has_for_other_clients_is_passed_over_and_named(
     other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -103,15 +109,6 @@ def test_what_a_file_of_kafkas_tools_has_for_other_clients_is_passed_over_and_na
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafkameta: ignored unknown options in ")
     assert set(line.rpartition(": ")[2].split(", ")) == {other, "linger.ms"}
-
-
-def test_what_cannot_be_a_name_is_refused_in_a_file_too_and_not_repeated(tmp_path: Path) -> None:
-    config = tmp_path / "client.properties"
-    config.write_text("hunter2+/Q=\n")
-
-    with pytest.raises(OptionError, match="name of an option is invalid") as refused:
-        ClientOptions.parse(cluster_options("b:9092", None, config))
-    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("given", "named"), [("group.id", "kafka.group.id"), ("kafka.Sesame", "kafka.Sesame")])
@@ -185,13 +182,22 @@ MISTAKES = [
     ("demo --feed", "--feed"),
     ("demo --cluster kafka --bootstrap-servers b:9 --topic t", "--cluster"),
     ("demo --option security.protocol=SSL", "--option"),
+    ("demo --bootstrap-servers b:9 --topic t --option security.protocol=NONE", "kafka.security.protocol"),
+    ("demo --bootstrap-servers b:9 --topic t --option startingOffsets=latest", "Unknown option 'startingOffsets'"),
+    ("demo --bootstrap-servers b:9 --topic ' '", "subscribe"),
+    ("demo --bootstrap-servers 127.0.0.1:1 --topic t", "no broker responded"),
+    (
+        "demo --bootstrap-servers b:9 --topic t --feed --option security.protocol=SSL "
+        "--option ssl.truststore.location=/no/such.pem",
+        "ssl.truststore.location' names a file that cannot be read",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("command", "problem"), MISTAKES)
 def test_a_mistake_is_one_line_without_a_secret(command: str, problem: str) -> None:
-    nothing_starts = {"PYSPARK_PYTHON": "false", "JAVA_HOME": "/nowhere"}  # by the doctor
-    result = CliRunner().invoke(app, command.split(), env=nothing_starts)
+    nothing_starts = {"PYSPARK_PYTHON": "false", "JAVA_HOME": "/nowhere"}  # by the doctor or the demo
+    result = CliRunner().invoke(app, shlex.split(command), env=nothing_starts)
 
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert not result.stdout or command.startswith("doctor ")

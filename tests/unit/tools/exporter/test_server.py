@@ -24,7 +24,6 @@ from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter import server
-from pyspark_kafka_meta.tools.exporter import server as server_module
 from pyspark_kafka_meta.tools.exporter.server import REFUSED_LOGIN_S, Poller, PollTargets
 from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.checkpoints import text, write_checkpoint
@@ -72,7 +71,7 @@ class Brokers:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     stand_in = Brokers()
     for name in ("newest_metadata", "query_transactions", "query_lag"):
-        monkeypatch.setattr(server_module, name, getattr(stand_in, name))
+        monkeypatch.setattr(server, name, getattr(stand_in, name))
     return stand_in
 
 
@@ -129,11 +128,14 @@ def test_a_restarted_exporter_knows_the_caches_and_counts_from_zero(tmp_path: Pa
 @pytest.mark.parametrize("error", [ConnectError("nobody there"), ZeroDivisionError()])
 def test_a_failing_source_stops_no_other(failing: str, error: Exception, brokers: Brokers, tmp_path: Path) -> None:
     poller = new_poller(tmp_path, cluster=CLUSTER, checkpoints=[checkpoint(tmp_path)])
+    poller.poll()
+    assert poller.readings.numbers[metrics.OPEN_TRANSACTIONS] == {("",): 0}
     brokers.errors[failing] = error
     up = {source: int(source != failing) for source in ("events", "cluster", "transactions", "lag")}
 
     assert [polled(poller), polled(poller)] == [up, up]
     assert poller.readings.numbers[metrics.ERRORS][failing,] == 2
+    assert (metrics.OPEN_TRANSACTIONS in poller.readings.numbers) is (failing != "transactions"), "not the last"
     brokers.errors.clear()
     assert set(polled(poller).values()) == {1}
     assert poller.readings.numbers[metrics.ERRORS][failing,] == 2
@@ -190,31 +192,22 @@ def test_an_unreadable_checkpoint_hides_no_other(brokers: Brokers, tmp_path: Pat
 def test_an_error_of_one_query_hides_no_other(
     brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poller = new_poller(tmp_path, cluster=CLUSTER)
+    timeout = {"kafka.default.api.timeout.ms": "70000"}
+    poller = new_poller(tmp_path, cluster={**CLUSTER, **timeout})
     for query_id in ("a", "b"):
         poller.queries.add(progress(query_id))
 
-    def lag_of_second(_: object, offsets: Sequence[SourceOffset]) -> list[LagRow]:
+    def lag_of_second(options: dict[str, str], offsets: Sequence[SourceOffset]) -> list[LagRow]:
+        assert options.items() >= timeout.items(), "the user's"
         brokers.query_lag()
         if brokers.requests.count("lag") == 1:
             raise UnknownTopicError("gone")
         return [lag_row(5, 1.0)]
 
-    monkeypatch.setattr(server_module, "query_lag", lag_of_second)
+    monkeypatch.setattr(server, "query_lag", lag_of_second)
 
     assert polled(poller)["lag"] == 0
     assert poller.readings.numbers[metrics.LAG_RECORDS] == {("b", "t"): 5}
-
-
-def test_no_open_transaction_is_zero_and_an_unknown_number_has_no_value(brokers: Brokers, tmp_path: Path) -> None:
-    poller = new_poller(tmp_path, cluster=CLUSTER)
-    poller.poll()
-    known = poller.readings.numbers[metrics.OPEN_TRANSACTIONS]
-    brokers.errors["transactions"] = ConnectError("nobody there")
-    poller.poll()
-
-    assert known == {("",): 0}
-    assert metrics.OPEN_TRANSACTIONS not in poller.readings.numbers
 
 
 def test_an_error_in_the_figures_shows_all_sources_as_failed(tmp_path: Path) -> None:
@@ -224,16 +217,6 @@ def test_an_error_in_the_figures_shows_all_sources_as_failed(tmp_path: Path) -> 
     assert poller.on_error(ZeroDivisionError())
     assert poller.readings.numbers[metrics.ERRORS] == {("events",): 1}
     assert poller.readings.numbers[metrics.UP] == {("events",): 0}
-
-
-def test_timeouts_of_the_user_count(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(server_module, "query_lag", lambda options, _: asked.append(options) or [])
-    poller = new_poller(tmp_path, cluster={**CLUSTER, "kafka.default.api.timeout.ms": "70000"})
-    poller.queries.add(progress("a"))
-    poller.poll()
-
-    assert asked[0]["kafka.default.api.timeout.ms"] == "70000"
 
 
 def test_an_unreadable_file_delays_only_its_own_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRec
 from pyspark_kafka_meta.model import Position, RefreshReason
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
-from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, TransactionRow, by_partition
+from pyspark_kafka_meta.tables.rows import PartitionRow, by_partition
 from pyspark_kafka_meta.tools.cluster_state import Leaders, stale_entries
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter.metric_table import Metric, Readings, Source
@@ -28,10 +28,10 @@ from pyspark_kafka_meta.tools.exporter.totals import (
 )
 from tests.checkpoints import text
 from tests.partitions import T0
+from tests.unit.tools.states import FIRST, NOW_MS, SECOND, lag_row, transaction_row
 from tests.unit.written_events import learning, made, moving
 
-NOW_MS = 1_800_000_000_000
-FIRST, SECOND, THIRD = "a" * 32, "b" * 32, "c" * 32
+THIRD = "c" * 32
 SECOND_EXECUTOR = {"origin": Origin(role=Role.WRITER, application_id="app", executor_id="2", host="other", pid=9)}
 PLANNER = {"origin": Origin(role=Role.PLANNER, executor_id="driver", host="head", pid=3)}
 LIVE = by_partition(
@@ -102,6 +102,7 @@ def test_an_event_counts_once_in_any_order_and_however_often_it_is_read() -> Non
 
 
 def test_events_of_before_tell_what_caches_know_and_count_nothing() -> None:
+    """But for events that are missing before a new one."""
     totals = EventTotals()
     totals.add([*EVENTS[:2], EVENTS[4]], are_new=False)
     before = totals.readings(NOW_MS, LIVE)
@@ -114,13 +115,7 @@ def test_events_of_before_tell_what_caches_know_and_count_nothing() -> None:
     assert before.numbers[metrics.EVENTS_MISSING] == {(): 0}
     assert before.numbers[metrics.STALE_PARTITIONS]["", "1"] == 1
     assert numbers(after, metrics.EVENTS) == {("reader", "refresh"): 1, ("planner", "born"): 1}
-
-
-def test_events_that_are_missing_before_a_new_event_are_counted() -> None:
-    totals = EventTotals()
-    totals.add(EVENTS[:2], are_new=False)
-    totals.add([event(FIRST, 5)])
-
+    totals.add([event(SECOND, 7, **SECOND_EXECUTOR)])
     assert totals.readings(NOW_MS, None).numbers[metrics.EVENTS_MISSING] == {(): 2}
 
 
@@ -347,72 +342,40 @@ def test_values_of_newer_versions_make_no_further_series() -> None:
     assert numbers(readings(strange), metrics.REFRESHES) == {("unknown", "unknown", "unknown"): 1}
 
 
-def lag(topic: str, partition: int, records: int | None, seconds: float | None) -> LagRow:
-    return LagRow(
-        topic=topic,
-        partition=partition,
-        next_offset=0,
-        end_offset=records,
-        records_behind=records,
-        seconds_behind=seconds,
-    )
-
-
 LAG = [
-    lag("t", 0, 5, 1.5),
-    lag("t", 1, 7, 60.0),
-    lag("t", 2, None, None),
-    lag("u", 0, 3, None),
-    lag("v", 0, None, None),
+    lag_row(5, 1.5, 0),
+    lag_row(7, 60.0, 1),
+    lag_row(None, None, 2),
+    lag_row(3, None, topic="u"),
+    lag_row(None, None, topic="v"),
 ]
 
 
-def test_lag_is_the_sum_of_the_records_and_the_largest_age_of_a_topic() -> None:
-    readings = Readings()
-    read_lag(readings, "q", LAG, per_partition=False)
+def test_lag_is_the_sum_of_the_records_and_the_largest_age_of_a_topic_and_of_partitions_on_request() -> None:
+    readings, by_topic = Readings(), Readings()
+    read_lag(readings, "q", LAG, per_partition=True)
+    read_lag(by_topic, "q", LAG, per_partition=False)
 
-    assert readings.numbers == {
+    assert by_topic.numbers == {
         metrics.LAG_RECORDS: {("q", "t"): 12, ("q", "u"): 3},
         metrics.LAG_SECONDS: {("q", "t"): 60.0},
         metrics.LAG_SECONDS_UNKNOWN: {("q", "t"): 0, ("q", "u"): 1},
         metrics.LAG_UNKNOWN: {("q", "t"): 1, ("q", "u"): 0, ("q", "v"): 1},
     }
-
-
-def test_lag_of_partitions_is_added_on_request() -> None:
-    readings = Readings()
-    read_lag(readings, "q", LAG, per_partition=True)
-
-    assert readings.numbers[metrics.PARTITION_LAG_RECORDS] == {
-        ("q", "t", "0"): 5,
-        ("q", "t", "1"): 7,
-        ("q", "u", "0"): 3,
+    assert readings.numbers == {
+        **by_topic.numbers,
+        metrics.PARTITION_LAG_RECORDS: {("q", "t", "0"): 5, ("q", "t", "1"): 7, ("q", "u", "0"): 3},
+        metrics.PARTITION_LAG_SECONDS: {("q", "t", "0"): 1.5, ("q", "t", "1"): 60.0},
     }
-    assert readings.numbers[metrics.PARTITION_LAG_SECONDS] == {("q", "t", "0"): 1.5, ("q", "t", "1"): 60.0}
-
-
-def transaction(sink: str | None, state: str | None, open_ms: int | None, is_decided: bool = False) -> TransactionRow:
-    return TransactionRow(
-        sink=sink,
-        transactional_id="id",
-        state=state,
-        started=None,
-        open_ms=open_ms,
-        timeout_ms=None,
-        producer_id=1,
-        producer_epoch=1,
-        partitions=(),
-        is_decided=is_decided,
-    )
 
 
 def test_transactions_are_counted_by_sink() -> None:
     readings = Readings()
     rows = [
-        transaction("orders", "Ongoing", 5_000),
-        transaction("orders", "Ongoing", 9_000, is_decided=True),
-        transaction("orders", "CompleteCommit", None, is_decided=True),
-        transaction(None, "PrepareAbort", 1_000),
+        transaction_row(),
+        transaction_row(open_ms=9_000, is_decided=True),
+        transaction_row(state="CompleteCommit", open_ms=None, is_decided=True),
+        transaction_row(sink=None, state="PrepareAbort", open_ms=1_000),
     ]
     read_transactions(readings, rows, {"orders", "idle"})
 

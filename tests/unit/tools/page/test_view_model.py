@@ -46,7 +46,7 @@ from pyspark_kafka_meta.tools.page.view_model import (
     polled_view,
     view_of,
 )
-from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS, without_old_events
+from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS
 from tests.partitions import T0, T1
 from tests.unit.tools.states import (
     BROKERS,
@@ -141,6 +141,7 @@ def test_bad_records_and_requests_to_the_registry_that_matter_are_shown() -> Non
 
 
 def test_plots_say_in_words_what_they_show() -> None:
+    """An event without a reason has a lane beside the others."""
     events = state(*STALE).events
 
     assert latencies(events, NOW_MS).summary == "4 answers in three minutes: median 2.5 ms, longest 2.5 ms."
@@ -149,6 +150,9 @@ def test_plots_say_in_words_what_they_show() -> None:
     told = "No recovery in three minutes. One follows when a leader moves or a connection is lost."
     assert recoveries(events, NOW_MS + 200_000)[1:] == (told, True)
     assert timeline(events, NOW_MS + 200_000)[1:] == (f"No event in three minutes. {WHEN_REFRESHED}", True)
+    strange = timeline([events[0], {**events[-1], "reason": None}], NOW_MS)
+    assert strange.options["yAxis"]["data"] == ["bootstrap", "unknown"]
+    assert "unknown 1" in strange.summary
 
 
 COPIES, ORDERS = Behind(12, 3.4), Behind(90_000, 75.06)
@@ -186,24 +190,15 @@ def test_a_page_without_lag_says_how_to_get_it(names: list[str], told: str) -> N
     assert told in plot.summary
 
 
-@pytest.mark.parametrize(("has_query", "is_told"), [(True, True), (False, False)])
-def test_until_a_query_reads_the_page_says_that_its_executors_are_starting(has_query: bool, is_told: bool) -> None:
+@pytest.mark.parametrize("has_query", [True, False])
+def test_until_a_query_reads_the_page_says_that_its_executors_are_starting(has_query: bool) -> None:
     before = view_of(replace(state(*STALE), positions={}), KNOWN, (), {}, True)
     polled = polled_view([("copies", Polled(trouble="the checkpoint has no offsets"))], None)
     html = render("figures", view=before, polled=polled, has_query=has_query)
 
-    assert ("Executors are starting" in html) is is_told
+    assert ("Executors are starting" in html) is has_query
     assert ("Caches" in html) is not has_query
-    assert ("Executors are starting" in render("lag", view=before, polled=polled, has_query=has_query)) is is_told
-
-
-def test_a_query_that_reads_has_its_figures_and_no_word_of_starting() -> None:
-    polled = polled_view([lag_of((12, 3.4), (0, 0.0))], None)
-    view = view_of(state(*STALE), KNOWN, (), {}, True)
-    html = render("figures", view=view, polled=polled, has_query=True)
-
-    assert figures_in(html) >= {("Records behind", "12"), ("Seconds behind", "3.4")}
-    assert "starting" not in html
+    assert ("Executors are starting" in render("lag", view=before, polled=polled, has_query=has_query)) is has_query
 
 
 def lag_of(*behind: tuple[int | None, float | None]) -> NamedLag:
@@ -220,39 +215,27 @@ UNKNOWN_LAG: NamedLag = ("orders", Polled(trouble="no broker responded"))
 
 
 @pytest.mark.parametrize(
-    ("lags", "records", "seconds"),
+    ("lags", "records", "seconds", "plotted"),
     [
-        ([lag_of((12, 3.4), (0, 0.0))], "12", "3.4"),
-        ([lag_of((0, 0.0))], "0", "0.0"),
-        ([lag_of((12, 3.4), (None, None))], "12 or more", "3.4 or more"),
-        ([lag_of((0, 0.0), (None, None))], "unknown", "unknown"),
-        ([lag_of((12, None), (0, 0.0))], "12", "unknown"),
-        ([lag_of((12, 3.4)), UNKNOWN_LAG], "12 or more", "3.4 or more"),
-        ([UNKNOWN_LAG], "unknown", "unknown"),
-        ([("copies", Polled())], "unknown", "unknown"),
-        ([], None, None),
+        ([lag_of((12, 3.4), (1, 5.0))], "13", "5.0", Behind(13, 5.0)),
+        ([lag_of((0, 0.0))], "0", "0.0", Behind(0, 0.0)),
+        ([lag_of((12, 3.4), (None, None))], "12 or more", "3.4 or more", Behind(None, None)),
+        ([lag_of((0, 0.0), (None, None))], "unknown", "unknown", Behind(None, None)),
+        ([lag_of((12, None), (0, 0.0))], "12", "unknown", Behind(12, None)),
+        ([lag_of((12, 3.4)), UNKNOWN_LAG], "12 or more", "3.4 or more", Behind(12, 3.4)),
+        ([UNKNOWN_LAG], "unknown", "unknown", Behind(None, None)),
+        ([("copies", Polled())], "unknown", "unknown", Behind(None, None)),
+        ([], None, None, None),
     ],
 )
-def test_a_lag_that_is_unknown_is_never_shown_as_none(
-    lags: list[NamedLag], records: str | None, seconds: str | None
+def test_a_lag_that_is_unknown_is_never_shown_as_none_and_is_a_gap_in_the_plot(
+    lags: list[NamedLag], records: str | None, seconds: str | None, plotted: Behind | None
 ) -> None:
+    """The plot of the first query."""
     shown = polled_view(lags, None)
 
     assert (shown.records_behind, shown.seconds_behind) == (records, seconds)
-
-
-@pytest.mark.parametrize(
-    ("named", "expected"),
-    [
-        (lag_of((12, 3.4), (1, 5.0)), Behind(13, 5.0)),
-        (lag_of((0, 0.0)), Behind(0, 0.0)),
-        (lag_of((12, None)), Behind(12, None)),
-        (lag_of((12, 3.4), (None, None)), Behind(None, None)),
-        (UNKNOWN_LAG, Behind(None, None)),
-    ],
-)
-def test_a_lag_that_is_unknown_in_a_partition_is_a_gap_in_the_plot(named: NamedLag, expected: Behind) -> None:
-    assert behind(named[1]) == expected
+    assert not lags or behind(lags[0][1]) == plotted
 
 
 def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() -> None:
@@ -296,8 +279,11 @@ def test_open_and_decided_transactions_are_told_apart() -> None:
         ["orders/1/0", "orders", "unknown", "not open", "-", "t-0", "micro-batch 12 of query query-1"],
         ["&lt;b&gt;flink", "-", "Ongoing", "unknown", "900.0 s", "t-0", "no"],
     ]
-    figures = render("figures", view=view_of(state(), KNOWN, (), {}, False), polled=polled, has_query=False)
-    assert ("Open transactions", "2") in figures_in(figures)
+    polled = polled_view([lag_of((12, 3.4), (0, 0.0))], Polled(rows))
+    figures = render("figures", view=view_of(state(), KNOWN, (), {}, False), polled=polled, has_query=True)
+    assert "starting" not in figures, "the query reads"
+    expected = {("Records behind", "12"), ("Seconds behind", "3.4"), ("Open transactions", "2")}
+    assert figures_in(figures) >= expected
 
 
 @pytest.mark.parametrize(
@@ -396,17 +382,6 @@ def test_leaders_come_from_the_newest_cache_where_no_cluster_is_asked() -> None:
     assert [(row.partition, row.leader_id, row.leader_epoch) for row in leaders] == [(0, 1, 4), (1, 3, 5)]
 
 
-def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
-    third = made("c" * 32, 1, NOW_MS - 9_000, **learning("t", 1))
-    ended = made("c" * 32, 2, NOW_MS - 9_000, kind=EventKind.CLOSED, reason=OtherReason.CLOSED)
-    events = state(*STALE, third, ended).events
-    left = without_old_events(events, NOW_MS + KEEP_EVENTS_MS)
-
-    assert without_old_events(events, NOW_MS) == events
-    assert {one["cache_id"] for one in left} == {FIRST, SECOND}
-    assert {one["outcome"] for one in left} == {Outcome.CHANGED}
-
-
 @pytest.mark.parametrize(
     ("host", "origin", "ours"),
     [
@@ -462,14 +437,6 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: Any) -> None:
         1,
         "kafkameta: the page needs a missing package: pip install '.[page]' in a clone of pyspark-kafka-meta",
     )
-
-
-def test_an_event_without_a_reason_has_a_lane_beside_the_others() -> None:
-    events = [made("a" * 32, number, NOW_MS).to_dict() for number in (1, 2)]
-    plot = timeline([events[0], {**events[1], "reason": None}], NOW_MS)
-
-    assert plot.options["yAxis"]["data"] == ["max_age", "unknown"]
-    assert "unknown 1" in plot.summary
 
 
 @pytest.mark.parametrize(("answered_by", "badge"), [("", None), ("b:9", "alive")])
