@@ -1,0 +1,298 @@
+"""Types that Kafka Connect and Debezium name beside plain numbers, bytes and texts become Arrow types.
+
+Source: the classes of `io.debezium.time` and `io.debezium.data`, and of `org.apache.kafka.connect.data`. Types that are
+not in `_MAKERS`, such as Uuid, Json, Enum, Year, Interval, Bits or Geometry, stay what they are sent as.
+
+Debezium sends the infinite timestamps of PostgreSQL as the first and last ones of its JDBC driver. They stay so, in the
+years -290,308 and 294,247: Spark compares them, but Python has no such `datetime`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs, flag_array, memory_of, number_array, offsets_of
+from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX
+from pyspark_kafka_meta.typed.schemas import ConnectType, inner_path
+
+MAX_DIGITS = 38
+"""Of Spark's decimals."""
+MAX_SCALE = 20_000
+"""Of a VariableScaleDecimal: PostgreSQL's have up to 16,383 digits after the point."""
+UTC_MICROS = pa.timestamp("us", "UTC")
+LOCAL_MICROS = pa.timestamp("us")
+_INFINITE_MICROS = {"infinity": 9223372036825200000, "-infinity": -9223372036832400000}
+
+Converted: TypeAlias = tuple[pa.Array, Flags]
+"""The values, and which of them the type cannot hold: null."""
+
+
+class Conversion(NamedTuple):
+    """How the values of a column become those of another type."""
+
+    type: pa.DataType
+    convert: Callable[[pa.Array], Converted]
+
+
+def conversion(kind: pa.DataType, types: Mapping[str, ConnectType], path: str) -> Conversion | None:
+    """Of a field at this path, and of the fields in it; None if all stay what they are.
+
+    Args:
+        kind: of the decoded field, which may have the type already, as Avro's logical types do.
+        types: see `Schema.connect_types`.
+    """
+    named = types.get(path)
+    maker = None if named is None else _MAKERS.get(named.name)
+    if named is not None and maker is not None and (made := maker(kind, named.parameters)) is not None:
+        return made
+    if pa.types.is_struct(kind):
+        return _of_struct(kind, [conversion(each.type, types, inner_path(path, each.name)) for each in kind])
+    if pa.types.is_list(kind):
+        inner = conversion(kind.value_type, types, inner_path(path, "element"))
+        return inner and _of_list(pa.list_(kind.value_field.with_type(inner.type)), inner)
+    if pa.types.is_map(kind):
+        item = conversion(kind.item_type, types, inner_path(path, "value"))
+        return item and _of_list(pa.map_(kind.key_field, kind.item_field.with_type(item.type)), item)
+    return None
+
+
+def _of_struct(kind: pa.StructType, members: list[Conversion | None]) -> Conversion | None:
+    if not any(members):
+        return None
+    types = [each.type if made is None else made.type for each, made in zip(kind, members, strict=True)]
+    fields = [each.with_type(type_) for each, type_ in zip(kind, types, strict=True)]
+
+    def convert(structs: pa.StructArray) -> Converted:
+        arrays, bad = structs.flatten(), np.zeros(len(structs), np.bool_)
+        for index, made in enumerate(members):
+            if made is not None:
+                arrays[index], faults = made.convert(arrays[index])
+                bad |= faults
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=structs.is_null()), bad
+
+    return Conversion(pa.struct(fields), convert)
+
+
+def _of_list(kind: pa.DataType, item: Conversion) -> Conversion:
+    """Of a list, or of the items of a map."""
+
+    def convert(lists: pa.Array) -> Converted:
+        is_map = pa.types.is_map(kind)
+        values, faults = item.convert(lists.items if is_map else lists.values)
+        if is_map:
+            values = pa.StructArray.from_arrays([lists.keys, values], fields=[kind.key_field, kind.item_field])
+        array = pa.Array.from_buffers(kind, len(lists), lists.buffers()[:2], offset=lists.offset, children=[values])
+        offsets, at, bad = offsets_of(lists), np.flatnonzero(faults), np.zeros(len(lists), np.bool_)
+        at = at[(at >= offsets[0]) & (at < offsets[-1])]  # the array may be a slice
+        bad[np.searchsorted(offsets, at, side="right") - 1] = True
+        return array, bad
+
+    return Conversion(kind, convert)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def numbers_of(array: pa.Array) -> tuple[Longs, Flags]:
+    """Whole numbers, 0 for null; and which are not null."""
+    return array.cast(pa.int64()).fill_null(0).to_numpy(), array.is_valid().to_numpy(zero_copy_only=False)
+
+
+def micros(array: pa.Array, multiplier: int, divisor: int, kind: pa.DataType) -> Converted:
+    """Timestamps from numbers of another unit."""
+    numbers, valid = numbers_of(array)
+    limit = INT64_MAX // multiplier
+    bad = valid & ((numbers > limit) | (numbers < -limit))
+    return number_array(np.where(bad, 0, numbers) * multiplier // divisor, valid & ~bad, kind), bad
+
+
+def _timestamp(multiplier: int, divisor: int, target: pa.DataType, kind: pa.DataType, _: object) -> Conversion | None:
+    if not pa.types.is_integer(kind):
+        return None
+    return Conversion(target, partial(micros, multiplier=multiplier, divisor=divisor, kind=target))
+
+
+def _date(kind: pa.DataType, _: object) -> Conversion | None:
+    return Conversion(pa.date32(), _days) if pa.types.is_integer(kind) else None
+
+
+def _days(array: pa.Array) -> Converted:
+    numbers, valid = numbers_of(array)
+    bad = valid & (np.abs(numbers) > INT32_MAX)
+    return number_array(numbers.astype(np.int32), valid & ~bad, pa.date32()), bad
+
+
+def _time(unit: str, day: int, kind: pa.DataType, _: object) -> Conversion | None:
+    """A text that sorts as the times do, as Spark had no type for them before 4.1."""
+    return Conversion(pa.string(), partial(_clock, unit, day)) if pa.types.is_integer(kind) else None
+
+
+def _clock(unit: str, day: int, array: pa.Array) -> Converted:
+    numbers, valid = numbers_of(array)
+    is_midnight = valid & (numbers == day)  # PostgreSQL has 24:00
+    bad = valid & ((numbers < 0) | (numbers > day))
+    type_ = pa.time32(unit) if unit == "ms" else pa.time64(unit)
+    clean = np.where(bad | is_midnight, 0, numbers).astype(np.int32 if unit == "ms" else np.int64)
+    texts = number_array(clean, valid & ~bad, type_).cast(pa.string())
+    if is_midnight.any():
+        texts = pc.if_else(
+            flag_array(is_midnight), pc.replace_substring(texts, "00:", "24:", max_replacements=1), texts
+        )
+    return texts, bad
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def _iso(target: pa.DataType, kind: pa.DataType, _: object) -> Conversion | None:
+    return Conversion(target, partial(_parsed, target)) if pa.types.is_string(kind) else None
+
+
+def _parsed(target: pa.DataType, texts: pa.Array) -> Converted:
+    """Times in ISO 8601. If one is not in the usual form, each distinct text is parsed alone."""
+    no_faults = np.zeros(len(texts), np.bool_)
+    try:
+        return _cast(texts, target), no_faults
+    except pa.ArrowInvalid:
+        distinct = texts.dictionary_encode()
+    values = pa.array([_parsed_alone(text, target) for text in distinct.dictionary.to_pylist()], target)
+    parsed = values.take(distinct.indices)
+    return parsed, pc.and_(texts.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
+
+
+def _cast(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_date(target):
+        return pc.utf8_rtrim(texts, "Z").cast(target)
+    micros_only = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+    return micros_only.cast(UTC_MICROS).cast(target)
+
+
+def _parsed_alone(text: str, target: pa.DataType) -> pa.Scalar | None:
+    if text in _INFINITE_MICROS and pa.types.is_timestamp(target):
+        return pa.scalar(_INFINITE_MICROS[text], target)
+    try:
+        return _cast(pa.array([text]), target)[0]
+    except pa.ArrowInvalid:
+        return None
+
+
+# --- decimals ---------------------------------------------------------------------------------------------------------
+
+
+def _decimal(kind: pa.DataType, parameters: Mapping[str, str]) -> Conversion | None:
+    scale = int(parameters.get("scale", 0))
+    precision = max(min(int(parameters.get("connect.decimal.precision", MAX_DIGITS)), MAX_DIGITS), scale, 1)
+    if not 0 <= scale <= MAX_DIGITS or not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+        return None
+    target = pa.decimal128(precision, scale)
+    return Conversion(target, partial(_decimals, target))
+
+
+def _decimals(target: pa.Decimal128Type, array: pa.Array) -> Converted:
+    if pa.types.is_string(array.type):  # of JSON Schema, which has no bytes
+        array = pa.array([text and _from_base64(text) for text in array.to_pylist()], pa.binary())
+    words, is_long = unscaled(array)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    bad = valid & (is_long | ~_has_digits(words, target.precision))
+    words[~valid | bad] = 0
+    return number_array(words, valid & ~bad, target), bad
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""  # no number
+
+
+def unscaled(values: pa.BinaryArray) -> tuple[npt.NDArray[np.uint64], Flags]:
+    """Big-endian numbers in two's complement as two words each, the lower one first; and which have no bytes, or more
+    than 16."""
+    offsets = offsets_of(values).astype(np.int64)
+    start, end, data = offsets[:-1, None], offsets[1:, None], memory_of(values)
+    data = data if len(data) else np.zeros(1, np.uint8)
+    is_negative = data[np.minimum(start, len(data) - 1)] >= 0x80
+    at = end - 1 - np.arange(16)
+    digits = np.where(at >= start, data[np.maximum(at, 0)], np.where(is_negative, 0xFF, 0)).astype(np.uint8)
+    size = (end - start)[:, 0]
+    return np.ascontiguousarray(digits).view("<u8"), (size == 0) | (size > 16)
+
+
+def _has_digits(words: npt.NDArray[np.uint64], digits: int) -> Flags:
+    """Which numbers have at most so many digits."""
+    low, high = words[:, 0], words[:, 1].view(np.int64)
+    (high_min, low_min), (high_max, low_max) = (divmod(limit, 2**64) for limit in (1 - 10**digits, 10**digits - 1))
+    is_enough = (high > high_min) | ((high == high_min) & (low >= np.uint64(low_min)))
+    fits: Flags = is_enough & ((high < high_max) | ((high == high_max) & (low <= np.uint64(low_max))))
+    return fits
+
+
+def _variable_scale(kind: pa.DataType, _: object) -> Conversion | None:
+    """A text, as each value has digits of its own."""
+    is_decimal = pa.types.is_struct(kind) and {"scale", "value"} <= {field.name for field in kind}
+    return Conversion(pa.string(), _texts) if is_decimal and pa.types.is_binary(kind.field("value").type) else None
+
+
+def _texts(structs: pa.StructArray) -> Converted:
+    fields = dict(zip(structs.type.names, structs.flatten(), strict=True))
+    (scales, has_scale), values = numbers_of(fields["scale"]), fields["value"]
+    words, is_long = unscaled(values)
+    valid = has_scale & values.is_valid().to_numpy(zero_copy_only=False)
+    is_short = valid & ~is_long & (scales >= 0) & (scales <= MAX_DIGITS) & _has_digits(words, MAX_DIGITS)
+    words[~is_short] = 0
+    digits = number_array(words, None, pa.decimal128(MAX_DIGITS, 0)).cast(pa.string())
+    rows = [np.flatnonzero(is_short & (scales == scale)) for scale in np.unique(scales[is_short]).tolist()]
+    parts = [_with_point(digits.take(pa.array(at)), int(scales[at[0]])) for at in rows]
+    others = np.flatnonzero(~is_short)
+    exact = [_exact(values[row].as_py(), int(scales[row])) if valid[row] else None for row in others.tolist()]
+    order = np.empty(len(structs), np.int64)
+    order[np.concatenate([*rows, others])] = np.arange(len(structs))
+    texts = pa.concat_arrays([*parts, pa.array(exact, pa.string())]).take(pa.array(order))
+    return texts, valid & texts.is_null().to_numpy(zero_copy_only=False)
+
+
+def _with_point(digits: pa.StringArray, scale: int) -> pa.StringArray:
+    if scale == 0:
+        return digits
+    sign = pc.if_else(pc.starts_with(digits, "-"), "-", "")
+    padded = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), scale + 1, "0")
+    whole, rest = pc.utf8_slice_codeunits(padded, 0, -scale), pc.utf8_slice_codeunits(padded, -scale)
+    return pc.binary_join_element_wise(sign, pc.binary_join_element_wise(whole, rest, "."), "")
+
+
+def _exact(value: bytes, scale: int) -> str | None:
+    if not value or abs(scale) > MAX_SCALE:
+        return None
+    sign, digits, _ = Decimal(int.from_bytes(value, "big", signed=True)).as_tuple()
+    return f"{Decimal((sign, digits, -scale)):f}"
+
+
+_Maker: TypeAlias = Callable[[pa.DataType, Mapping[str, str]], Conversion | None]
+_CONNECT, _DEBEZIUM = "org.apache.kafka.connect.data", "io.debezium"
+_MAKERS: Mapping[str, _Maker] = {
+    f"{_CONNECT}.Date": _date,
+    f"{_CONNECT}.Time": partial(_time, "ms", 86_400_000),
+    f"{_CONNECT}.Timestamp": partial(_timestamp, 1000, 1, UTC_MICROS),
+    f"{_CONNECT}.Decimal": _decimal,
+    f"{_DEBEZIUM}.time.Date": _date,
+    f"{_DEBEZIUM}.time.Time": partial(_time, "ms", 86_400_000),
+    f"{_DEBEZIUM}.time.MicroTime": partial(_time, "us", 86_400_000_000),
+    f"{_DEBEZIUM}.time.NanoTime": partial(_time, "ns", 86_400_000_000_000),
+    f"{_DEBEZIUM}.time.Timestamp": partial(_timestamp, 1000, 1, LOCAL_MICROS),
+    f"{_DEBEZIUM}.time.MicroTimestamp": partial(_timestamp, 1, 1, LOCAL_MICROS),
+    f"{_DEBEZIUM}.time.NanoTimestamp": partial(_timestamp, 1, 1000, LOCAL_MICROS),
+    f"{_DEBEZIUM}.time.IsoDate": partial(_iso, pa.date32()),
+    f"{_DEBEZIUM}.time.IsoTimestamp": partial(_iso, LOCAL_MICROS),
+    f"{_DEBEZIUM}.time.ZonedTimestamp": partial(_iso, UTC_MICROS),
+    f"{_DEBEZIUM}.data.VariableScaleDecimal": _variable_scale,
+}
+"""By the name of the type; None for a column of a type that nothing is known of."""

@@ -1,0 +1,181 @@
+"""What Kafka Connect and Debezium mean by the types of columns, as Arrow arrays."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafka_meta.changes.semantic_types import conversion
+from pyspark_kafka_meta.typed.schemas import ConnectType
+
+CONNECT, TIME, DATA = "org.apache.kafka.connect.data", "io.debezium.time", "io.debezium.data"
+VARIABLE = pa.struct([("scale", pa.int32()), ("value", pa.binary())])
+
+
+def converted(name: str, values: list[Any], kind: pa.DataType, parameters: Mapping[str, str] | None = None) -> Any:
+    """The converted values and the rows that the type cannot hold."""
+    made = conversion(kind, {"c": ConnectType(name, parameters or {})}, "c")
+    assert made is not None
+    array, bad = made.convert(pa.array(values, kind))
+    array.validate(full=True)
+    assert array.type == made.type
+    return array, [row for row, is_bad in enumerate(bad) if is_bad]
+
+
+def two_complement(number: int) -> bytes:
+    return number.to_bytes((8 + (number + (number < 0)).bit_length()) // 8, "big", signed=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values", "expected"),
+    [
+        (f"{TIME}.Date", pa.int32(), [0, None, -1], [date(1970, 1, 1), None, date(1969, 12, 31)]),
+        (f"{CONNECT}.Date", pa.int64(), [1], [date(1970, 1, 2)]),
+        (f"{TIME}.IsoDate", pa.string(), ["2024-02-29Z", None], [date(2024, 2, 29), None]),
+        (f"{TIME}.Time", pa.int32(), [0, 86_399_999, None], ["00:00:00.000", "23:59:59.999", None]),
+        (f"{TIME}.MicroTime", pa.int64(), [1, 86_400_000_000], ["00:00:00.000001", "24:00:00.000000"]),
+        (f"{TIME}.NanoTime", pa.int64(), [3_600_000_000_001], ["01:00:00.000000001"]),
+        (f"{TIME}.Timestamp", pa.int64(), [-1, None], [datetime(1969, 12, 31, 23, 59, 59, 999_000), None]),
+        (f"{TIME}.MicroTimestamp", pa.int64(), [1], [datetime(1970, 1, 1, microsecond=1)]),
+        (
+            f"{TIME}.NanoTimestamp",
+            pa.int64(),
+            [1_999, -1],
+            [datetime(1970, 1, 1, microsecond=1), datetime(1969, 12, 31, 23, 59, 59, 999_999)],
+        ),
+        (f"{CONNECT}.Timestamp", pa.int64(), [1_000], [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)]),
+        (f"{TIME}.IsoTimestamp", pa.string(), ["2024-02-29T12:00:00.5Z"], [datetime(2024, 2, 29, 12, 0, 0, 500_000)]),
+        (
+            f"{TIME}.ZonedTimestamp",
+            pa.string(),
+            ["2024-02-29T12:00:00.123456789+02:00", None, "2024-02-29T12:00:00Z"],
+            [datetime(2024, 2, 29, 10, 0, 0, 123_456, UTC), None, datetime(2024, 2, 29, 12, tzinfo=UTC)],
+        ),
+    ],
+    ids=lambda value: value.rpartition(".")[2] if isinstance(value, str) else "",
+)
+def test_times_of_the_calendar(name: str, kind: pa.DataType, values: list[Any], expected: list[Any]) -> None:
+    array, bad = converted(name, values, kind)
+
+    assert (array.to_pylist(), bad) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values", "bad"),
+    [
+        (f"{TIME}.Date", pa.int64(), [2**31, 1, -(2**40)], [0, 2]),
+        (f"{TIME}.Time", pa.int32(), [-1, 86_400_001, 5], [0, 1]),
+        (f"{TIME}.Timestamp", pa.int64(), [2**62, 1], [0]),
+        (f"{TIME}.ZonedTimestamp", pa.string(), ["soon", "2024-02-29T12:00:00Z", "2024-02-30T12:00:00Z"], [0, 2]),
+        (f"{TIME}.IsoDate", pa.string(), ["infinity"], [0]),
+        (
+            f"{DATA}.VariableScaleDecimal",
+            VARIABLE,
+            [{"scale": 2**30, "value": b"\1"}, {"scale": 0, "value": b""}],
+            [0, 1],
+        ),
+    ],
+)
+def test_values_that_a_type_cannot_hold_are_named(
+    name: str, kind: pa.DataType, values: list[Any], bad: list[int]
+) -> None:
+    array, found = converted(name, values, kind)
+
+    assert found == bad
+    assert [row for row, value in enumerate(array.is_null().to_pylist()) if value] == bad
+
+
+def test_infinite_timestamps_are_the_first_and_the_last_ones() -> None:
+    number = 9223372036825200000
+    local, no_faults = converted(f"{TIME}.MicroTimestamp", [number, -9223372036832400000], pa.int64())
+    zoned, _ = converted(f"{TIME}.ZonedTimestamp", ["infinity", "-infinity", "2024-02-29T12:00:00Z"], pa.string())
+
+    assert (local.cast(pa.int64()).to_pylist(), no_faults) == ([number, -9223372036832400000], [])
+    assert zoned.cast(pa.int64()).to_pylist()[:2] == [number, -9223372036832400000]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**136), 2**136), st.integers(-(10**6), 10**6))), st.integers(0, 38))
+def test_decimals_are_exact_or_bad(numbers: list[int | None], scale: int) -> None:
+    values = [None if number is None else two_complement(number) for number in numbers]
+    parameters = {"scale": str(scale), "connect.decimal.precision": "38"}
+    array, bad = converted(f"{CONNECT}.Decimal", values, pa.binary(), parameters)
+    texts = [None if value is None else base64.b64encode(value).decode() for value in values]
+    of_texts, bad_texts = converted(f"{CONNECT}.Decimal", texts, pa.string(), parameters)
+
+    fits = [number is None or abs(number) < 10**38 for number in numbers]
+    assert bad == [row for row, is_fit in enumerate(fits) if not is_fit] == bad_texts
+    expected = [
+        number if number is None else Decimal(f"{number}e-{scale}") if abs(number) < 10**38 else None
+        for number in numbers
+    ]
+    assert array.to_pylist() == of_texts.to_pylist() == expected
+
+
+def test_a_decimal_with_more_digits_than_its_precision_is_bad() -> None:
+    parameters = {"scale": "2", "connect.decimal.precision": "4"}
+    array, bad = converted(f"{CONNECT}.Decimal", [b"\x27\x0f", b"\x27\x10", b"\xd8\xf1"], pa.binary(), parameters)
+
+    assert (array.type, bad) == (pa.decimal128(4, 2), [1])
+    assert array.to_pylist() == [Decimal("99.99"), None, Decimal("-99.99")]
+
+
+@given(st.lists(st.one_of(st.none(), st.tuples(st.integers(-(2**136), 2**136), st.integers(-5, 60)))))
+def test_decimals_of_any_scale_are_exact_texts(numbers: list[tuple[int, int] | None]) -> None:
+    values = [None if each is None else {"scale": each[1], "value": two_complement(each[0])} for each in numbers]
+    array, bad = converted(f"{DATA}.VariableScaleDecimal", values, VARIABLE)
+
+    texts = array.to_pylist()
+    assert (bad, [text is None for text in texts]) == ([], [each is None for each in numbers])
+    for each, text in zip(numbers, texts, strict=True):
+        assert each is None or (Decimal(text) == Decimal(f"{each[0]}e{-each[1]}") and "e" not in text.lower())
+
+
+def test_types_in_lists_structs_and_maps_are_converted_too() -> None:
+    kind = pa.struct([("a", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.int32())), ("n", pa.string())])
+    day = ConnectType(f"{TIME}.Date", {})
+    made = conversion(kind, {"c.a.element": day, "c.m.value": day}, "c")
+    rows = [{"a": [9]}, {"a": [0, None], "m": [("k", 1)], "n": "x"}, None, {"a": [], "m": None}, {"a": [1], "m": []}]
+
+    assert made is not None
+    array, bad = made.convert(pa.array(rows, kind).slice(1))
+    array.validate(full=True)
+    assert not bad.any()
+    assert array.to_pylist() == [
+        {"a": [date(1970, 1, 1), None], "m": [("k", date(1970, 1, 2))], "n": "x"},
+        None,
+        {"a": [], "m": None, "n": None},
+        {"a": [date(1970, 1, 2)], "m": [], "n": None},
+    ]
+
+
+def test_a_bad_item_makes_its_row_bad() -> None:
+    made = conversion(pa.list_(pa.int64()), {"c.element": ConnectType(f"{TIME}.Date", {})}, "c")
+
+    assert made is not None
+    _, bad = made.convert(pa.array([[2**40], [], [1, 2], None, [1, 2**40], []], pa.list_(pa.int64())).slice(1))
+    assert bad.tolist() == [False, False, False, True, False]
+
+
+@pytest.mark.parametrize("name", [f"{DATA}.Uuid", f"{DATA}.Json", f"{DATA}.Enum", f"{TIME}.Interval", "my.Type"])
+def test_other_types_stay_what_they_are(name: str) -> None:
+    assert conversion(pa.string(), {"c": ConnectType(name, {})}, "c") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (f"{CONNECT}.Date", pa.date32()),
+        (f"{CONNECT}.Timestamp", pa.timestamp("us", "UTC")),
+        (f"{CONNECT}.Decimal", pa.decimal128(5, 2)),
+    ],
+)
+def test_types_that_a_format_knows_itself_stay(name: str, kind: pa.DataType) -> None:
+    assert conversion(kind, {"c": ConnectType(name, {"scale": "2"})}, "c") is None
