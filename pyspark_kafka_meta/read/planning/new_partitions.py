@@ -16,6 +16,7 @@ from uuid import UUID
 from pyspark_kafka_meta.errors import PartitionsAddedError
 from pyspark_kafka_meta.model import Position, Positions, TopicPartition, is_other_topic, name_partitions
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options.changes import ChangeOrder
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.read.planning.data_loss import Comparison, Loss, LossKind, recreated_text
 
@@ -30,19 +31,15 @@ class NewPartitions:
     clock."""
 
     def __init__(
-        self,
-        options: SourceOptions,
-        earliest: Callable[[Collection[TopicPartition]], dict[TopicPartition, Position]],
-        keys_stay: bool,
+        self, options: SourceOptions, earliest: Callable[[Collection[TopicPartition]], dict[TopicPartition, Position]]
     ) -> None:
         """
         Args:
             earliest: asks leaders for the starts of logs.
-            keys_stay: whether a topic may get no partitions, because keys would move to them.
         """
         self._options = options
         self._earliest = earliest
-        self._keys_stay = keys_stay
+        self._keys_stay = options.changes is not None and options.changes.order is ChangeOrder.KAFKA
         # By partition and topic id, with the time of the last plan whose checkpoint had the partition.
         self._left_off: dict[tuple[TopicPartition, UUID | None], tuple[Position, float]] = {}
         self._told: dict[tuple[TopicPartition, UUID | None], Position] = {}  # by events, since they are gone
@@ -57,7 +54,7 @@ class NewPartitions:
         otherwise; those of a recreated topic too, unless onTopicRecreated says otherwise.
 
         Raises:
-            PartitionsAddedError: a topic got partitions, and keys have to stay in theirs.
+            PartitionsAddedError: a topic of changes in Kafka's order got partitions.
         """
         ends, ids = logs.latest.positions, logs.latest.topic_ids
         new = ends.keys() - start.positions.keys()

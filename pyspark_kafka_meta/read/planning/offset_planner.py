@@ -142,14 +142,7 @@ class OffsetPlanner:
         report: takes facts of its client.
     """
 
-    def __init__(
-        self, client: KafkaClient, options: SourceOptions, *, has_changes: bool = False, keys_stay: bool = False
-    ) -> None:
-        """
-        Args:
-            has_changes: whether rows are changes, whose sequence needs the generations of topics.
-            keys_stay: see `NewPartitions`.
-        """
+    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
         self.recent = RecentOffsets()
         self.report = client.report
         self._client = client
@@ -158,8 +151,7 @@ class OffsetPlanner:
         self._subscription = Subscription(client, options, self._losses)
         self._offsets = OffsetResolver(client, options, self._losses)
         self._epochs = LeaderEpochs(client)
-        self._starts = NewPartitions(options, self._offsets.earliest, keys_stay)
-        self._has_changes = has_changes
+        self._starts = NewPartitions(options, self._offsets.earliest)
         group = options.commit_group
         self._commits = None if group is None else GroupCommits(client, group)
         self._unreachable: set[TopicPartition] = set()  # their target is lost, reported, and compared no more
@@ -304,7 +296,7 @@ class OffsetPlanner:
             ends = limit_offsets(starts, ends, self._options.max_offsets_per_trigger)
         ends = self._epochs.with_epoch_starts(starts, ends, logs.latest.topic_ids)
         end = advance(start, replace(logs.latest, positions=ends), begun)
-        if not self._has_changes:
+        if self._options.changes is None:
             return end
         return with_generations(start, end, {loss.partition.topic for loss in losses if loss.kind in LOST_STARTS})
 

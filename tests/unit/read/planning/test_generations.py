@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pyspark_kafka_meta.errors import CheckpointError, PartitionsAddedError
 from pyspark_kafka_meta.model import OffsetRange, Position, TopicGeneration, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset, ranges, with_generations
-from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, T3, U0
 from tests.unit.read.planning.changes import (
@@ -30,21 +29,20 @@ from tests.unit.read.planning.queries import GO_ON, Query, add_partition
 from tests.unit.scene import Scene
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
+SCHEMAS = {"keySchema": "id bigint", "valueSchema": "id bigint"}
 
 
 class ChangesQuery(Query):
-    """A query of changes, which relies on the order of keys."""
+    """A query of changes."""
 
-    def __init__(self, scene: Scene, keys_stay: bool = True, /, **options: str) -> None:
-        self._scene, self._keys_stay, self._options = scene, keys_stay, options
-        super().__init__(scene, **options)
-        self.restart()
+    def __init__(self, scene: Scene, /, **options: str) -> None:
+        self._scene = scene
+        self._options = {"changes": "debezium", "valueFormat": "json", **SCHEMAS, **options}
+        super().__init__(scene, **self._options)
 
     def restart(self) -> None:
         """With nothing but the checkpoint."""
-        options = self._scene.options(**self._options).for_stream()
-        client = self._scene.client(**self._options)
-        self.planner = OffsetPlanner(client, options, has_changes=True, keys_stay=self._keys_stay)
+        self.planner = self._scene.planner(**self._options)
 
     def generations(self) -> dict[TopicPartition, int]:
         """Of the ranges of the next micro-batch."""
@@ -181,7 +179,7 @@ def test_added_partition_fails_a_query_that_relies_on_the_order_of_keys(scene: S
 
 
 def test_added_partition_is_read_if_the_order_is_the_sources(scene: Scene) -> None:
-    query = ChangesQuery(scene, False)
+    query = ChangesQuery(scene, changeOrder="source")
     query.step()
     add_partition(scene, T3, "moved")
     scene.clock.sleep(300)
