@@ -25,10 +25,11 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.kafka.protocol.apis import DESCRIBE_TRANSACTIONS, Api
+from pyspark_kafka_meta.kafka.protocol.apis import Api
 
 LENGTH_BYTES = 4
 NULL_RECORDS = b"\0"
+_NUMBERS = {"error_code": "int16", "datetime_i64": "int64"}
 SPLICED_BYTES = 64 * 1024
 """From this size, records become a part of a frame without a copy: copies of 1 MB took longer than all other work on a
 Produce request."""
@@ -139,33 +140,31 @@ def _without(frame: memoryview, spans: Sequence[Span]) -> bytes:
 @cache
 def response_schema(api: Api, version: int) -> Any:
     """The message class of the response."""
-    if api == DESCRIBE_TRANSACTIONS:
-        # Readers start sooner without it. Threads cannot meet in its imports: sending the request has imported them.
-        from pyspark_kafka_meta.kafka.protocol.describe_transactions import DescribeTransactionsResponse
-
-        return DescribeTransactionsResponse
-    return next(
+    response = next(
         entity
         for entity in vars(schema(api, version).response).values()
         if isinstance(entity, type) and getattr(entity, "__type__", None) is EntityType.response
     )
+    _read_as_numbers(response)
+    return response
 
 
 @cache
 def _readers(api: Api, version: int) -> tuple[Any, Any, Any]:
     response = response_schema(api, version)
-    _read_error_codes_as_numbers(response)
     return entity_reader(response.__header_schema__), entity_reader(response), response
 
 
-def _read_error_codes_as_numbers(kind: Any) -> None:
-    """Have the parser read the error codes of a message class as int16. The library's enum would refuse a code of a
-    newer broker, and with it the whole response."""
+def _read_as_numbers(kind: Any) -> None:
+    """Have the parser read error codes and times of a message class as numbers. The library's types would refuse a code
+    of a newer broker, and the start time -1 of a producer that has not begun a transaction yet, which Kafka's schema
+    does not mention; and with it the whole response. Times that may be missing stay as they are."""
     for field in fields(kind):
-        if field.metadata.get("kafka_type") == "error_code":
-            field.metadata = MappingProxyType({**field.metadata, "kafka_type": "int16"})
+        kafka_type = _NUMBERS.get(field.metadata.get("kafka_type", ""))
+        if kafka_type is not None and type(None) not in get_args(field.type):
+            field.metadata = MappingProxyType({**field.metadata, "kafka_type": kafka_type})
         for entity in _entities(field.type):
-            _read_error_codes_as_numbers(entity)
+            _read_as_numbers(entity)
 
 
 def _entities(kind: Any) -> Iterator[Any]:
