@@ -57,6 +57,14 @@ def parse_text(text: str) -> str:
     return text
 
 
+def parse_word(text: str, pattern: str) -> str:
+    """A text that the pattern matches as a whole, without the blanks around it."""
+    word = text.strip()
+    if re.fullmatch(pattern, word) is None:
+        raise ValueError
+    return word
+
+
 def parse_secret(text: str) -> Secret:
     return Secret(parse_text(text))
 

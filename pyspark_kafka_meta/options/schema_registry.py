@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pyspark_kafka_meta.names_and_numbers import non_empty
 from pyspark_kafka_meta.options.option_table import GivenOptions, Option, Query, Rows, Section, option_field, options_of
-from pyspark_kafka_meta.options.parsers import Secret, parse_choice
+from pyspark_kafka_meta.options.parsers import Secret, parse_choice, parse_word
 from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions, package_problems, parse_provider
 
 logger = logging.getLogger(__name__)
@@ -54,29 +54,23 @@ def _parse_issuer(text: str) -> str:
     return text.strip()
 
 
-def _parse_host(text: str) -> str:
-    host = text.strip()
-    if not re.fullmatch(r"[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", host):
-        raise ValueError
-    return host
-
-
 def _parse_user_info(text: str) -> Secret:
     if not re.match(r"[^:\s]+:.", text):
         raise ValueError
     return Secret(text)
 
 
+_parse_header = partial(parse_word, pattern=r"[!-~]+")
+"""Without the line break at the end of a token's file. Python's HTTP client repeats a header that it refuses."""
+
+
 def _parse_token(text: str) -> Secret:
     return Secret(_parse_header(text))
 
 
-def _parse_header(text: str) -> str:
-    """Without the line break at the end of a token's file. Python's HTTP client repeats a header that it refuses."""
-    word = text.strip()
-    if not re.fullmatch(r"[!-~]+", word):
-        raise ValueError
-    return word
+def _header(name: str, doc: str, parse: Callable[[str], Any] = _parse_header, **columns: Any) -> Any:
+    error = f"Option '{_BEARER}{name}' must be one word of ASCII characters"
+    return _rows.option(f"{_BEARER}{name}", None, parse, error, doc, **columns)
 
 
 def renamed_row(option: Option, rename: Callable[[str], str], doc: str, **columns: Any) -> Any:
@@ -91,12 +85,9 @@ def renamed_row(option: Option, rename: Callable[[str], str], doc: str, **column
 
 def _as_for_kafka(field: str) -> Any:
     """The row of a TLS option of brokers, for the registry."""
-    option, columns = options_of(SecurityOptions)[field], {"section": _rows.section, "queries": _rows.queries}
-    return renamed_row(option, _of_registry, _AS_KAFKAS, needs=_rows.needs, needs_values=(), **columns)
-
-
-def _of_registry(name: str) -> str:
-    return name.replace("kafka.", "schema.registry.")
+    option = options_of(SecurityOptions)[field]
+    columns = {"section": _rows.section, "queries": _rows.queries, "needs": _rows.needs, "needs_values": ()}
+    return renamed_row(option, lambda name: name.replace("kafka.", "schema.registry."), _AS_KAFKAS, **columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +114,8 @@ class RegistryOptions:
         "Login as user:password, or API key and secret.",
         excludes=(f"{_BEARER}token", _TOKEN_ENDPOINT, _PROVIDER),
     )
-    bearer_token: Secret | None = _rows.option(
-        "schema.registry.bearer.auth.token",
-        None,
-        _parse_token,
-        "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
-        "Token, instead of a login.",
-        excludes=(_TOKEN_ENDPOINT, _PROVIDER),
+    bearer_token: Secret | None = _header(
+        "token", "Token, instead of a login.", _parse_token, excludes=(_TOKEN_ENDPOINT, _PROVIDER)
     )
     token_source: str | None = _rows.option(
         f"{_BEARER}credentials.source",
@@ -158,27 +144,15 @@ class RegistryOptions:
         f"Option '{_BEARER}custom.provider.class' must be module:Class",
         "As oauthTokenProvider, for the registry.",
     )
-    logical_cluster: str | None = _rows.option(
-        f"{_BEARER}logical.cluster",
-        None,
-        _parse_header,
-        f"Option '{_BEARER}logical.cluster' must be one word of ASCII characters",
-        "Confluent Cloud's lsrc-...",
-    )
-    identity_pool_id: str | None = _rows.option(
-        f"{_BEARER}identity.pool.id",
-        None,
-        _parse_header,
-        f"Option '{_BEARER}identity.pool.id' must be one word of ASCII characters",
-        "Confluent Cloud's pool-...",
-    )
+    logical_cluster: str | None = _header("logical.cluster", "Confluent Cloud's lsrc-...")
+    identity_pool_id: str | None = _header("identity.pool.id", "Confluent Cloud's pool-...")
     timeout_ms: int = _rows.number(
         "schema.registry.timeout.ms", "60000", "Maximum duration of a request with its retries.", low=1
     )
     proxy_host: str | None = _rows.option(
         "schema.registry.proxy.host",
         None,
-        _parse_host,
+        partial(parse_word, pattern=r"[\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"),
         "Option 'schema.registry.proxy.host' must be the name or address of a host, without port and scheme",
         "HTTP proxy, without a login. HTTPS_PROXY has no effect.",
         pair="schema.registry.proxy.port",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options.jaas import EXTENSION, JaasLogin, parse_jaas
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, options_of
-from pyspark_kafka_meta.options.parsers import Secret, parse_choice
+from pyspark_kafka_meta.options.parsers import Secret, parse_choice, parse_word
 
 logger = logging.getLogger(__name__)
 
@@ -203,10 +203,7 @@ def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value) for name, _, value in (pair.partition("=") for pair in pairs)))
 
 
-def parse_provider(text: str) -> str:
-    if re.fullmatch(r"\w+(\.\w+)*:\w+", text.strip()) is None:
-        raise ValueError
-    return text.strip()
+parse_provider = partial(parse_word, pattern=r"\w+(\.\w+)*:\w+")
 
 
 @dataclass(frozen=True, slots=True)
