@@ -77,7 +77,11 @@ class DefaultFolder(LocalFolder):
                 path.mkdir(mode=0o700)
                 if path == folder:
                     _delete_expired(folder.parent, time.time())
-            _check_private(path)
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+                raise PermissionError(
+                    f"{path} is not a private folder of this user: remove it, or set the option eventsPath"
+                )
         return folder
 
 
@@ -111,12 +115,6 @@ def beyond_limits(files: Iterable[StoredFile], now: float) -> list[StoredFile]:
         for number, (file, total) in enumerate(zip(newest_first, totals, strict=True), 1)
     )
     return newest_first[kept:][::-1]
-
-
-def _check_private(path: Path) -> None:
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{path} is not a private folder of this user: remove it, or set the option eventsPath")
 
 
 def _delete_expired(root: Path, now: float) -> None:

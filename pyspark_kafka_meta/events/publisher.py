@@ -3,6 +3,12 @@ end of a task.
 
 A read never waits long for this and never fails because of it: the queue is bounded, and the next delivered event
 reports how many events were lost.
+
+`TopicSink` produces events to a topic, keyed by cache id, so that the events of one cache stay in order. It writes with
+a client of its own, because a client serves one thread, and `BackgroundSink` calls the sink in another thread than the
+task's. The events of this client are only logged: in the topic they would lead to more of them. Events that are not
+acknowledged within `kafka.delivery.timeout.ms` are lost, and the sink pauses before it connects again. Until the pause
+ends, further events are lost at once.
 """
 
 from __future__ import annotations
@@ -14,6 +20,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    DeliveryTimeoutError,
+    KafkaMetaError,
+    RecordTooLargeError,
+)
 from pyspark_kafka_meta.events.default_folder import DefaultFolder, LivenessLock
 from pyspark_kafka_meta.events.event import (
     BrokerFetches,
@@ -28,19 +41,90 @@ from pyspark_kafka_meta.events.event import (
 )
 from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, FolderSink, LossCount, folder_at, logger
-from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.client.client_state import ClientState, Traffic
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.cache_state import Refreshed
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options import ClientOptions, EventsOptions
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, EventsOptions, ProducerOptions, default_options
 
 event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
 MAX_PENDING_EVENTS = 1_000
 MAX_PENDING_ROUTINE_EVENTS = 100
 ROUTINE_REASONS = (RefreshReason.MAX_AGE, LookupReason.NEW_VERSIONS)
+CLIENT = default_options(ClientOptions, security=PLAINTEXT)
+"""Of a `TopicSink`, but for servers, login and client id."""
+PRODUCER = default_options(
+    ProducerOptions,
+    # In order, but not idempotent: a producer id would cost one more request in the short life of some processes.
+    max_in_flight=1,
+    idempotent=False,
+    delivery_timeout_ms=30_000,
+    max_block_ms=30_000,
+    # The first event of a cache can hold thousands of partitions; its text repeats, so that lz4 makes it small.
+    compression_type="lz4",
+    max_request_bytes=16 * 1024 * 1024,
+)
+PAUSES_S: dict[type[Exception], float] = {
+    AuthenticationError: 300.0,  # repeated logins may lock the account
+    ConnectError: 5.0,
+    DeliveryTimeoutError: 5.0,
+    KafkaMetaError: 30.0,
+}
+"""Pause after an error, by its first class that is listed."""
+
+
+class TopicSink:
+    """Produces each event as one record: key the cache id, value the event as JSON. A record whose acknowledgement is
+    lost may be written twice, with the same cache id and sequence. Wrap in `BackgroundSink`: a write may take as long
+    as the timeouts of `PRODUCER` together."""
+
+    def __init__(self, options: EventsOptions, origin: Origin) -> None:
+        """
+        Args:
+            options: with a topic.
+            origin: of the events of its client.
+        """
+        self._topic = str(options.topic)
+        self._client_options = replace(
+            CLIENT, security=options.security, bootstrap_servers=options.bootstrap_servers, client_id=options.client_id
+        )
+        self._origin = origin
+        self._client: KafkaClient | None = None
+        self._connect_after = 0.0  # seconds of the monotonic clock
+
+    def write(self, events: Sequence[Event]) -> None:
+        if time.monotonic() < self._connect_after:
+            raise ConnectError("the writer of events pauses after an error")
+        try:
+            self._write(events)
+        except RecordTooLargeError:
+            raise  # the connections are fine
+        except Exception as error:
+            self.close()
+            pauses = (PAUSES_S[kind] for kind in type(error).__mro__ if kind in PAUSES_S)
+            self._connect_after = time.monotonic() + next(pauses, 0.0)
+            raise
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def _write(self, events: Sequence[Event]) -> None:
+        # The first write imports these modules: they take a while.
+        import pyarrow as pa
+
+        from pyspark_kafka_meta.write.input_columns import SinkColumns
+        from pyspark_kafka_meta.write.task_writer import TaskWriter
+
+        client = self._client = self._client or client_without_events(self._client_options, self._origin)
+        columns = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
+        keys = pa.array([event.cache_id for event in events], pa.string())
+        values = pa.array([event.to_json() for event in events], pa.string())
+        rows = pa.record_batch([keys, values], ["key", "value"])
+        TaskWriter(client, PRODUCER, columns, self._topic).write([rows])
 
 
 class EventPublisher:
@@ -171,7 +255,7 @@ def new_publisher(options: EventsOptions | None, origin: Origin) -> EventPublish
             host=origin.host,
             pid=origin.pid,
         )
-        sinks.append(TopicSink(options, lambda: EventPublisher((), own)))
+        sinks.append(TopicSink(options, own))
     if not sinks:
         sinks.append(FolderSink(DefaultFolder(application)))
     return EventPublisher([BackgroundSink(sink) for sink in sinks], origin, lock)

@@ -113,10 +113,6 @@ class Option:
             detail = f" ({shortened(str(error))})" if str(error) else ""
             raise OptionError(self.error.replace("{value}", shortened(text)) + detail) from None
 
-    def has_effect_in(self, query: Query) -> bool:
-        """Whether it has an effect in one of these kinds of queries."""
-        return bool(self.queries & query)
-
     def default_value(self) -> Any:
         return None if self.default is None else self.value(self.default)
 
@@ -309,7 +305,7 @@ class GivenOptions:
 def _options_with_effect(query: Query) -> CaseInsensitiveMap[Option]:
     """The options of a kind of queries by name. Spark makes a data source twice for each micro-batch that is written,
     and all options are many."""
-    return CaseInsensitiveMap({name: option for name, option in OPTIONS.items() if option.has_effect_in(query)})
+    return CaseInsensitiveMap({name: option for name, option in OPTIONS.items() if option.queries & query})
 
 
 @cache

@@ -115,13 +115,12 @@ class CacheContents:
         self.lookups = 0
 
     def apply(self, event: EventRow) -> None:
-        """Apply the next event."""
         self._change(event)
         self.last = {name: event.get(name) for name in _LATEST}
         self.last_ms, self.sequence = event["time_ms"], event["sequence"]
         self.events += 1
         self.lookups += event.get("lookups") or 0
-        if _has_response(event):
+        if (event.get("generation_after") or 0) > (event.get("generation_before") or 0):
             self.last_response_ms = event["time_ms"]
 
     def events_missing(self) -> int:
@@ -191,10 +190,6 @@ _partition = lru_cache(maxsize=65_536)(TopicPartition)
 @lru_cache(maxsize=65_536)
 def _leader(leader_id: int, epoch: int) -> Leader:
     return leader_id, epoch
-
-
-def _has_response(event: EventRow) -> bool:
-    return (event.get("generation_after") or 0) > (event.get("generation_before") or 0)
 
 
 def _is_event(value: Any) -> bool:

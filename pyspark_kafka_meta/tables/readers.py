@@ -89,8 +89,7 @@ def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | str 
         KafkaMetaError: the query has made no progress yet.
         CheckpointError: as `read_checkpoint`.
     """
-    from pyspark_kafka_meta.tables.lag import end_offsets, query_lag
-    from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
+    from pyspark_kafka_meta.tables.lag import end_offsets, query_lag, read_checkpoint
 
     report = getattr(progress, "lastProgress", progress)
     if report is None:
@@ -184,8 +183,12 @@ class ClusterReader(DataSourceReader):
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
-        from pyspark_kafka_meta.tables.open_transactions import query_transactions
+        from pyspark_kafka_meta.tables.cluster_query import (
+            broker_rows,
+            describe_cluster,
+            partition_rows,
+            query_transactions,
+        )
 
         options = self._options
         rows: Sequence[Any]

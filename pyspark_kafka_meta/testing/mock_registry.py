@@ -27,8 +27,6 @@ have."""
 
 
 class _Version(NamedTuple):
-    """A version of a subject."""
-
     schema_id: int
     kind: str
     schema: str
@@ -36,8 +34,6 @@ class _Version(NamedTuple):
 
 
 class _Refusal(Exception):  # noqa: N818
-    """An error response of the API."""
-
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code

@@ -1,7 +1,7 @@
 """Checkpoints of streaming queries, without Spark: how far a query lags behind; and for `kafkameta migrate-checkpoint`
 the translation of a checkpoint of Spark's own Kafka source, and of one for a mirror of its cluster.
 
-In the files of `tables.query_checkpoint`, Spark's Kafka source has the next offsets, `{"topic": {"0": 23}}`, and
+In the files of `tables.lag`, Spark's Kafka source has the next offsets, `{"topic": {"0": 23}}`, and
 `sources/<number of the source>/0` has the start of batch 0. Follows Spark's `KafkaSourceOffset` and
 `KafkaSourceInitialOffsetWriter`.
 """
@@ -23,8 +23,7 @@ from pyspark_kafka_meta.options.tables import ClusterOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.read.planning.data_loss import MAX_NAMED
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
-from pyspark_kafka_meta.tables.lag import query_lag, source_offset
-from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress, read_checkpoint
+from pyspark_kafka_meta.tables.lag import QueryProgress, query_lag, read_checkpoint, source_offset
 from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, by_partition
 
 Offsets = Mapping[TopicPartition, int]
@@ -184,13 +183,10 @@ def _before(checkpoint: Path, batch: int) -> list[Offsets]:
     """The start of `batch` by source; empty for sources that are not Kafka."""
     if batch > 0:
         return [_kafka_offsets(line) for line in _lines(checkpoint, batch - 1)[2:]]
-    sources = range(len(_lines(checkpoint, 0)) - 2)
-    return [_initial_offsets(checkpoint / "sources" / str(number) / "0") for number in sources]
-
-
-def _initial_offsets(file: Path) -> Offsets:
+    files = [checkpoint / "sources" / str(number) / "0" for number in range(len(_lines(checkpoint, 0)) - 2)]
     # Spark writes a zero byte first, which makes releases before 2.1 fail.
-    return _kafka_offsets(file.read_text().lstrip("\0").removeprefix("v1\n")) if file.exists() else {}
+    texts = [file.read_text().lstrip("\0").removeprefix("v1\n") if file.exists() else "" for file in files]
+    return list(map(_kafka_offsets, texts))
 
 
 def _lines(checkpoint: Path, batch: int) -> list[str]:

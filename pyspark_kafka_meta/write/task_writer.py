@@ -90,7 +90,10 @@ class TaskWriter:
             FencedError: another task or query uses the transactional id.
             TransactionTimeoutError: the transaction is about to time out.
         """
-        _keep_freed_memory()
+        # Make glibc keep up to 32 MiB of freed memory for the next chunk. The kernel maps returned memory again page by
+        # page, which takes 5 to 25 % of the CPU time of encoding. glibc keeps twice the size of the largest mapped
+        # block that was freed (`mallopt(3)`, M_MMAP_THRESHOLD). Other C libraries are not affected.
+        np.empty(CHUNK_BYTES, np.uint8)  # freed at once, never touched
         chunk_bytes = min(CHUNK_BYTES, self._options.buffer_bytes)
         max_record_bytes = self._options.max_request_bytes
         with self._failing():
@@ -151,7 +154,6 @@ class TaskWriter:
     # --- rows to queues -----------------------------------------------------------------------------------------------
 
     def _add(self, rows: InputRows) -> None:
-        """Encode rows, and queue their batches."""
         topics, topic_of = self._topics(rows)
         of_topics = self._partitions_of(topics)
         if rows.chosen is not None and (rows.chosen >= _counts(of_topics)[topic_of]).any():
@@ -194,7 +196,6 @@ class TaskWriter:
         return [cache.snapshot.partitions(topic) for topic in topics]
 
     def _ask_partitions(self, topics: Collection[str], expected: Collection[TopicPartition] = ()) -> None:
-        """Update the metadata of these topics."""
         if bad := [topic for topic in topics if not is_topic_name(topic)]:
             raise InvalidRowError(
                 f"{shortened(bad[0])!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' "
@@ -280,10 +281,3 @@ class TaskWriter:
 
 def _counts(of_topics: Sequence[Sequence[TopicPartition]]) -> Ints:
     return np.array([len(partitions) for partitions in of_topics], np.int32)
-
-
-def _keep_freed_memory() -> None:
-    """Make glibc keep up to 32 MiB of freed memory for the next chunk. The kernel maps returned memory again page by
-    page, which takes 5 to 25 % of the CPU time of encoding. glibc keeps twice the size of the largest mapped
-    block that was freed (`mallopt(3)`, M_MMAP_THRESHOLD). Other C libraries are not affected."""
-    np.empty(CHUNK_BYTES, np.uint8)  # freed at once, never touched

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.events import topic_sink
+from pyspark_kafka_meta.events import publisher
 from tests.kafka.events_rounds import Rounds, reported_drops, sequences
 from tests.kafka.harness import Stream
 from tests.marks import thorough_after
@@ -34,11 +34,11 @@ def test_an_events_topic_that_is_missing_until_it_is_made(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topic_sink, "CLIENT", replace(topic_sink.CLIENT, request_timeout_ms=1000))
-    quick = replace(topic_sink.PRODUCER, delivery_timeout_ms=1000, max_block_ms=1000)
-    monkeypatch.setattr(topic_sink, "PRODUCER", quick)
-    for kind in topic_sink.PAUSES_S:
-        monkeypatch.setitem(topic_sink.PAUSES_S, kind, 0.2)
+    monkeypatch.setattr(publisher, "CLIENT", replace(publisher.CLIENT, request_timeout_ms=1000))
+    quick = replace(publisher.PRODUCER, delivery_timeout_ms=1000, max_block_ms=1000)
+    monkeypatch.setattr(publisher, "PRODUCER", quick)
+    for kind in publisher.PAUSES_S:
+        monkeypatch.setitem(publisher.PAUSES_S, kind, 0.2)
     missing = f"events-{uuid.uuid4().hex}"
     with closing(Rounds(kafka.bootstrap_servers, topic, tmp_path, eventsTopic=missing)) as stream:
 

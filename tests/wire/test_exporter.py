@@ -16,8 +16,7 @@ from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.cluster_query import describe_cluster
-from pyspark_kafka_meta.tables.lag import query_lag
-from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
+from pyspark_kafka_meta.tables.lag import query_lag, read_checkpoint
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.cluster_state import live_leaders
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve

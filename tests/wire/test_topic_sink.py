@@ -16,11 +16,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from pyspark_kafka_meta.errors import AuthorizationError, UnknownHostError
-from pyspark_kafka_meta.events import sinks, topic_sink
+from pyspark_kafka_meta.events import publisher, sinks
 from pyspark_kafka_meta.events.event import Event, Origin, Role
-from pyspark_kafka_meta.events.publisher import EventPublisher, new_publisher
+from pyspark_kafka_meta.events.publisher import TopicSink, new_publisher
 from pyspark_kafka_meta.events.sinks import CountedSink
-from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, EventsOptions, SecurityOptions
@@ -61,7 +60,7 @@ def rows_until(cluster: MockCluster, cache_id: str, sequence: int) -> list[dict[
 
 def topic_sink_of(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> TopicSink:
     options = EventsOptions(None, "events", tuple(servers), security)
-    return TopicSink(options, lambda: EventPublisher((), ORIGIN))
+    return TopicSink(options, ORIGIN)
 
 
 def new_sink(servers: Sequence[Address], security: SecurityOptions = PLAINTEXT) -> CountedSink:
@@ -146,10 +145,10 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
     fault(cluster)
     sink = new_sink(addresses(cluster))
     with monkeypatch.context() as impatient:
-        quick = replace(topic_sink.PRODUCER, delivery_timeout_ms=500, max_block_ms=500)
-        impatient.setattr(topic_sink, "PRODUCER", quick)
-        for kind in topic_sink.PAUSES_S:
-            impatient.setitem(topic_sink.PAUSES_S, kind, 0.5)
+        quick = replace(publisher.PRODUCER, delivery_timeout_ms=500, max_block_ms=500)
+        impatient.setattr(publisher, "PRODUCER", quick)
+        for kind in publisher.PAUSES_S:
+            impatient.setitem(publisher.PAUSES_S, kind, 0.5)
         sink.write([made("a", 1), made("a", 2)])
         sink.write([made("a", 3)])
     assert sink._is_failing
@@ -172,7 +171,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
 def test_event_that_is_too_large_is_lost_alone(
     cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(topic_sink, "PRODUCER", replace(topic_sink.PRODUCER, max_request_bytes=5000))
+    monkeypatch.setattr(publisher, "PRODUCER", replace(publisher.PRODUCER, max_request_bytes=5000))
     sink = new_sink(addresses(cluster))
     sink.write([made("a", 1), made("a", 2, cause_topic="x" * 6_000), made("a", 3)])
     sink.close()
@@ -243,7 +242,7 @@ def test_sink_pauses_after_an_error_by_its_kind(monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> NoReturn:
         raise errors[-1]
 
-    monkeypatch.setattr(topic_sink, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(publisher, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(TopicSink, "_write", fail)
     for error, pause_s in (
         (TokenRefusedError("refused"), 300),

@@ -159,7 +159,6 @@ class ClientState:
             self.throttles.throttle(node_id, throttle_ms, self.clock())
 
     def report(self, fact: CacheFact | ClientFact) -> None:
-        """Report what happened, which becomes an event."""
         self.publisher.observe(fact, self)
 
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
@@ -185,7 +184,6 @@ class TopicPatternNetwork:
         self._topics: frozenset[str] = frozenset()  # of the in-flight request
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
-        """Request all topics."""
         self._topics = frozenset(topics or ())
         self._network.send_metadata(address, None, deadline)
 

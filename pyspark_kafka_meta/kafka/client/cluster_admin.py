@@ -24,8 +24,6 @@ MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
 
 
 class ClusterAdmin(BrokerRequests):
-    """Requests to one cluster."""
-
     def __init__(self, client: ClientState) -> None:
         super().__init__(client, client.network.admin)
 

@@ -55,8 +55,6 @@ DEFAULT_REPLICATION = 3
 
 
 class TransactionCoordinators(BrokerRequests):
-    """The coordinators of one cluster."""
-
     def __init__(self, client: ClientState) -> None:
         super().__init__(client, client.network.transactions)
 
@@ -336,7 +334,7 @@ class ConsumerGroups(BrokerRequests):
         if response is not None and response.error_code == 0:
             return response.result
         if code := self._code if response is None else response.error_code:
-            raise _error(problem, code)
+            raise _group_error(problem, code)
         raise ConnectError(f"{problem} in time: {self._problem}")
 
     def _attempts(self, deadline: float) -> Iterator[None]:
@@ -348,7 +346,7 @@ class ConsumerGroups(BrokerRequests):
                 return
 
 
-def _error(problem: str, code: int) -> BrokerError:
+def _group_error(problem: str, code: int) -> BrokerError:
     if code in COORDINATOR_UNAVAILABLE:
         advice = (
             "No broker coordinates the group: check that as many brokers are up as offsets.topic.replication.factor of "

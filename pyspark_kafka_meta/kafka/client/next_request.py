@@ -24,7 +24,6 @@ class Throttles:
         self._until: dict[int, float] = {}
 
     def throttle(self, node_id: int, throttle_ms: int, now: float) -> None:
-        """Take the throttle time of a response."""
         self._until[node_id] = max(self.until(node_id), now + min(throttle_ms, MAX_THROTTLE_MS) / 1000)
 
     def until(self, node_id: int) -> float:
@@ -83,7 +82,6 @@ class RetryPause:
         self._stale_generation = generation
 
     def wait_until(self, time_s: float) -> None:
-        """Send no request before this time."""
         self.not_before = time_s
 
     def back_off(self, now: float, backoff_s: Callable[[int], float]) -> None:

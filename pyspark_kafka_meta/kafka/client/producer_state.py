@@ -55,7 +55,6 @@ class ProducerState:
         return self._producer is not None
 
     def start(self, producer: ProducerIdAndEpoch) -> None:
-        """Use a new producer id."""
         self._producer, self._sequences = producer, {}
 
     def forget(self) -> None:

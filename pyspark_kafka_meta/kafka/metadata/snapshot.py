@@ -370,7 +370,8 @@ def _difference(
         if before.brokers[node_id].address != after.brokers[node_id].address
     ]
     topics_added = sorted(after.topics.keys() - before.topics.keys())
-    recreated = tuple(_recreations(before, after, common))
+    ids = [(topic, before.topics[topic].topic_id, after.topics[topic].topic_id) for topic in common]
+    recreated = tuple(TopicRecreated(topic, str(of), str(to)) for topic, of, to in ids if is_other_topic(of, to))
     new_logs = [*topics_added, *(topic.topic for topic in recreated)]
     learned = {partition for topic in new_logs for partition in after.partitions(topic)} | (new - old)
     return SnapshotChanges(
@@ -392,13 +393,6 @@ def _learned(after: MetadataSnapshot, partition: TopicPartition) -> PartitionLea
     view = after.topics[partition.topic]
     known, topic_id = view.partitions[partition.partition], None if view.topic_id is None else str(view.topic_id)
     return PartitionLearned(partition.topic, partition.partition, known.leader_id, known.leader_epoch, topic_id)
-
-
-def _recreations(before: MetadataSnapshot, after: MetadataSnapshot, topics: Iterable[str]) -> Iterator[TopicRecreated]:
-    for topic in topics:
-        old_id, new_id = before.topics[topic].topic_id, after.topics[topic].topic_id
-        if is_other_topic(old_id, new_id):
-            yield TopicRecreated(topic, str(old_id), str(new_id))
 
 
 def _leader_changes(

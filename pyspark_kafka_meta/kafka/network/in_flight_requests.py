@@ -101,7 +101,6 @@ class IdleConnections:
         self._by_address.setdefault(connection.address, []).append(connection)
 
     def close_except(self, addresses: Collection[Address]) -> None:
-        """Close the connections to all other addresses."""
         for address in self._by_address.keys() - set(addresses):
             for connection in self._by_address.pop(address):
                 connection.close()

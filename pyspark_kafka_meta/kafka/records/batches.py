@@ -225,7 +225,8 @@ _ABORT = 0
 def without_aborted_batches(
     headers: Iterable[BatchHeader], records: bytes | memoryview, aborted_transactions: Sequence[tuple[int, int]]
 ) -> list[BatchHeader]:
-    """The batches that a read_committed consumer reads. Some control batches stay in the result.
+    """The batches that a read_committed consumer reads. Some control batches stay in the result. Follows Kafka's
+    `CompletedFetch.nextFetchedRecord`.
 
     Args:
         headers: of one partition's fetched batches, in log order, control batches included.

@@ -79,7 +79,6 @@ class _BinaryColumn:
         self._filled = end
 
     def array(self) -> pa.Array:
-        """The column of all slices."""
         if self._whole is not None:
             return self._whole
         buffers = [pa.py_buffer(buffer) for buffer in (self._bitmap, self._offsets, self._data)]

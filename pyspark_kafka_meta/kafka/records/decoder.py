@@ -222,17 +222,15 @@ def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: Reus
 
 def _buffer_bytes(batches: Sequence[_Batch]) -> int:
     """Memory for the chunks of these batches: for all of them, or a chunk that ends with the largest."""
-    sizes = [_expected_bytes(header) for _, header in batches]
+    sizes = [
+        header.length if header.codec is Codec.NONE else min(USUAL_EXPANSION * header.length, USUAL_BYTES)
+        for _, header in batches
+    ]
     largest = max(sizes, default=0)
     size = max(min(sum(sizes), CHUNK_BYTES + largest), MIN_BUFFER_BYTES) + PADDING_BYTES
     if size > _MAX_BUFFER_BYTES:
         raise UnsupportedRecordFormatError(f"a record batch of {largest} bytes is larger than can be decoded")
     return size
-
-
-def _expected_bytes(header: BatchHeader) -> int:
-    """Of the decompressed records."""
-    return header.length if header.codec is Codec.NONE else min(USUAL_EXPANSION * header.length, USUAL_BYTES)
 
 
 def _larger_chunk(
@@ -325,7 +323,10 @@ class _RecordsOfChunk:
         base_offset = np.array([header.base_offset for header in self.headers], np.int64)
         from_offset = np.array([part.from_offset for part in self.parts], np.int64)
         until_offset = np.array([part.until_offset for part in self.parts], np.int64)
-        are_inside = all(map(_is_inside, self.parts, self.headers))
+        are_inside = all(
+            part.from_offset <= header.base_offset and header.last_offset < part.until_offset
+            for part, header in zip(self.parts, self.headers, strict=True)
+        )
         batch_ends = np.cumsum(self.counts)
         batch_starts = batch_ends - self.counts
         delta_before = -1
@@ -351,11 +352,6 @@ class _RecordsOfChunk:
                 inside = (offset >= from_offset[batch]) & (offset < until_offset[batch])
                 batch, offset, fields = batch[inside], offset[inside], fields.select(inside)
             yield Rows(self.payload, partitions, self.headers, batch, offset, fields)
-
-
-def _is_inside(part: FetchedRecords, header: BatchHeader) -> bool:
-    """Whether all offsets of the batch are in its part's range."""
-    return part.from_offset <= header.base_offset and header.last_offset < part.until_offset
 
 
 def _increase(delta: Ints, counts: Ints, lowest: Ints, last_delta: Ints) -> Flags:

@@ -2,7 +2,8 @@
 
 A Fetch is for all partitions that are read from its broker. `FetchResponseHandler` gives the partitions of each
 response to their cursors, carries out what they want, and returns the records. Follows Kafka's `AbstractFetch`.
-`StallDetector` fails a task that makes no progress.
+`StallDetector` fails a task when a partition makes no progress for kafkaConsumer.pollTimeoutMs: as in Spark's
+`KafkaDataConsumer`, but for each partition, even if others of the task progress; later while brokers throttle.
 """
 
 from __future__ import annotations

@@ -1,54 +1,32 @@
-"""What `kafkameta metadata`, `lag` and `transactions` show of a live cluster, once or with `--watch`; and how
-`transactions --settle` ends those of a sink.
+"""What `kafkameta metadata` and `lag` show of a live cluster, once or with `--watch`.
 
 The request of `metadata` bypasses caches. With --refresh, the command also refreshes a cache of its own.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.events.origin import cli_origin
-from pyspark_kafka_meta.events.publisher import EventPublisher, client_without_events
+from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
-from pyspark_kafka_meta.model import MetadataResponse, RefreshReason, name_first, shortened
-from pyspark_kafka_meta.options import (
-    ClientOptions,
-    ClusterOptions,
-    EventsOptions,
-    ProducerOptions,
-    SinkOptions,
-    TransactionOptions,
-    default_options,
-)
+from pyspark_kafka_meta.model import MetadataResponse, RefreshReason
+from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe_cluster
 from pyspark_kafka_meta.tables.lag import LagSummary
-from pyspark_kafka_meta.tables.open_transactions import (
-    SinkDecisions,
-    open_transactions,
-    read_decisions,
-    transaction_rows,
-)
-from pyspark_kafka_meta.tables.rows import TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
-from pyspark_kafka_meta.tools.console import Shown, note
-from pyspark_kafka_meta.tools.formatting import EventsTable, plain
-from pyspark_kafka_meta.tools.views import lag_view, transactions_view
-from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
-from pyspark_kafka_meta.write.exactly_once.decision import tasks_of_sink
+from pyspark_kafka_meta.tools.console import Shown
+from pyspark_kafka_meta.tools.formatting import EventsTable, lag_view, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,90 +151,3 @@ def _lag_tables(lag: CheckpointLag) -> Group:
 
 METADATA = Shown[Look](lambda seen: [seen.as_dict()], _metadata_tables)
 LAG = Shown(_lag_rows, _lag_tables)
-
-
-def _tables(rows: Sequence[TransactionRow]) -> Group:
-    view = transactions_view(rows)
-    return Group(plain(f"At {datetime.now():%H:%M:%S}: {view.title}", "bold"), view.table())
-
-
-TRANSACTIONS = Shown[Sequence[TransactionRow]](lambda rows: map(asdict, rows), _tables)
-
-
-def settle(
-    options: ClusterOptions,
-    sink: str,
-    is_confirmed: Callable[[str], bool],
-    console: Console | None,
-    *,
-    is_topic_given: bool = False,
-) -> bool:
-    """Settle what a sink has decided and abort its other transactions, as its next run would. Returns whether nothing
-    is left to do. Raises KafkaMetaError: the sink is unknown, perhaps in this topic only, transactions stay open, or as
-    `BatchCommitter.plan`.
-
-    Args:
-        is_confirmed: asks the user a question, if there is something to end; returns whether to go on.
-        is_topic_given: whether the user has named the topic of decisions.
-    """
-    with closing(client_without_events(options.client, cli_origin())) as client:
-        decisions = read_decisions(client, options.decisions_topic)
-        rows = _rows_of(client, decisions)
-        chosen = [row for row in rows if row.sink == sink]
-        sinks = {name for name, _ in decisions} | {row.sink for row in rows if row.sink is not None}
-        if sink not in sinks:
-            raise KafkaMetaError(
-                f"no query has written with kafka.transactional.id {shortened(sink)}: correct --settle; known are "
-                f"{name_first(sorted(sinks))}"
-            )
-        if not chosen:
-            note(f"nothing to settle: no transaction of {sink} is known to be open")
-            return True
-        if not is_topic_given and all(name != sink for name, _ in decisions):
-            raise KafkaMetaError(
-                f"{sink} has decided nothing in topic {options.decisions_topic}, and perhaps in another one, whose "
-                "batches would be aborted: give the query's option decisionsTopic as --decisions-topic, or this topic "
-                "if the query did not set it"
-            )
-        TRANSACTIONS.show(chosen, console)
-        decided = sum(row.is_decided for row in chosen)
-        others = len(chosen) - decided
-        question = f"Make the decided transactions of {sink} visible ({decided}), and abort the others ({others})?"
-        if not is_confirmed(f"{question} A query that still runs repeats its tasks."):
-            return False
-        BatchCommitter(client, _sink_options(options, sink)).recover()
-        if left := _still_open(client, sink):
-            raise KafkaMetaError(
-                f"transactions of {sink} are open ({len(left)}): its query runs, or a broker did not respond in time: "
-                "stop the query, and settle again"
-            )
-        note(f"settled {sink}: the decided transactions are visible ({decided}), the others are aborted ({others})")
-        return True
-
-
-def _rows_of(client: KafkaClient, decisions: SinkDecisions) -> list[TransactionRow]:
-    """Before Kafka 3.0 only the transactions of unsettled batches."""
-    try:
-        return open_transactions(client, decisions)
-    except UnsupportedBrokerError as error:
-        note(str(error))
-        return transaction_rows((), decisions, client.cache.snapshot.cluster_id, int(time.time() * 1000))
-
-
-def _still_open(client: KafkaClient, sink: str) -> tuple[str, ...]:
-    """Open transactions of the sink's tasks; before Kafka 3.0 none is known."""
-    try:
-        return tasks_of_sink(client.coordinators.list_transactions(client.api_deadline()), sink)
-    except UnsupportedBrokerError:
-        return ()
-
-
-def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
-    transaction = default_options(TransactionOptions)
-    return default_options(
-        SinkOptions,
-        client=options.client,
-        events=EventsOptions(None, None, options.client.bootstrap_servers),
-        producer=default_options(ProducerOptions),
-        transaction=replace(transaction, transactional_id=sink, decisions_topic=options.decisions_topic),
-    )

@@ -220,9 +220,9 @@ def transactions(
     --settle ends those of a query that will not come back. Before Kafka 3.0, brokers cannot list transactions.
     """
     from pyspark_kafka_meta.options import ClusterOptions
-    from pyspark_kafka_meta.tables.open_transactions import query_transactions
-    from pyspark_kafka_meta.tools.cli.cluster import TRANSACTIONS
-    from pyspark_kafka_meta.tools.cli.cluster import settle as settle_sink
+    from pyspark_kafka_meta.tables.cluster_query import query_transactions
+    from pyspark_kafka_meta.tools.cli.transactions import TRANSACTIONS
+    from pyspark_kafka_meta.tools.cli.transactions import settle as settle_sink
 
     console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None):

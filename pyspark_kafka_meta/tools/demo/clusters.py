@@ -92,7 +92,6 @@ class EmbeddedCluster:
         self._set_leader(partition, other)
 
     def kill(self, broker_id: int) -> None:
-        """Crash a broker; others lead its partitions."""
         self._brokers.broker_down(broker_id)
         self._dead.add(broker_id)
         for partition, leader_id in list(self._leaders.items()):
@@ -165,7 +164,6 @@ class LocalKafkaCluster:
             self._elect(partition, preferred)
 
     def kill(self, broker_id: int) -> None:
-        """Crash a broker; others will lead its partitions."""
         self._kafka.kill(broker_id)
 
     def kill_controller(self) -> None:
@@ -173,7 +171,6 @@ class LocalKafkaCluster:
         self._kafka.kill(CONTROLLER_ID)
 
     def restore_controller(self) -> None:
-        """Undo `kill_controller`."""
         self._kafka.start(CONTROLLER_ID)
 
     def restore(self, broker_id: int) -> None:

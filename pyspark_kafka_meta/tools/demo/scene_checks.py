@@ -76,7 +76,6 @@ def more_fetches_than_refreshes(state: ClusterState) -> str | None:
 
 
 def refreshed_by_age(state: ClusterState, since_ms: int) -> str | None:
-    """An executor refreshed an old cache without an error."""
     for event in state.of_executors(since_ms):
         if event["reason"] == RefreshReason.MAX_AGE and event["outcome"] != Outcome.FAILED:
             return f"{_executor(event)}'s cache was {event['age_ms'] / 1000:.1f} s old"
@@ -95,7 +94,6 @@ def refreshed_by_error(state: ClusterState, partition: TopicPartition, old: int,
 
 
 def refreshed_on_demand(state: ClusterState, since_ms: int) -> str | None:
-    """A client requested a refresh."""
     for event in state.since(since_ms):
         if event["reason"] == RefreshReason.ON_DEMAND and event["outcome"] != Outcome.FAILED:
             return f"broker {event['broker_id']} answered in {event['latency_ms']:.1f} ms: {event['outcome']}"
@@ -103,7 +101,6 @@ def refreshed_on_demand(state: ClusterState, since_ms: int) -> str | None:
 
 
 def one_cache_per_executor(state: ClusterState) -> str | None:
-    """Two executors have a cache each."""
     rows = [row for row in state.caches if row.role in EXECUTOR_ROLES and row.topic is not None]
     ids = {executor_name(row.executor_id, row.pid): row.cache_id for row in rows}
     if len(ids) < 2:
@@ -137,7 +134,6 @@ def broker_leads_nothing(state: ClusterState, broker_id: int, since_ms: int) -> 
 
 
 def broker_leads_again(state: ClusterState, broker_id: int, since_ms: int) -> str | None:
-    """The broker leads, and an executor knows it."""
     changes = (change for event in state.of_executors(since_ms) for change in event["leaders_changed"] or ())
     is_known = any(change["new_leader_id"] == broker_id for change in changes)
     leads = any(row.leader_id == broker_id for row in state.partitions)
@@ -179,7 +175,6 @@ def new_partition_read(state: ClusterState, partition: TopicPartition, since_ms:
 
 
 def records_written(state: ClusterState, partition: TopicPartition, from_offset: int) -> str | None:
-    """The log of the partition has records after `from_offset`."""
     end_offset = state.end_offset_of(partition)
     return f"{partition} written from offset {from_offset} to {end_offset}" if end_offset > from_offset else None
 
@@ -194,7 +189,6 @@ def one_key_read(state: ClusterState, ends: Collection[Mapping[TopicPartition, i
 
 
 def both(first: Check, second: Check) -> Check:
-    """What two checks see in one state."""
 
     def check(state: ClusterState) -> str | None:
         seen = first(state), second(state)

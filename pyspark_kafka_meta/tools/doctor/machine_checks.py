@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module, metadata
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,8 +122,8 @@ def is_within(version: str, bounds: str) -> bool:
     """Whether the version is within bounds of `>=` and `<`; `setup.cfg` has no others. Not by `packaging`, which no
     requirement installs: this check must run where packages are missing."""
     at_least, below = re.findall(r">=([\d.]+)", bounds), re.findall(r"<([\d.]+)", bounds)
-    is_new_enough = all(_compare(version, bound) >= 0 for bound in at_least)
-    return is_new_enough and all(_compare(version, bound) < 0 for bound in below)
+    numbers = _numbers(version)
+    return all(numbers >= _numbers(bound) for bound in at_least) and all(numbers < _numbers(bound) for bound in below)
 
 
 def judge_worker_python(
@@ -212,11 +211,6 @@ def _installed(name: str) -> Installed:
     return Installed(version_of(name) or getattr(module, "__version__", None), "")
 
 
-def _compare(version: str, other: str) -> int:
-    """Negative, 0 or positive."""
-    pairs = zip_longest(_numbers(version), _numbers(other), fillvalue=0)
-    return next((mine - its for mine, its in pairs if mine != its), 0)
-
-
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])))
+    """Without zeros at the end, which make no difference."""
+    return tuple(map(int, re.findall(r"\d+", re.sub(r"(\.0+)+$", "", version.partition("+")[0]))))

@@ -253,12 +253,10 @@ class Readings:
         numbers[labels] = numbers.get(labels, 0) + value
 
     def raise_to(self, metric: Metric, value: float, *labels: str) -> None:
-        """Keep the largest value."""
         numbers = self.numbers.setdefault(metric, {})
         numbers[labels] = max(numbers.get(labels, value), value)
 
     def lower_to(self, metric: Metric, value: float, *labels: str) -> None:
-        """Keep the smallest value."""
         numbers = self.numbers.setdefault(metric, {})
         numbers[labels] = min(numbers.get(labels, value), value)
 

@@ -25,10 +25,8 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.events.default_folder import dead_caches
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
-from pyspark_kafka_meta.tables.cluster_query import newest_metadata
-from pyspark_kafka_meta.tables.lag import query_lag
-from pyspark_kafka_meta.tables.open_transactions import query_transactions
-from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
+from pyspark_kafka_meta.tables.cluster_query import newest_metadata, query_transactions
+from pyspark_kafka_meta.tables.lag import query_lag, read_checkpoint
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import Leaders, live_leaders
 from pyspark_kafka_meta.tools.console import error_text, timeout_options
@@ -43,8 +41,7 @@ from pyspark_kafka_meta.tools.exporter.totals import (
     read_lag,
     read_transactions,
 )
-from pyspark_kafka_meta.tools.repeated_poll import RepeatedPoll
-from pyspark_kafka_meta.tools.sources import EventSource
+from pyspark_kafka_meta.tools.sources import EventSource, RepeatedPoll
 
 if TYPE_CHECKING:
     from threading import Thread

@@ -131,7 +131,6 @@ class EventTotals:
                 del self._last_request_ms[query_id]
 
     def topics(self, now_ms: int) -> set[str]:
-        """The topics that living caches know."""
         return set[str]().union(*(cache.topics for cache in self._living(now_ms)))
 
     def readings(self, now_ms: int, live: Leaders | None) -> Readings:
@@ -256,7 +255,6 @@ class QueryTotals:
         self._forgotten_at_s: dict[str, float] = {}  # for each query that has ended
 
     def add(self, progress: Progress) -> None:
-        """Add the report of a finished micro-batch."""
         query_id = progress["id"]
         with self._lock:
             self._latest[query_id] = progress
@@ -274,7 +272,6 @@ class QueryTotals:
             self._forgotten_at_s[query_id] = now_s + (SILENT_KEPT_S if has_failed else ENDED_KEPT_S)
 
     def forget(self, now_s: float) -> None:
-        """Forget queries that ended long ago."""
         with self._lock:
             for query_id in [query_id for query_id, at_s in self._forgotten_at_s.items() if at_s < now_s]:
                 del self._forgotten_at_s[query_id]

@@ -25,7 +25,7 @@ from starlette.websockets import WebSocketClose
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
-from pyspark_kafka_meta.tables.open_transactions import query_transactions
+from pyspark_kafka_meta.tables.cluster_query import query_transactions
 from pyspark_kafka_meta.tools.checkpoints import checkpoint_lag
 from pyspark_kafka_meta.tools.console import handle_signals, note, timeout_options
 from pyspark_kafka_meta.tools.demo import DemoCluster

@@ -30,7 +30,7 @@ from pyspark_kafka_meta.tools.page.plots import (
     timeline,
 )
 from pyspark_kafka_meta.tools.page.view_model import Move, NamedLag, PageView, Polled, behind, moves_since, view_of
-from pyspark_kafka_meta.tools.repeated_poll import RepeatedPoll
+from pyspark_kafka_meta.tools.sources import RepeatedPoll
 
 logger = logging.getLogger(__name__)
 

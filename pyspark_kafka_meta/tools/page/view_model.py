@@ -23,10 +23,19 @@ from pyspark_kafka_meta.tools.cluster_state import (
     is_stale,
     requests_by_broker,
 )
-from pyspark_kafka_meta.tools.formatting import ID_SHOWN, UNKNOWN, event_line, is_notable, joined, leader_text
+from pyspark_kafka_meta.tools.formatting import (
+    ID_SHOWN,
+    UNKNOWN,
+    View,
+    event_line,
+    is_notable,
+    joined,
+    lag_view,
+    leader_text,
+    transactions_view,
+)
 from pyspark_kafka_meta.tools.page.plots import Behind
 from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS
-from pyspark_kafka_meta.tools.views import View, lag_view, transactions_view
 
 T = TypeVar("T")
 EVENTS_SHOWN = 10
@@ -60,8 +69,6 @@ NamedLag = tuple[str, Polled[CheckpointLag]]
 
 
 class Cache(NamedTuple):
-    """A cache: its name, its process, and what it knows."""
-
     name: str
     process: str
     cache_id: str

@@ -101,7 +101,6 @@ class LogReader:
                     yield replace(fetched, headers=[header])
 
     def start_offset(self, partition: TopicPartition) -> int:
-        """The first offset of the log."""
         return self._offset(partition, EARLIEST_TIMESTAMP)
 
     def end_offset(self, partition: TopicPartition, deadline: float = math.inf) -> int:

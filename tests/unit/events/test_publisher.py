@@ -288,17 +288,17 @@ def test_dead_caches_are_reported_at_once(folder: Path) -> None:
 
 
 def test_client_of_a_topic_sink_belongs_to_the_process_of_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    made_by: list[Callable[[], EventPublisher]] = []
+    origins: list[Origin] = []
 
-    def topic_sink(_: EventsOptions, log: Callable[[], EventPublisher]) -> RecordingSink:
-        made_by.append(log)
+    def topic_sink(_: EventsOptions, origin: Origin) -> RecordingSink:
+        origins.append(origin)
         return RecordingSink()
 
     monkeypatch.setattr(event_publisher, "TopicSink", topic_sink)
     of_process = replace(ORIGIN, stage_id=None, host="worker", pid=7)
     new_publisher(EventsOptions(None, "events", ()), replace(of_process, stage_id=3, query_id="q")).close()
 
-    assert [log().origin for log in made_by] == [of_process]
+    assert origins == [of_process]
 
 
 def test_only_events_go_to_the_logger_of_events() -> None:

@@ -15,9 +15,8 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError, RecordTooLargeError
 from pyspark_kafka_meta.events import sinks
 from pyspark_kafka_meta.events.event import Event, Origin, Role
-from pyspark_kafka_meta.events.publisher import new_publisher
+from pyspark_kafka_meta.events.publisher import TopicSink, new_publisher
 from pyspark_kafka_meta.events.sinks import MAX_QUEUED_BATCHES, WAIT_S, BackgroundSink, CountedSink, LocalFolder
-from pyspark_kafka_meta.events.topic_sink import TopicSink
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import EventsOptions
 from tests.unit.written_events import made

@@ -12,7 +12,7 @@ import pytest
 from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TopicPartition, TransactionSpan
-from pyspark_kafka_meta.tables.open_transactions import open_transactions, transaction_rows
+from pyspark_kafka_meta.tables.cluster_query import open_transactions, transaction_rows
 from pyspark_kafka_meta.tables.rows import TransactionPartition, TransactionRow, arrow_schema, to_batches
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision
 

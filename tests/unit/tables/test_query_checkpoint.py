@@ -11,7 +11,7 @@ from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.model import Position, Positions
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.query_checkpoint import read_checkpoint
+from pyspark_kafka_meta.tables.lag import read_checkpoint
 from tests.checkpoints import SETTINGS, text, write_checkpoint
 from tests.partitions import T0, T1, U0
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner, Result
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.kafka.protocol.transactions import DescribedTransaction
 from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TopicPartition, TransactionSpan
-from pyspark_kafka_meta.tables import open_transactions
-from pyspark_kafka_meta.tables.open_transactions import SinkDecisions, transaction_rows
+from pyspark_kafka_meta.tables import cluster_query
+from pyspark_kafka_meta.tables.cluster_query import SinkDecisions, transaction_rows
 from pyspark_kafka_meta.tables.rows import TransactionRow
-from pyspark_kafka_meta.tools.cli import cluster
+from pyspark_kafka_meta.tools.cli import transactions
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.write.exactly_once.decision import STREAM, BatchId, Decision
 
@@ -80,11 +80,11 @@ class Sinks:
 @pytest.fixture
 def sinks(monkeypatch: pytest.MonkeyPatch) -> Sinks:
     fake = Sinks()
-    for module in (cluster, open_transactions):
+    for module in (transactions, cluster_query):
         monkeypatch.setattr(module, "read_decisions", lambda *_: DECISIONS)
         monkeypatch.setattr(module, "open_transactions", fake.open_transactions)
         monkeypatch.setattr(module, "client_without_events", lambda *_: fake)
-    monkeypatch.setattr(cluster, "BatchCommitter", fake.committer)
+    monkeypatch.setattr(transactions, "BatchCommitter", fake.committer)
     return fake
 
 
@@ -195,7 +195,7 @@ def test_sink_is_settled_once_the_user_agrees(
 def test_sink_that_may_have_decided_in_another_topic_is_not_settled(
     sinks: Sinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "read_decisions", lambda *_: {})
+    monkeypatch.setattr(transactions, "read_decisions", lambda *_: {})
     result = run("--settle", "orders", "--yes")
     assert (result.exit_code, sinks.settled) == (1, [])
     assert "orders has decided nothing in topic kafkameta-decisions" in result.stderr

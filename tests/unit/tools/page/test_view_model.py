@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, Unsuppo
 from pyspark_kafka_meta.events.event import BrokerProduces, Event, EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
-from pyspark_kafka_meta.tables.query_checkpoint import QueryProgress
+from pyspark_kafka_meta.tables.lag import QueryProgress
 from pyspark_kafka_meta.tables.rows import TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cli import main

@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
 from pyspark_kafka_meta.model import RefreshReason, TopicMetadata, TopicPartition
-from pyspark_kafka_meta.tables.open_transactions import read_decisions
+from pyspark_kafka_meta.tables.cluster_query import read_decisions
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import recover
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, is_written
 from tests.partitions import T0, T1
