@@ -21,14 +21,11 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.events.sinks import file_system
 from pyspark_kafka_meta.names_and_numbers import INT64_MAX, whole_number
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +81,9 @@ class FilesOffset:
 
     def as_dict(self) -> dict[str, Any]:
         """The layout above, with sorted keys, so that equal offsets are equal texts."""
-        return {
-            **({"initial": True} if self.initial else {}),
-            "read_until_ms": self.read_until_ms,
-            **({"start": self.start._position()} if self.start is not None else {}),
-            "version": VERSION,
-            "writers": dict(sorted(self.writers.items())),
-        }
+        initial = {"initial": True} if self.initial else {}
+        start = {} if self.start is None else {"start": self.start._position()}
+        return dict(sorted({**initial, **start, **self._position(), "version": VERSION}.items()))
 
     def _position(self) -> dict[str, Any]:
         return {"read_until_ms": self.read_until_ms, "writers": dict(sorted(self.writers.items()))}
@@ -206,12 +199,13 @@ class EventFolder:
 
         with file_system(self._root) as (system, path):
             entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
-        names = [(entry, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
-        return {
-            EventFile(name[1], int(name[2]), entry.path, _modified_ms(entry))
-            for entry, name in names
-            if name is not None
-        }
+        files = set()
+        for entry in entries:
+            if entry.is_file and (name := _NAME.fullmatch(entry.base_name)) is not None:
+                # None or 0: not known
+                modified_ms = int(entry.mtime_ns // 1_000_000) if entry.mtime_ns else INT64_MAX
+                files.add(EventFile(name[1], int(name[2]), entry.path, modified_ms))
+        return files
 
 
 def warn_of_deleted(count: int) -> None:
@@ -230,7 +224,3 @@ def _position(value: Mapping[str, Any]) -> tuple[dict[str, int], int]:
 def _oldest_late_ms(files: Iterable[EventFile], now_ms: int) -> int:
     """Files may still appear that were modified later. A file from the future changes nothing."""
     return min(now_ms, max((file.modified_ms for file in files), default=0)) - LATE_MS
-
-
-def _modified_ms(entry: FileInfo) -> int:
-    return int(entry.mtime_ns // 1_000_000) if entry.mtime_ns else INT64_MAX  # None or 0: not known
