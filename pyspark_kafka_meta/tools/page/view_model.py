@@ -219,12 +219,9 @@ def polled_view(named: Collection[NamedLag], transactions: Polled[list[Transacti
 
 def behind(lag: Polled[CheckpointLag]) -> Behind:
     """Of one query; unknown if it is so in a partition."""
-    rows = () if lag.value is None else lag.value.rows
-    summary = LagSummary.of(rows)
-    if lag.value is None or summary.unknown:
+    if lag.value is None or (summary := LagSummary.of(lag.value.rows)).unknown:
         return Behind(None, None)
-    is_known = all(row.seconds_behind is not None for row in rows)
-    return Behind(summary.records, (summary.oldest_s or 0.0) if is_known else None)
+    return Behind(summary.records, None if summary.unknown_ages else summary.oldest_s or 0.0)
 
 
 def moves_since(moves: Moves, before: ClusterState | None, now: ClusterState) -> dict[TopicPartition, Move]:
@@ -316,9 +313,9 @@ def _known_sum(values: Iterable[int | None]) -> int | None:
 def _behind_texts(rows: Sequence[LagRow], is_known: bool) -> tuple[str, str]:
     """Records and seconds; `is_known` is false if other rows are unknown."""
     summary = LagSummary.of(rows)
-    oldest_s, are_ages_known = summary.oldest_s or 0.0, all(row.seconds_behind is not None for row in rows)
-    records = _at_least(f"{summary.records:,}", summary.records > 0, is_known and not summary.unknown)
-    return records, _at_least(f"{oldest_s:,.1f}", oldest_s > 0, is_known and are_ages_known)
+    oldest_s, is_known = summary.oldest_s or 0.0, is_known and not summary.unknown
+    records = _at_least(f"{summary.records:,}", summary.records > 0, is_known)
+    return records, _at_least(f"{oldest_s:,.1f}", oldest_s > 0, is_known and not summary.unknown_ages)
 
 
 def _at_least(text: str, is_positive: bool, is_known: bool) -> str:
