@@ -1,4 +1,5 @@
-"""The pages are usable: links lead somewhere, Python compiles, commands, options, fields and names exist.
+"""The pages are usable: links lead somewhere, Python compiles, commands, options, fields, names and the error texts of
+docs/troubleshooting.md exist. tests/scenes.toml and tests/parity.toml are complete, and name tests that exist.
 
 tests/test_readme.py runs the README's Python, tests/spark/test_queries.py that of docs/observe.md with its SQL.
 """
@@ -9,6 +10,7 @@ import ast
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -169,3 +171,75 @@ def test_variables_that_make_tests_longer_are_read_by_a_test() -> None:
     names = set(re.findall(r"KAFKAMETA_\w+", (ROOT / "CONTRIBUTING.md").read_text()))
     read = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
     assert {name for name in names if name not in read} == set()
+
+
+TESTS = Path(__file__).parent
+SCENES = tomllib.loads((TESTS / "scenes.toml").read_text())["scene"]
+
+
+def test_scenes_name_tests_that_exist_and_all_scene_tests() -> None:
+    sources = [path.read_text() for path in TESTS.rglob("test_*.py")]
+    existing = {name for source in sources for name in re.findall(r"^def (test_\w+)\(", source, re.MULTILINE)}
+    named = {name for scene in SCENES for name in scene["tests"]}
+
+    assert named <= existing
+    assert {name for name in existing if name.startswith("test_scene_")} <= named
+
+
+def test_every_scene_says_where_to_see_it_and_has_a_test() -> None:
+    assert [scene["number"] for scene in SCENES] == list(range(1, 18))
+    for scene in SCENES:
+        assert all(scene[field] for field in ("title", "see", "demo", "tests")), scene
+
+
+PACKAGE = ROOT / "pyspark_kafka_meta"
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+
+
+SYMPTOMS = re.findall(r"^- (`[^`]+`(?:`[^`]+`|[^`:])*): ", PAGE, re.MULTILINE)
+QUOTED = [text for symptom in SYMPTOMS for text in re.findall(r"`([^`]+)`", symptom)]
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """Yields every string of the code but docstrings, with `...` for each formatted value."""
+    nodes = list(ast.walk(tree))
+    docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "..." for part in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            yield node.value
+
+
+def test_quoted_error_texts_exist_in_the_code() -> None:
+    code = "\0".join(text for path in PACKAGE.rglob("*.py") for text in texts(ast.parse(path.read_text())))
+    patterns = {quoted: "[^\0]*".join(re.escape(piece) for piece in quoted.split("...")) for quoted in QUOTED}
+    assert [quoted for quoted, pattern in patterns.items() if not re.search(pattern, code)] == []
+    assert len(QUOTED) > 20
+
+
+SUITES = {"MB": 36, "R": 22, "C": 13, "D": 2, "O": 11, "K": 5, "J": 3, "S": 14}
+VERDICTS = {"same", "better", "differs", "not_possible"}
+CASES: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "parity.toml").read_text())
+COMPARED = "\n".join(file.read_text() for file in sorted((TESTS / "spark").glob("test_parity_*.py")))
+
+
+def is_compared(case: str) -> bool:
+    """Whether a test beside Spark's own source or sink, or a row of its table, has the name of the case."""
+    in_name = re.search(rf"^def test_(?:[a-z]+\d+_)*{case.lower()}_", COMPARED, re.MULTILINE)
+    return bool(in_name or f'\n    "{case} ' in COMPARED)
+
+
+def test_every_case_has_one_entry_in_order() -> None:
+    assert list(CASES) == [f"{suite}{number}" for suite, count in SUITES.items() for number in range(1, count + 1)]
+
+
+def test_each_case_is_compared_or_names_tests_that_exist() -> None:
+    texts = (file.read_text() for file in TESTS.rglob("test_*.py"))
+    names = {name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
+    for name, case in CASES.items():
+        verdicts = case.keys() - {"claim", "tests"}
+        assert case["claim"] and len(verdicts) <= 1 and verdicts <= VERDICTS, name
+        assert set(case.get("tests", ())) <= names, name
+        assert case.get("tests") or is_compared(name) or "not_possible" in case, name

@@ -3,12 +3,14 @@ run out."""
 
 from __future__ import annotations
 
+import struct
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
+from confluent_kafka import Message, Producer
 
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, TransactionVersion
@@ -16,7 +18,6 @@ from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from tests.kafka.cluster_tools import create_topic, finalize_transaction_version, poll_until
 from tests.kafka.test_commit_steps import Sink, decide_alone, micro_batch, rows
-from tests.kafka.transaction_states import set_producers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
@@ -119,3 +120,49 @@ def test_batches_go_on_when_the_epochs_of_producer_ids_run_out(
 def abort_all(sink: Sink, committer: BatchCommitter, written: list[OpenTransaction]) -> None:
     client = sink.client()
     client.coordinators.fence([each.transactional_id for each in written], 60_000, client.api_deadline())
+
+
+LOG = "__transaction_state"
+INTERNAL_CLIENT = "__admin_client"
+"""Brokers let clients with this id write to internal topics (Kafka `AdminUtils.ADMIN_CLIENT_ID`)."""
+PARTITIONS = 3
+TIMEOUT_MS = 60_000
+EMPTY = 0
+
+
+def set_producers(cluster: LocalKafka, producers: Mapping[str, ProducerIdAndEpoch]) -> None:
+    """Give transactional ids these producers, without a transaction, and restart the only broker, which loads them."""
+    writer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "client.id": INTERNAL_CLIENT, "log_level": 0})
+    for transactional_id, producer in producers.items():
+        partition = abs(_java_hash(transactional_id)) % PARTITIONS
+        key, value = _key(transactional_id), _value(producer)
+        writer.produce(LOG, key=key, value=value, partition=partition, on_delivery=_delivered)
+    assert writer.flush(60) == 0
+    (broker_id,) = cluster.broker_ids
+    port = cluster.address(broker_id).port
+    cluster.stop(broker_id)
+    cluster.start(broker_id, port)
+    cluster.wait_until_up()
+
+
+def _key(transactional_id: str) -> bytes:
+    """Kafka `TransactionLogKey`, version 0."""
+    name = transactional_id.encode()
+    return struct.pack(">hh", 0, len(name)) + name
+
+
+def _value(producer: ProducerIdAndEpoch) -> bytes:
+    """Kafka `TransactionLogValue`, version 0: no partitions, and no start."""
+    return struct.pack(">hqhibiqq", 0, *producer, TIMEOUT_MS, EMPTY, 0, int(time.time() * 1000), -1)
+
+
+def _java_hash(text: str) -> int:
+    """`String.hashCode` of ASCII text."""
+    found = 0
+    for byte in text.encode():
+        found = (31 * found + byte) & 0xFFFFFFFF
+    return found - (1 << 32) if found >> 31 else found
+
+
+def _delivered(error: object, _: Message) -> None:
+    assert error is None, error

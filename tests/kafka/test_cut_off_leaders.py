@@ -10,20 +10,24 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import pytest
 
 from pyspark_kafka_meta.events.event import EventKind, Role
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.model import Address, TopicPartition
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, HOST, Properties
+from pyspark_kafka_meta.testing.kafka_node import free_ports
 from tests.kafka.checker import EventRow, Record, duplicates, inconsistent_offsets, lost_writes
 from tests.kafka.cluster_tools import create_topic, in_sync, poll_until, topic_on_each_broker
-from tests.kafka.cut_off_kafka import CutOffKafka
 from tests.kafka.harness import SteadyProducer, Stream
+from tests.tcp_proxy import Network, TcpProxy
 
 logger = logging.getLogger(__name__)
 
@@ -195,3 +199,65 @@ def test_a_leader_that_does_not_know_that_it_was_replaced_hides_no_record(
     logger.info("round %d: %s s after the cut; refreshes: %s; %s", number, seconds, dict(refreshes), found)
     assert not any(found.values()), found
     assert max(times.values()) < READ_TIMEOUT_S, seconds
+
+
+class Link(NamedTuple):
+    """The connections that node `source` opens to node `target`."""
+
+    source: int
+    target: int
+
+    @property
+    def listener(self) -> str:
+        """Of `target`. Brokers must not have the name of a controller's listener."""
+        return f"{'CONTROLLER' if self.target == CONTROLLER_ID else 'BROKER'}_{self.source}"
+
+
+class CutOffKafka(LocalKafka):
+    """Three brokers. The controller replaces the leaders of a silent broker after 3 s."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        """The proxies run as long as `stack`."""
+        super().__init__(config={"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"})
+        links = [Link(*ends) for ends in product(self.broker_ids, (CONTROLLER_ID, *self.broker_ids))]
+        self._proxies = {link: stack.enter_context(TcpProxy()) for link in links}
+        for proxy, port in zip(self._proxies.values(), free_ports(len(links)), strict=True):
+            proxy.target = Address(HOST, port)
+
+    @contextmanager
+    def cut_off(self, broker_id: int) -> Iterator[None]:
+        """All packets between the broker and the other nodes are lost inside `with`, and sent again after it."""
+        proxies = [proxy for link, proxy in self._proxies.items() if link.count(broker_id) == 1]
+        for proxy in proxies:
+            proxy.network = Network.HOLDS_ALL
+        try:
+            yield
+        finally:
+            for proxy in proxies:
+                proxy.network = Network.GOOD
+
+    def _controller_properties(self, folder: Path) -> Properties:
+        names = ",".join(link.listener for link in self._proxies if link.target == CONTROLLER_ID)
+        listeners = self._listeners(CONTROLLER_ID)
+        return {**super()._controller_properties(folder), **listeners, "controller.listener.names": names}
+
+    def _broker_properties(self, broker_id: int, folder: Path) -> Properties:
+        to_controller = Link(broker_id, CONTROLLER_ID)
+        return {
+            **super()._broker_properties(broker_id, folder),
+            **self._listeners(broker_id, f"PLAINTEXT://{self.address(broker_id)}"),
+            "inter.broker.listener.name": Link(broker_id, broker_id).listener,
+            "controller.listener.names": to_controller.listener,
+            "controller.quorum.voters": f"{CONTROLLER_ID}@{self._proxies[to_controller].address}",
+        }
+
+    def _listeners(self, node_id: int, *of_clients: str) -> Properties:
+        own = {link.listener: proxy for link, proxy in self._proxies.items() if link.target == node_id}
+        names = {"PLAINTEXT", *(link.listener for link in self._proxies)}
+        return {
+            "listeners": ",".join([*of_clients, *(f"{name}://{proxy.target}" for name, proxy in own.items())]),
+            "advertised.listeners": ",".join(
+                [*of_clients, *(f"{name}://{proxy.address}" for name, proxy in own.items())]
+            ),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in sorted(names)),
+        }

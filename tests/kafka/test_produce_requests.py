@@ -1,17 +1,19 @@
-"""Real brokers respond to Produce and InitProducerId as the fake cluster does: the writer's unit tests rely on it."""
+"""Real brokers respond to Metadata, Fetch, ListOffsets, OffsetForLeaderEpoch, Produce and InitProducerId as the fake
+cluster does, which unit tests rely on, and to each version of each API that this package speaks."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from uuid import UUID, uuid4
 
 import pytest
 
-from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
+from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
+from pyspark_kafka_meta.kafka.protocol.apis import Api, ApiResponse
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
@@ -22,6 +24,9 @@ from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest
 from pyspark_kafka_meta.model import Broker, PartitionMetadata, TopicMetadata, TopicPartition
 from tests.kafka.cluster_tools import Cluster, first_address, log_ends, poll_until
 from tests.produce_cases import CASES, Sent, idempotent
+from tests.read_cases import BATCH_SIZES, Described, Fetched, Listed, Log
+from tests.read_cases import CASES as READ_CASES
+from tests.unit.kafka.protocol.responses import REQUESTS, SPOKEN, spoken
 from tests.unit.logs import batch
 
 pytestmark = pytest.mark.kafka
@@ -134,3 +139,49 @@ def test_batch_above_the_limit_of_its_topic_is_too_large(producing: Callable[...
     to = producing(max_message_bytes="100")
 
     assert outcomes(to.produce(to.topic_id, batch(["a" * 100]), batch(["a"]))) == [(10, -1), (0, 0)]
+
+
+SETTINGS = ConnectionSettings("kafkameta-tests", connect_timeout_ms=30_000, max_frame_bytes=1 << 24)
+
+
+@pytest.fixture(scope="module")
+def log(kafka: Cluster, make_topic: Callable[..., str], produce: Callable[..., list[int]]) -> Iterator[Log]:
+    topic = make_topic()
+    for size in BATCH_SIZES:  # each flush sends one batch
+        produce(topic, ["v"] * size, partition=0, **{"linger.ms": 60_000})
+    with closing(KafkaNetwork(SETTINGS)) as network:
+        known = network.metadata(first_address(kafka.bootstrap_servers), [topic], time.monotonic() + PATIENCE_S)
+        (entry,) = known.topics
+        (partition,) = entry.partitions
+        brokers = {broker.node_id: broker for broker in known.brokers}
+        leader = brokers.pop(partition.leader_id)
+        assert entry.topic_id is not None
+        yield Log(
+            network,
+            time.monotonic,
+            TopicPartition(topic, 0),
+            entry.topic_id,
+            leader,
+            next(iter(brokers.values())),
+            partition.leader_epoch,
+        )
+
+
+@pytest.mark.parametrize("case", READ_CASES.values(), ids=READ_CASES)
+def test_brokers_respond_as_in_the_table(log: Log, case: Fetched | Listed | Described) -> None:
+    def seen() -> tuple[int, int]:
+        return case.of(log)
+
+    # A follower or another broker may hear of the topic a moment later.
+    poll_until(lambda: seen() == case.expected)
+
+
+@pytest.mark.parametrize(("api", "version"), SPOKEN, ids=spoken)
+def test_a_broker_responds_to_each_version_of_each_api(kafka: Cluster, api: Api, version: int) -> None:
+    """The response is walked and read to its end."""
+    deadline = time.monotonic() + PATIENCE_S
+    with closing(Connection(first_address(kafka.bootstrap_servers), SETTINGS, deadline)) as connection:
+        exchange = connection.call(api, REQUESTS[api](version), deadline)
+
+    assert exchange.api_version == version
+    assert exchange.response_bytes > 0

@@ -38,11 +38,8 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
 from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, MetadataResponse, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.names_and_numbers import is_topic_name
-from tests.unit.fake_admin import FakeAdmin
 from tests.unit.fake_cluster import FakeCluster
-from tests.unit.fake_produce import FakeProduce
-from tests.unit.fake_requests import FakeRequests
-from tests.unit.fake_transactions import FakeTransactions
+from tests.unit.fake_requests import FakeAdmin, FakeProduce, FakeRequests, FakeTransactions
 
 LATENCIES_S = ((0.002,), (0.002, 0.01, 0.05), (0.002, 0.05, 0.3))
 TICK_S = 1e-6

@@ -19,7 +19,9 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     ProtocolError,
     RequestTimeoutError,
+    UnsupportedBrokerError,
 )
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
@@ -32,13 +34,14 @@ from pyspark_kafka_meta.kafka.protocol.produce import (
     ProduceResponse,
 )
 from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
-from pyspark_kafka_meta.model import Address, Broker
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.model import Address, Broker, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.partitions import T0, T1
 from tests.unit.kafka.protocol.responses import T_ID, message, produced
 from tests.unit.logs import batch
+from tests.unit.scene import RecordingPublisher
 from tests.wire.mock_brokers import LATER_S, SLOW_MS, SOON_S, Cluster, mock_brokers, within
 from tests.wire.scripted_broker import (
     agree_on_mechanism,
@@ -578,3 +581,49 @@ def test_extra_bytes_after_the_last_response_are_no_response_to_the_next_request
         for number in range(3):
             send(network, address, records(number))
             assert offsets(network, 1) == [number]
+
+
+V1, V2 = TransactionVersion.V1, TransactionVersion.V2
+IDS = [f"orders/{number}/0" for number in range(8)]
+PARTITION = TopicPartition("t", 0)
+TIMEOUT_MS = 60_000
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def client(mock_cluster: MockCluster) -> Iterator[KafkaClient]:
+    mock_cluster.create_topic("t", 1)
+    options = SinkOptions.parse({"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "topic": "t"})
+    with contextlib.closing(KafkaClient(options.client, RecordingPublisher([]))) as made:
+        yield made
+
+
+def soon(client: KafkaClient) -> float:
+    return client.clock() + PATIENCE_S
+
+
+def test_brokers_without_features_have_the_first_version(client: KafkaClient) -> None:
+    assert client.coordinators.transaction_version(soon(client)) is V1
+
+
+def test_brokers_that_lack_an_api_are_told_which_kafka_has_it(client: KafkaClient) -> None:
+    producer = client.coordinators.fence(IDS[:1], TIMEOUT_MS, soon(client))[IDS[0]]
+
+    with pytest.raises(UnsupportedBrokerError, match=r"no ListTransactions: .* Kafka 3\.0 or later"):
+        client.coordinators.list_transactions(soon(client))
+    with pytest.raises(UnsupportedBrokerError, match=r"no DescribeTransactions: .* Kafka 3\.0 or later"):
+        client.coordinators.describe_transactions([IDS[0]], soon(client))
+    with pytest.raises(UnsupportedBrokerError, match=r"EndTxn .* Apache Kafka 4\.0 or later"):
+        client.coordinators.end_transactions({IDS[0]: producer}, True, V2, soon(client))
+
+
+def test_records_of_the_second_version_are_not_sent_to_brokers_that_lack_it(client: KafkaClient) -> None:
+    client.coordinators.fence(IDS[:1], TIMEOUT_MS, soon(client))
+    broker = next(iter(client.cache.snapshot.brokers.values()))
+    request = ProduceRequest((ProducePartition(PARTITION, None, b""),), -1, 1000, IDS[0], V2)
+    client.network.produce.send(broker, request, soon(client))
+    failure = client.network.produce.receive([broker.node_id], soon(client))
+
+    assert isinstance(failure, RequestFailure)
+    assert isinstance(failure.error, UnsupportedBrokerError)
+    assert "needed is v12 to v12: use brokers of Apache Kafka 4.0 or later" in str(failure.error)

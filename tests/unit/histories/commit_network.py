@@ -24,9 +24,7 @@ from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, Transac
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_coordinators import ONGOING, FakeCoordinators, FakeTransaction
 from tests.unit.fake_network import FakeClock, FakeNetwork, FakeOffsets
-from tests.unit.fake_produce import FakeProduce
-from tests.unit.fake_requests import FakeRequests, RequestT, ResponseT, node_id_of
-from tests.unit.fake_transactions import FakeTransactions
+from tests.unit.fake_requests import FakeProduce, FakeRequests, FakeTransactions, RequestT, ResponseT, node_id_of
 
 PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
 LATE_S = (0.0, 0.0, 0.01, 0.2, 2.0, 30.0)

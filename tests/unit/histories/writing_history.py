@@ -70,7 +70,7 @@ class WritingHistory(History):
 
     Attributes:
         rows: that the tasks took, in order.
-        violations: of "alive", "no false alarm" and "bounded"; `writing_checks` has the others.
+        violations: of "alive", "no false alarm" and "bounded"; `test_writing_histories` has the others.
     """
 
     def __init__(self, seed: int) -> None:

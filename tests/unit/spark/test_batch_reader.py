@@ -1,23 +1,33 @@
-"""What tasks carry: the name of their driver, whose default folder planner and readers share, and names of topics."""
+"""What tasks carry, which columns they read, and how much memory their worker gives them."""
 
 from __future__ import annotations
 
 import pickle
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from pyspark_kafka_meta.errors import WorkerMemoryError
 from pyspark_kafka_meta.events import origin
 from pyspark_kafka_meta.events.event import Origin
 from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.records.schema import RECORD_COLUMNS, records_arrow_schema
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.spark.batch_reader import SCHEMAS_BYTES, TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
 from pyspark_kafka_meta.spark.client_pool import worker_clients
+from pyspark_kafka_meta.spark.records_table import records_struct_type
+from pyspark_kafka_meta.spark.worker_memory import worker_memory
 from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
 from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.unit.scene import COLUMNS, Scene
@@ -103,3 +113,71 @@ def test_names_of_thousands_of_topics_are_bounded_and_in_the_first_tasks() -> No
     assert named == sorted(named, reverse=True)
     assert 200 < sum(named) < 500
     assert [task.topics for task in tasks[sum(named) :]] == [frozenset()] * (500 - sum(named))
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_arrow_schema_equals_the_schema_that_pyspark_derives(include_headers: bool) -> None:
+    struct_type = records_struct_type(include_headers)
+
+    derived = to_arrow_schema(struct_type, timezone="UTC")
+
+    assert records_arrow_schema(struct_type.names).equals(derived, check_metadata=True)
+
+
+def test_spark_schema_is_that_of_sparks_kafka_source() -> None:
+    assert records_struct_type(include_headers=True).simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
+        "headers:array<struct<key:string,value:binary>>>"
+    )
+    assert records_struct_type(include_headers=False).names == list(RECORD_COLUMNS)
+
+
+THREADS_IN_LIMITED_PROCESS = """
+import resource, sys, threading
+from pathlib import Path
+from pyspark_kafka_meta.spark.worker_memory import worker_memory
+
+def size():
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+if sys.argv[1] == "limited":
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+with worker_memory("a and b"):
+    started, end, sizes = threading.Barrier(5), threading.Barrier(5), size()
+    def work():
+        text = bytes(100_000).hex()
+        started.wait()
+        end.wait()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    print((size() - sizes) >> 20)
+    end.wait()
+"""
+
+
+@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 64 failed")])
+def test_missing_memory_is_one_sentence_with_the_setting(error: MemoryError) -> None:
+    with (
+        pytest.raises(WorkerMemoryError, match=r"left: raise spark\.executor\.pyspark\.memory.* lower a and b$"),
+        worker_memory("a and b"),
+    ):
+        raise error
+
+
+@pytest.mark.parametrize("loaded", [None, SimpleNamespace(CDLL=lambda _: object())], ids=["no ctypes", "no mallopt"])
+def test_limited_worker_runs_where_arenas_cannot_be_limited(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", loaded)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
+    with worker_memory("a and b"):
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, RLIMIT_AS and glibc")
+def test_threads_of_a_limited_worker_share_an_arena(request: pytest.FixtureRequest) -> None:
+    def reserved_mib(how: str) -> int:
+        command = [sys.executable, "-c", THREADS_IN_LIMITED_PROCESS, how]
+        return int(subprocess.check_output(command, cwd=request.config.rootpath, text=True, timeout=200))
+
+    assert reserved_mib("limited") < 64 < 4 * 64 <= reserved_mib("free")

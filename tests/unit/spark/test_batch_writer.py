@@ -1,21 +1,37 @@
-"""What the driver commits of the messages of tasks."""
+"""What the driver requires before tasks write, and what it commits of their messages."""
 
 from __future__ import annotations
 
+import logging
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, RowDigest, TransactionSpan, TransactionVersion
+from pyspark_kafka_meta.errors import AuthorizationError, ChangedBatchError, KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.model import (
+    OpenTransaction,
+    ProducerIdAndEpoch,
+    RowDigest,
+    TopicPartition,
+    TransactionSpan,
+    TransactionVersion,
+)
 from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark import batch_writer
-from pyspark_kafka_meta.spark.batch_writer import TaskCommit
+from pyspark_kafka_meta.spark.batch_writer import TaskCommit, log_abort, log_commit
+from pyspark_kafka_meta.spark.client_pool import worker_clients
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision, TransactionPlan
 from pyspark_kafka_meta.write.input_columns import SinkColumns
+from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange, add_range
+from tests.unit.scene import Scene
 
 OPTIONS = SinkOptions.parse(
     {"kafka.bootstrap.servers": "broker:9092", "topic": "t", "kafka.transactional.id": "orders"}
@@ -147,3 +163,85 @@ def test_task_without_a_plan_writes_nothing_rather_than_at_least_once(monkeypatc
     columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
     with pytest.raises(KafkaMetaError, match="has no transaction"):
         batch_writer.write_task(OPTIONS, columns, iter(()))
+
+
+TOPIC_AUTHORIZATION_FAILED = 29
+VALUES = StructType().add("value", "string")
+WRITES = pytest.mark.parametrize("write", ["writer", "streamWriter"])
+
+
+@pytest.fixture
+def client(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> KafkaClient:
+    """In place of the clients of this process."""
+    made = scene.client()
+
+    @contextmanager
+    def kept(*_: Any) -> Iterator[KafkaClient]:
+        yield made
+
+    monkeypatch.setattr(worker_clients, "client", kept)
+    return made
+
+
+def sink(topic: str) -> KafkaMetaDataSource:
+    return KafkaMetaDataSource({"kafka.bootstrap.servers": "broker-1:9092", "topic": topic})
+
+
+@WRITES
+def test_missing_topic_fails_before_a_task_starts(scene: Scene, client: KafkaClient, write: str) -> None:
+    with pytest.raises(UnknownTopicError, match=r"^topic tt does not exist .* \(there is t\)"):
+        getattr(sink("tt"), write)(VALUES, False)
+
+
+@WRITES
+def test_topic_that_may_not_be_written_fails_too(scene: Scene, client: KafkaClient, write: str) -> None:
+    scene.network.metadata_errors["t"] = TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(AuthorizationError, match=r"topic t cannot be written.*WRITE"):
+        getattr(sink("t"), write)(VALUES, False)
+
+
+@WRITES
+def test_existing_topic_is_asked_for_once(scene: Scene, client: KafkaClient, write: str) -> None:
+    for _ in range(3):
+        getattr(sink("t"), write)(VALUES, False)
+    assert scene.sent("Metadata") == [1]
+
+
+def test_process_that_commits_asks_no_broker(scene: Scene, client: KafkaClient) -> None:
+    source = sink("tt")
+    source.__setstate__({})
+    source.streamWriter(VALUES, False)
+    assert scene.sent("Metadata") == []
+
+
+def scattered(batches: int) -> list[AcknowledgedRange]:
+    """The ranges of batches with records of other producers between them."""
+    ranges: list[AcknowledgedRange] = []
+    for number in range(batches):
+        add_range(ranges, 10 * number, 5)
+    return ranges
+
+
+def test_commit_message_does_not_grow_with_the_number_of_batches() -> None:
+    commit = TaskCommit.of({TopicPartition("t", 0): scattered(10_000)})
+    assert commit.records == 50_000
+    assert len(pickle.dumps(commit)) < 500
+
+
+def test_commit_message_of_a_thousand_partitions_is_small() -> None:
+    commit = TaskCommit.of({TopicPartition("t", number): [AcknowledgedRange(0, 5, 5)] for number in range(1_000)})
+    assert len(pickle.dumps(commit)) < 1_000
+
+
+def test_log_line_counts_records_and_distinct_partitions_of_all_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    one = [AcknowledgedRange(5, 8, 3)]
+    first = TaskCommit.of({TopicPartition("t", 0): one, TopicPartition("t", 7): one})
+    second = TaskCommit.of({TopicPartition("t", 7): one, TopicPartition("u", 0): one})
+    with caplog.at_level(logging.INFO):
+        log_commit([first, None, second, TaskCommit.of({})], "micro-batch 4")
+    assert caplog.messages == ["micro-batch 4: 3 tasks wrote 12 records to 3 partitions"]
+
+
+def test_records_of_a_failed_batch_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    log_abort([TaskCommit.of({TopicPartition("t", 0): scattered(3)}), None], "a batch")
+    assert "its tasks had written 15 records" in caplog.text

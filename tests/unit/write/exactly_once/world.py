@@ -3,8 +3,8 @@
 Drivers and attempts are processes with clients of their own, over one `FakeCluster`. They run `BatchCommitter` and
 `TransactionalProducer` as Spark does, and stop before each request that changes something in Kafka, or that asks
 coordinators what is open. An undisturbed world lets a process go on until it ends or waits. All else is a
-`Disturbance`, of which a test allows a few, at any stops. `explorer` chooses them; `histories/commit_history.py` has
-the brokers' faults.
+`Disturbance`, of which a test allows a few, at any stops: `test_explored_commits` chooses them.
+`histories/commit_history.py` has the brokers' faults.
 """
 
 from __future__ import annotations
