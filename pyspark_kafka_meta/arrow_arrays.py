@@ -116,6 +116,24 @@ def joined(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays([pa.array([], kind), *parts])
 
 
+def in_order(
+    parts: Sequence[pa.Array], places: Sequence[npt.NDArray[np.intp]], count: int, kind: pa.DataType
+) -> pa.Array:
+    """The values of all parts, each at its place; null in other places.
+
+    Args:
+        kind: of the parts.
+    """
+    if len(parts) == 1 and len(parts[0]) == count:
+        return parts[0]
+    is_null = np.ones(count, np.bool_)
+    for place in places:
+        is_null[place] = False
+    order = np.empty(count, np.int64)
+    order[np.concatenate([*places, np.flatnonzero(is_null)])] = np.arange(count)
+    return pa.concat_arrays([*parts, pa.nulls(int(is_null.sum()), kind)]).take(number_array(order))
+
+
 def is_ascii(array: pa.BinaryArray) -> bool:
     """Whether all values are ASCII, in a tenth of the time in which Arrow checks that they are UTF-8."""
     offsets = offsets_of(array)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql.datasource import (
@@ -33,7 +34,7 @@ from pyspark_kafka_meta.options import (
     choose_table,
 )
 from pyspark_kafka_meta.options.tables import batch_warnings, is_read
-from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader, newest_schemas
 from pyspark_kafka_meta.spark.records_table import Columns, records_struct_type
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
@@ -145,7 +146,7 @@ class KafkaMetaDataSource(DataSource):
         from pyspark_kafka_meta.spark.typed_columns import column_types
         from pyspark_kafka_meta.typed.reading import query_schemas
 
-        self._schemas = self._schemas or query_schemas(options.typed, options.topics)
+        self._schemas = self._schemas or query_schemas(options.typed, options.topics, partial(newest_schemas, options))
         return column_types(self._schemas)
 
     def _read_options(self) -> TableOptions:

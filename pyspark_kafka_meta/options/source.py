@@ -266,7 +266,7 @@ def _contradictions(given: GivenOptions, options: SourceOptions) -> Iterator[str
         yield f"The value of minPartitions({partitions}) is higher than maxTasks({tasks})."
     if options.topic_pattern is not None and options.typed.registry is not None:
         for column in options.typed.columns:
-            if column.schema is None and not column.subjects(()):
+            if column.schema is None and not column.format.is_in_values and not column.subjects(()):
                 yield (
                     f"With subscribePattern the subjects of schemas are unknown: set '{column.column}Schema', "
                     f"'{column.column}Subject', or '{column.column}SubjectNameStrategy' to record"

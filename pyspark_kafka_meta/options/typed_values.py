@@ -158,9 +158,9 @@ class TypedValuesOptions:
     key_format: str = _for_keys(value_format)
     value_schema: str | None = _values.text(
         "valueSchema",
-        "Schema to read as or to write with, instead of the registry's: text, or a file on the driver. Protobuf: of"
-        " `protoc --descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or `json()`), in a write"
-        " only with valueFraming none.",
+        "Schema to read as or to write with, instead of the registry's or the newest record's: text, or a file on the"
+        " driver. Protobuf: of `protoc --descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or"
+        " `json()`), in a write only with valueFraming none.",
     )
     key_schema: str | None = _for_keys(value_schema)
     value_version: int | str = _values.option(
@@ -249,7 +249,8 @@ class TypedValuesOptions:
         options = cls(RegistryOptions.of(given), **values)
         if not given.has_invalid(cls) and not given.has_invalid(RegistryOptions):
             for column in options.columns:
-                given.refuse(_column_problems(given, options, column))
+                problems = _in_values_problems if column.format.is_in_values else _column_problems
+                given.refuse(problems(given, options, column))
             given.refuse(_format_problems(given, options))
         return options
 
@@ -261,7 +262,8 @@ class TypedValuesOptions:
     def _column(self, side: str) -> ColumnFormat:
         format_ = formats()[getattr(self, f"{side}_format")]
         given = {field: getattr(self, f"{side}_{field}") for field in _OPTIONS_OF_SIDE}
-        given["framing"] = given["framing"] or (Framing.NONE if self.registry is None else Framing.CONFLUENT)
+        is_framed = self.registry is not None and not format_.is_in_values
+        given["framing"] = given["framing"] or (Framing.CONFLUENT if is_framed else Framing.NONE)
         given["record_names"] = given["record_names"] or ()
         return ColumnFormat(side, format_, max_depth=self.max_depth, stable_members=self.stable_members, **given)
 
@@ -279,6 +281,16 @@ def _format_problems(given: GivenOptions, options: TypedValuesOptions) -> Iterat
                 yield f"Option '{name}' has no effect without a format {able}"
     if given.given(TypedValuesOptions, "auto_register") and not (options.columns and options.registry):
         yield "Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"
+
+
+def _in_values_problems(given: GivenOptions, _: TypedValuesOptions, chosen: ColumnFormat) -> Iterator[str]:
+    """A sentence for each option that a format with its schemas in values cannot have."""
+    name, rows = chosen.format.registry_type.lower(), [f"{chosen.column}_{each}" for each in _OPTIONS_OF_SIDE]
+    for option in given.given(TypedValuesOptions, *rows):
+        if option != f"{chosen.column}Schema":
+            yield f"Option '{option}' has no effect on {name}, whose values have their schemas with them"
+    if given.query in Query.WRITES:
+        yield f"'{chosen.column}Format' {name} is for reads alone: write json, or avro with a registry"
 
 
 def _column_problems(given: GivenOptions, options: TypedValuesOptions, chosen: ColumnFormat) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.facts import SchemaLookup
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-    from pyspark_kafka_meta.typed.reading import QuerySchemas, RegisteredSchema, WriterSchemas
+    from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, RegisteredSchema, WriterSchemas
+    from pyspark_kafka_meta.typed.schemas import SchemaText
 
 
 TOPIC_NAMES_BYTES = 4 * 1024 * 1024
@@ -105,6 +107,22 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
 
     publisher = new_publisher(options.events, planner_origin())
     return OffsetPlanner(KafkaClient(client, publisher, options.topic_filter), options)
+
+
+def newest_schemas(
+    options: SourceOptions, column: str, find: Callable[[bytes], SchemaText | None]
+) -> list[NewestSchema]:
+    """As `typed.reading.NewestSchemas`, with a client of its own."""
+    from pyspark_kafka_meta.events.origin import planner_origin
+    from pyspark_kafka_meta.events.publisher import new_publisher
+    from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+    from pyspark_kafka_meta.read.fetching.newest_values import newest_in_values
+    from pyspark_kafka_meta.typed.reading import NewestSchema
+
+    publisher = new_publisher(options.events, planner_origin())
+    with closing(KafkaClient(options.client, publisher, options.topic_filter)) as client:
+        found = newest_in_values(client, options, column, find)
+    return [NewestSchema(each.what, f"{each.partition} at offset {each.offset}") for each in found]
 
 
 def new_tasks(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_kafka_meta.arrow_arrays import in_order
 from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN
 from pyspark_kafka_meta.model import TopicPartition
@@ -105,7 +106,7 @@ class ColumnDecoding(NamedTuple):
         for unframed in self._unframed(values, in_headers):
             parts.malformed.extend(Malformed(fault.row, fault.cause, None) for fault in unframed.faults)
             self._decode(unframed, parts)
-        array = self._in_order(parts.arrays, parts.rows, len(values))
+        array = in_order(parts.arrays, parts.rows, len(values), self.reader.type)
         return array, _with_foreign_frames(sorted(parts.malformed, key=lambda value: value.row), values)
 
     def _unframed(self, values: pa.Array, in_headers: HeaderFrames | None) -> Iterator[Unframed]:
@@ -151,18 +152,6 @@ class ColumnDecoding(NamedTuple):
         if name not in (None, *self.record_names, self.reader.name):
             raise ValueSchemaError(f"it is a {name}, not a {' or '.join(self.record_names)}")
         return compiled_decoder(self.reader, writer, self.framing.is_confluents)
-
-    def _in_order(self, parts: list[pa.Array], places: list[npt.NDArray[np.intp]], count: int) -> pa.Array:
-        """The values of all parts, each at its place; null in other rows."""
-        if len(parts) == 1 and len(parts[0]) == count:
-            return parts[0]
-        is_null = np.ones(count, np.bool_)
-        for place in places:
-            is_null[place] = False
-        order = np.empty(count, np.int64)
-        order[np.concatenate([*places, np.flatnonzero(is_null)])] = np.arange(count)
-        nulls = pa.nulls(int(is_null.sum()), self.reader.type)
-        return pa.concat_arrays([*parts, nulls]).take(pa.array(order))
 
 
 def _with_foreign_frames(malformed: list[Malformed], values: pa.Array) -> list[Malformed]:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import (
     OptionError,
@@ -44,6 +45,7 @@ __all__ = [
     "ERROR_SUFFIX",
     "ERROR_TYPE",
     "RAW_SUFFIX",
+    "NewestSchema",
     "QuerySchemas",
     "RegisteredSchema",
     "RegistryClient",
@@ -102,26 +104,46 @@ class QuerySchemas:
         return {reader.column.column: reader.pin for reader in self.readers}
 
 
-def query_schemas(typed: TypedValuesOptions, topics: tuple[str, ...]) -> QuerySchemas:
+class NewestSchema(NamedTuple):
+    """The schema beside the newest value of a topic that has one.
+
+    Attributes:
+        place: of its record, for messages.
+    """
+
+    text: SchemaText
+    place: str
+
+
+NewestSchemas: TypeAlias = Callable[[str, Callable[[bytes], SchemaText | None]], Sequence[NewestSchema]]
+"""Looks for the newest schema in each topic: of the column `key` or `value`, as the function finds it in a value."""
+
+
+def query_schemas(
+    typed: TypedValuesOptions, topics: tuple[str, ...], newest: NewestSchemas | None = None
+) -> QuerySchemas:
     """The schemas of a query that begins now.
 
     Args:
         topics: of the query; empty if they are unknown.
+        newest: for columns whose schemas are in their values.
 
     Raises:
-        OptionError: a schema's file cannot be read, or topics have different schemas.
+        OptionError: a schema's file cannot be read, topics have different schemas, or no value has a schema.
         ValueSchemaError: a schema cannot be read as columns.
         SchemaRegistryError: the registry does not have a schema, or does not respond.
     """
     lookups: list[SchemaLookup] = []
     client = None if typed.registry is None else RegistryClient(typed.registry, lookups.append)
-    readers = tuple(reader_schema(column, topics, client) for column in typed.columns)
+    readers = tuple(reader_schema(column, topics, client, newest) for column in typed.columns)
     return QuerySchemas(typed, readers, tuple(lookups))
 
 
-def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> ReaderSchema:
+def reader_schema(
+    column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None, newest: NewestSchemas | None = None
+) -> ReaderSchema:
     """What a column is read as. Args and errors as of `query_schemas`; `client` is None without a registry."""
-    found, source = column_schema(column, topics, client)
+    found, source = column_schema(column, topics, client, newest)
     text = found.text._replace(max_depth=column.max_depth, stable_members=column.stable_members)
     schema = schema_of(column.format, text)
     try:
@@ -134,15 +156,31 @@ def reader_schema(column: ColumnFormat, topics: tuple[str, ...], client: Registr
     return ReaderSchema(column, text, pin, column.subjects(topics))
 
 
-def column_schema(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> tuple[Schema, str]:
-    """The schema that options or registry name, and where it is from. Args and errors as of `reader_schema`."""
+def column_schema(
+    column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None, newest: NewestSchemas | None = None
+) -> tuple[Schema, str]:
+    """The schema of options, registry or values, and where it is from. Args and errors as of `reader_schema`."""
     if column.schema is not None:
         text, source = given_schema(column, column.schema), f"option {column.column}Schema"
+    elif column.format.is_in_values:
+        assert newest is not None, "who reads values can look for the newest"
+        text, source = _newest_schema(column, newest(column.column, column.format.schema_in))
     else:
         assert client is not None, "options without a schema need a registry"
         versions = client.each(column.subjects(topics), partial(client.version, version=column.version))
         text, source = common_schema(column, versions), ", ".join(map(_described, versions))
     return schema_of(column.format, text), source
+
+
+def _newest_schema(column: ColumnFormat, found: Sequence[NewestSchema]) -> tuple[SchemaText, str]:
+    """The newest schema, which all topics share, and where it is from."""
+    if not found:
+        raise OptionError(
+            f"no {column.column} in the topics has a schema: set '{column.column}Schema' to a schema of Kafka Connect, "
+            "or start the query when there is a record"
+        )
+    _check_same(column, {each.text: each.place for each in found})
+    return found[0].text, f"the schema in {found[0].place}"
 
 
 def given_schema(column: ColumnFormat, given: str) -> SchemaText:
@@ -185,22 +223,32 @@ def common_schema(column: ColumnFormat, versions: Sequence[SubjectVersion]) -> S
     for index in range(names):
         of_name = versions[index::names]
         texts = {version.registered.schema: version for version in of_name}
-        distinct = {_read_as(column, version): version for version in texts.values()} if len(texts) > 1 else {}
-        if len(distinct) > 1:
-            raise OptionError(
-                f"the topics of the query have different schemas ({', '.join(map(_described, distinct.values()))}): "
-                f"read them in a query each, or set '{column.column}Schema'"
-            )
+        _check_same(column, {schema: _described(version) for schema, version in texts.items()})
         schemas.append(of_name[0].registered.schema)
     return _with_message(column, schemas[0]) if len(schemas) == 1 else column.format.any_of(schemas)
 
 
-def _read_as(column: ColumnFormat, version: SubjectVersion) -> Hashable:
+def _check_same(column: ColumnFormat, described: Mapping[SchemaText, str]) -> None:
+    """Refuse topics that are read as different columns.
+
+    Args:
+        described: their different schemas, with what they are called.
+    """
+    if len(described) > 1:
+        distinct = {_read_as(column, schema, name): name for schema, name in described.items()}
+        if len(distinct) > 1:
+            raise OptionError(
+                f"the topics of the query have different schemas ({', '.join(distinct.values())}): read them in a "
+                f"query each, or set '{column.column}Schema'"
+            )
+
+
+def _read_as(column: ColumnFormat, schema: SchemaText, described: str) -> Hashable:
     """Equal for schemas by which values are read as the same columns."""
     try:
-        return schema_of(column.format, _with_message(column, version.registered.schema)).read_as
+        return schema_of(column.format, _with_message(column, schema)).read_as
     except ValueSchemaError as error:
-        raise ValueSchemaError(f"{_described(version)} cannot be read as columns: {error}") from None
+        raise ValueSchemaError(f"{described} cannot be read as columns: {error}") from None
 
 
 def _described(version: SubjectVersion) -> str:
@@ -245,6 +293,8 @@ def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
         if before.columns == now.columns or not column.is_latest:
             logger.warning("%s; records are read with the new one from here on", change)
             continue
+        if column.format.is_in_values:
+            raise SchemaChangedError(f"{change}, with other columns. Set '{column.column}Schema' to the one to read as")
         raise SchemaChangedError(
             f"{change}, with other columns. Set '{column.column}SchemaVersion' to a number: the new version to go on "
             f"with the new columns, or the old one to keep the columns; or set '{column.column}Schema', if no number "

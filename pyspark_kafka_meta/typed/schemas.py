@@ -68,6 +68,8 @@ class Schema(ABC):
         is_in_apicurios_frames: whether values with Apicurio's frames can be read and written.
         may_be_registered: by a write. There is a schema for each type of a DataFrame: see `derived`.
         registry_form: how a registry is asked for schemas, as a query; empty for their text.
+        is_in_values: each value has its writer's schema beside it: see `schema_in`. No registry has it, and it is not
+            written.
     """
 
     title: ClassVar[str]
@@ -80,6 +82,7 @@ class Schema(ABC):
     is_in_apicurios_frames: ClassVar[bool] = True
     may_be_registered: ClassVar[bool] = True
     registry_form: ClassVar[str] = ""
+    is_in_values: ClassVar[bool] = False
 
     def __init__(self, text: SchemaText) -> None:
         self.text = text
@@ -158,6 +161,11 @@ class Schema(ABC):
     def referred(cls, text: str, name: object) -> str:
         """A schema of a registry that another one refers to by this name."""
         return text
+
+    @classmethod
+    def schema_in(cls, value: bytes) -> SchemaText | None:
+        """The writer's schema; None if the value has none, or cannot be read."""
+        raise NotImplementedError
 
     @classmethod
     def is_text(cls, given: str) -> bool:

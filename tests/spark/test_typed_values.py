@@ -15,6 +15,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -23,6 +24,8 @@ from pyspark.sql.types import StructType
 from pyspark_kafka_meta.testing import MockRegistry
 from tests.marks import thorough_after
 from tests.spark.traces import run_to_the_end
+from tests.unit.typed.connect_json.written import decimal, struct, unscaled
+from tests.unit.typed.connect_json.written import value as value_with
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -206,6 +209,28 @@ def test_protobuf_keys_and_json_values(
 
     expected = [(7, "a", '{"b":[1,"é",null]}'), (7, None, "b"), (7, None, None), (7, None, None)]
     assert sorted(map(tuple, rows), key=str) == sorted(map(tuple, by_spark), key=str) == sorted(expected, key=str)
+
+
+def test_values_of_kafka_connect_are_read_by_the_schemas_in_them(
+    read: Callable[..., DataFrame], topic: str, produce: Any, tmp_path: Path
+) -> None:
+    """The newest schema is looked up before tombstones, and pinned in the checkpoint."""
+    first, second = struct(id="int32", price=decimal(2)), struct(id="int64", note="string")
+    query = Query(read, tmp_path, valueFormat="connect-json")
+    with pytest.raises(PySparkException, match="no value in the topics has a schema: set 'valueSchema'"):
+        query.run()
+
+    produce(topic, [value_with(first, {"id": 1, "price": unscaled(-125)}), *[None] * 12], partition=0)
+    query.run()
+    produce(topic, [value_with(second, {"id": 2, "note": "b"}), b"{}"], partition=0)
+    with pytest.raises(PySparkException, match=r"with other columns\. Set 'valueSchema' to the one"):
+        query.run()
+    query.run(valueSchema=json.dumps(second), onMalformedRecord="null")
+
+    assert query.values().keys() - {""} == {'{"id":1,"price":-1.25}', '{"id":2,"note":"b"}'}
+    value = read(valueFormat="connect-json", onMalformedRecord="null").select("value")
+    assert value.schema["value"].dataType.simpleString() == "struct<id:bigint,note:string>"
+    assert [row.value and tuple(row.value) for row in value.collect()][::13] == [(1, None), (2, "b")]
 
 
 def test_malformed_values_are_rows_with_cause_and_bytes_and_are_counted(

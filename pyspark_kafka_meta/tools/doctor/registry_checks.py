@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, product
 from typing import Any
 from uuid import UUID
@@ -39,6 +40,7 @@ from pyspark_kafka_meta.options import (
 )
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.spark.batch_reader import newest_schemas
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
@@ -100,6 +102,8 @@ def registry_findings(
         else:
             yield ok("registry", what)
     for column in typed.columns:
+        if column.format.is_in_values and column.schema is None:
+            continue  # newest_findings say whether there is a schema
         if writes:
             yield from _write_findings(column, topics, client, typed.auto_register)
         else:
@@ -219,7 +223,8 @@ def _newest_rows(
     typed: TypedValuesOptions, topics: Sequence[str], options: ClientOptions, fetch: FetchOptions
 ) -> list[dict[str, Any]]:
     """Place and errors of the newest record of each partition; without those whose newest offset has no record."""
-    schemas = query_schemas(typed, tuple(topics))
+    source = default_options(SourceOptions, client=options, events=None, fetch=fetch, topics=tuple(topics))
+    schemas = query_schemas(typed, source.topics, partial(newest_schemas, source))
     ranges = list(_newest_ranges(partition_rows(options, topics, fetch.read_committed)))
     columns = ["topic", "partition", "offset", *(each.column + ERROR_SUFFIX for each in typed.columns)]
     reading = default_options(ReadOptions, fetch=fetch)

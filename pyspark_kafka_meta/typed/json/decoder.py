@@ -12,6 +12,7 @@ import base64
 import json
 import math
 import struct
+from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
@@ -25,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import flag_array, joined, not_utf8, number_array, slices
+from pyspark_kafka_meta.arrow_arrays import flag_array, joined, list_offsets, not_utf8, number_array, slices
 from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
 from pyspark_kafka_meta.typed.schemas import Decoded, Fault
 
@@ -153,8 +154,10 @@ def _kind(type_: pa.DataType, text: Any) -> Any:
         attributes = [(name, _kind(field.type, text), None) for name, field in fields.items()]
         names = {name: field.name for name, field in fields.items()}
         kind = msgspec.defstruct("Struct", attributes, rename=names, gc=False, eq=False)
-    elif pa.types.is_map(type_):
+    elif _is_object(type_):
         kind = dict[str, _kind(type_.item_type, text)]  # type: ignore[misc]
+    elif pa.types.is_map(type_):
+        kind = list[tuple[_kind(type_.key_type, text), _kind(type_.item_type, text)]]  # type: ignore[misc]
     elif pa.types.is_list(type_):
         kind = list[_kind(type_.value_type, text)]  # type: ignore[misc]
     elif pa.types.is_boolean(type_):
@@ -166,6 +169,11 @@ def _kind(type_: pa.DataType, text: Any) -> Any:
     elif not _is_number(type_):
         kind = str
     return kind | None
+
+
+def _is_object(type_: pa.DataType) -> bool:
+    """Whether a map is an object, and no list of pairs."""
+    return bool(pa.types.is_map(type_) and pa.types.is_string(type_.key_type))
 
 
 def _attributes(type_: pa.StructType) -> dict[str, pa.Field]:
@@ -184,12 +192,16 @@ def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
         return _struct(type_, values)
     if pa.types.is_nested(type_):
         return _items(type_, values)
+    if _is_counted(type_):
+        return _counted(type_, values)
     if pa.types.is_temporal(type_):
         return _times(type_, pa.array(values, pa.string()))
     if pa.types.is_integer(type_):
         return _integers(type_, values)
     if pa.types.is_large_string(type_):
         return _texts(values), ()
+    if pa.types.is_decimal256(type_):
+        return _unscaled(type_, values)
     if pa.types.is_decimal(type_) or pa.types.is_binary(type_):
         return _one_by_one(type_, values, range(len(values)))
     array = pa.array(values, type_)
@@ -221,19 +233,32 @@ def _integers(type_: pa.DataType, values: Sequence[Any]) -> Column:
 
 def _items(type_: pa.DataType, values: Sequence[Any]) -> Column:
     """Of lists and maps."""
-    none: Any = [] if pa.types.is_list(type_) else {}
+    none: Any = {} if _is_object(type_) else []
     filled = [value or none for value in values]
-    lengths = np.fromiter(map(len, filled), np.int32, len(filled))
+    owner = np.repeat(np.arange(len(filled)), np.fromiter(map(len, filled), np.int64, len(filled)))
     if pa.types.is_list(type_):
         child, not_held = _column(type_.value_type, list(chain(*filled)))
+        has_key = np.ones(len(child), np.bool_)
     else:
-        items, not_held = _column(type_.item_type, list(chain.from_iterable(map(dict.values, filled))))
-        keys = pa.array(chain(*filled), pa.string())
+        keys, items, not_held = _entries(type_, filled)
         child = pa.StructArray.from_arrays([keys, items], fields=[type_.key_field, column_type(type_).item_field])
-    offsets = pa.py_buffer(np.append(np.int32(0), lengths.cumsum(dtype=np.int32)))
+        has_key = np.asarray(keys.is_valid())
+    not_held = [*owner[list(not_held)].tolist(), *owner[~has_key].tolist()]
+    if not has_key.all():
+        child, owner = child.filter(pa.array(has_key)), owner[has_key]
     valid = flag_array(np.array([value is not None for value in values], np.bool_)).buffers()[1]
-    array = pa.Array.from_buffers(column_type(type_), len(values), [valid, offsets], children=[child])
-    return array, np.repeat(np.arange(len(values)), lengths)[list(not_held)].tolist()
+    buffers = [valid, list_offsets(owner, len(values))]
+    return pa.Array.from_buffers(column_type(type_), len(values), buffers, children=[child]), not_held
+
+
+def _entries(type_: pa.MapType, maps: Sequence[Any]) -> tuple[pa.Array, pa.Array, Sequence[int]]:
+    """The keys and items of maps, and which items the type does not hold."""
+    if _is_object(type_):
+        keys, items = list(chain(*maps)), list(chain.from_iterable(map(dict.values, maps)))
+    else:
+        keys, items = ([entry[side] for entry in chain(*maps)] for side in (0, 1))
+    array, not_held = _column(type_.item_type, items)
+    return _column(type_.key_type, keys)[0], array, not_held
 
 
 def _texts(values: Sequence[Any]) -> pa.StringArray:
@@ -257,22 +282,53 @@ def _times(type_: pa.DataType, texts: pa.StringArray) -> Column:
     plain = pc.ascii_upper(texts)
     if pc.any(pc.ascii_is_decimal(pc.utf8_slice_codeunits(plain, 26, 27))).as_py():
         plain = pc.replace_substring_regex(plain, r"^([^.]+\.[0-9]{6})[0-9]+", r"\1")
-    return _cast(type_, plain)
+    return cast_each(type_, plain)
 
 
-def _cast(type_: pa.DataType, texts: pa.StringArray) -> Column:
-    """Where Arrow refuses all because of one, each quarter is tried again."""
+def cast_each(type_: pa.DataType, values: pa.Array) -> Column:
+    """As values of the type. Where Arrow refuses all because of one, each quarter is tried again."""
     try:
-        return texts.cast(type_), ()
+        return values.cast(type_), ()
     except pa.ArrowInvalid:
-        if len(texts) == 1:
+        if len(values) == 1:
             return pa.nulls(1, type_), (0,)
-    size = -(-len(texts) // PIECES)
-    starts = range(0, len(texts), size)
-    arrays, not_held = zip(*(_cast(type_, texts[start : start + size]) for start in starts), strict=True)
+    size = -(-len(values) // PIECES)
+    starts = range(0, len(values), size)
+    arrays, not_held = zip(*(cast_each(type_, values[start : start + size]) for start in starts), strict=True)
     return pa.concat_arrays(arrays), [
         start + index for start, piece in zip(starts, not_held, strict=True) for index in piece
     ]
+
+
+def _is_counted(type_: pa.DataType) -> bool:
+    """Whether a date or timestamp is a number."""
+    return bool(pa.types.is_date64(type_) or (pa.types.is_timestamp(type_) and type_.unit == "ms"))
+
+
+def _counted(type_: pa.DataType, values: Sequence[Any]) -> Column:
+    number, time = (pa.int32(), pa.date32()) if pa.types.is_date(type_) else (pa.int64(), pa.timestamp("ms", "UTC"))
+    numbers, not_held = _integers(number, values)
+    times, too_large = cast_each(column_type(type_), numbers.cast(time))
+    return times, [*not_held, *too_large]
+
+
+def _unscaled(type_: pa.Decimal256Type, values: Sequence[Any]) -> Column:
+    """Decimals, of which almost all are strings."""
+    column = column_type(type_)
+    try:
+        numbers = [None if value is None else _integer_of(value) for value in values]
+        return pa.array(numbers, pa.decimal128(column.precision)).view(column), ()
+    except (pa.ArrowInvalid, ValueError, TypeError, OverflowError):
+        return _one_by_one(type_, values, range(len(values)))
+
+
+def _integer_of(text: str) -> int:
+    """Of the bytes that Java's `BigInteger.toByteArray` makes of it, in Base64. Raises TypeError for no text, and
+    ValueError."""
+    unscaled = a2b_base64(text, strict_mode=True)
+    if not unscaled:
+        raise ValueError
+    return int.from_bytes(unscaled, "big", signed=True)
 
 
 def _one_by_one(type_: pa.DataType, values: Sequence[Any], indexes: Iterable[int]) -> Column:
@@ -284,7 +340,7 @@ def _one_by_one(type_: pa.DataType, values: Sequence[Any], indexes: Iterable[int
         except (ValueError, ArithmeticError):
             converted[index] = None
             not_held.append(index)
-    return pa.array(converted, type_), not_held
+    return pa.array(converted, column_type(type_)), not_held
 
 
 def _converter(type_: pa.DataType, path: str) -> Converter:
@@ -294,6 +350,8 @@ def _converter(type_: pa.DataType, path: str) -> Converter:
     """
     if pa.types.is_struct(type_):
         return _struct_converter([(each.name, _converter(each.type, f"{path}.{each.name}")) for each in type_], path)
+    if pa.types.is_map(type_) and not _is_object(type_):
+        return _pairs_converter(_converter(type_.key_type, path), _converter(type_.item_type, f"{path}[*]"), path)
     if pa.types.is_map(type_):
         convert_item = _converter(type_.item_type, f"{path}[*]")
         return lambda value: [
@@ -315,7 +373,7 @@ def _converter(type_: pa.DataType, path: str) -> Converter:
         try:
             return convert_scalar(value)
         except (ValueError, ArithmeticError):  # pa.ArrowInvalid is a ValueError
-            raise ValueError(f"the value at {path} cannot be read as {type_}") from None
+            raise ValueError(f"the value at {path} cannot be read as {column_type(type_)}") from None
 
     return converted
 
@@ -324,6 +382,16 @@ def _struct_converter(fields: Sequence[tuple[str, Converter]], path: str) -> Con
     def converted(value: Any) -> dict[str, Any]:
         get = _checked(value, dict, path).get
         return {name: None if (each := get(name)) is None else convert(each) for name, convert in fields}
+
+    return converted
+
+
+def _pairs_converter(convert_key: Converter, convert_item: Converter, path: str) -> Converter:
+    def converted(value: Any) -> list[tuple[Any, Any]]:
+        pairs = _checked(value, list, path)
+        if not all(type(pair) is list and len(pair) == 2 and pair[0] is not None for pair in pairs):
+            raise ValueError(f"the value at {path} is not a list of pairs with keys")
+        return [(convert_key(key), None if item is None else convert_item(item)) for key, item in pairs]
 
     return converted
 
@@ -356,7 +424,8 @@ def _json_text(value: Any) -> str:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+    return bool(is_number or _is_counted(type_))
 
 
 def _scalar(type_: pa.DataType) -> Converter:
@@ -366,8 +435,11 @@ def _scalar(type_: pa.DataType) -> Converter:
         return partial(_integer, 1 << (type_.bit_width - 1))
     if pa.types.is_floating(type_):
         return partial(_float, type_)
+    if _is_counted(type_):
+        return partial(_count, 1 if pa.types.is_date(type_) else 1000)
     if pa.types.is_decimal(type_):
-        return partial(_decimal, Decimal(1).scaleb(-type_.scale), Decimal(10) ** (type_.precision - type_.scale))
+        convert = partial(_decimal, Decimal(1).scaleb(-type_.scale), Decimal(10) ** (type_.precision - type_.scale))
+        return partial(_scaled, convert, type_.scale) if pa.types.is_decimal256(type_) else convert
     return _bytes if pa.types.is_binary(type_) else partial(_time, type_)
 
 
@@ -401,6 +473,17 @@ def _decimal(unit: Decimal, limit: Decimal, value: Any) -> Decimal:
     if abs(number) >= limit:
         raise ValueError
     return number
+
+
+def _scaled(convert: Converter, scale: int, value: Any) -> Decimal:
+    """Of the unscaled bytes, or a number."""
+    number: Decimal = convert(Decimal(_integer_of(value)).scaleb(-scale, EXACT) if type(value) is str else value)
+    return number
+
+
+def _count(units: int, value: Any) -> int:
+    """In the units of the column, of which one day or millisecond has so many."""
+    return _integer(1 << 31 if units == 1 else (1 << 63) // units, value) * units
 
 
 def _bytes(value: Any) -> bytes:

@@ -45,7 +45,10 @@ _PARENTS = "$ref parents"
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
     """Attributes:
-    kinds: the type of the column, with large strings where the text of any value is a string, as for `from_json`.
+    kinds: the type of the column, with other types where texts have the values in another form: large_string where the
+        text of any value is a string, as for `from_json`; date64 and timestamp[ms] where a number counts days or
+        milliseconds; decimal256 where a string is the Base64 of the unscaled value. A map is a list of pairs if its
+        keys are no strings.
     required: names of properties that each object must have, by its place in the schema.
     nullable: places that allow null; None if all do, as in a type of Spark.
     """
@@ -67,10 +70,13 @@ def column_type(kinds: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kinds):
         return pa.struct([each.with_type(column_type(each.type)) for each in kinds])
     if pa.types.is_map(kinds):
-        return pa.map_(kinds.key_type, column_type(kinds.item_type))
+        return pa.map_(column_type(kinds.key_type), column_type(kinds.item_type))
     if pa.types.is_list(kinds):
         return pa.list_(kinds.value_field.with_type(column_type(kinds.value_type)))
-    return pa.string() if pa.types.is_large_string(kinds) else kinds
+    if pa.types.is_decimal256(kinds):
+        return pa.decimal128(kinds.precision, kinds.scale)
+    columns = {pa.large_string(): pa.string(), pa.date64(): pa.date32(), pa.timestamp("ms"): pa.timestamp("us", "UTC")}
+    return columns.get(kinds, kinds)
 
 
 def parse_json_schema(text: str, references: Sequence[str] = ()) -> JsonSchema:

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import Framing, OnMalformedRecord, SourceOptions, SubjectNameStrategy
+from pyspark_kafka_meta.options import Framing, OnMalformedRecord, SinkOptions, SourceOptions, SubjectNameStrategy
 from pyspark_kafka_meta.typed.avro import Avro
 
 MINIMAL = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
@@ -135,7 +135,7 @@ def test_tls_of_the_registry_is_that_of_a_broker_with_its_own_options() -> None:
 BAD = [
     (
         {"valueFormat": "arvo"},
-        "Option 'valueFormat' must be bytes or avro or json or protobuf, got 'arvo' (did you mean 'avro'?)",
+        "Option 'valueFormat' must be bytes or avro or connect-json or json or protobuf, got 'arvo' (did you mean ",
     ),
     ({"valueFormat": "avro"}, "'valueFormat' avro needs 'schema.registry.url' or 'valueSchema'"),
     ({"valueSchema": '"int"'}, "Option 'valueSchema' has no effect without 'valueFormat': set it or remove the option"),
@@ -278,3 +278,34 @@ def test_a_login_over_http_is_a_warning(caplog: pytest.LogCaptureFixture) -> Non
     assert "schema.registry.url is not https: the login is sent unencrypted" in caplog.text
     assert "issuer.endpoint.url is not https: the client's secret is sent unencrypted" in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_values_with_their_schemas_need_no_other_option() -> None:
+    options = {**MINIMAL, **URL, "keyFormat": "avro", "valueFormat": "connect-json"}
+    key, value = SourceOptions.parse(options).typed.columns
+
+    assert (key.framing, value.framing, value.schema) == (Framing.CONFLUENT, Framing.NONE, None)
+    assert SourceOptions.parse({**MINIMAL, "valueFormat": "connect-json"}).typed.columns[0].is_latest
+    given = {"kafka.bootstrap.servers": "a:1", "subscribePattern": "t.*", **URL, "valueFormat": "connect-json"}
+    assert SourceOptions.parse(given).topic_pattern == "t.*"
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("valueFraming", "confluent"),
+        ("valueSubject", "s"),
+        ("valueSchemaVersion", "1"),
+        ("valueSubjectNameStrategy", "topic"),
+        ("valueRecordName", "a"),
+    ],
+)
+def test_values_with_their_schemas_take_none_from_a_registry(option: str, text: str) -> None:
+    assert problems({**URL, "valueFormat": "connect-json", option: text}) == [
+        f"Option '{option}' has no effect on connect-json, whose values have their schemas with them"
+    ]
+
+
+def test_values_with_their_schemas_are_not_written() -> None:
+    with pytest.raises(OptionError, match="'valueFormat' connect-json is for reads alone: write json, or avro with"):
+        SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "connect-json"})

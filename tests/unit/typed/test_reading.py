@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, UnknownSchemaError
+from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.facts import SchemaLookup
 from pyspark_kafka_meta.options import SourceOptions, typed_values
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
@@ -19,6 +21,7 @@ from pyspark_kafka_meta.typed.reading import (
     MAX_WRITERS,
     WATCH_BACKOFF_S,
     WATCH_INTERVAL_S,
+    NewestSchema,
     QuerySchemas,
     WriterSchemas,
     check_pins,
@@ -29,6 +32,7 @@ from pyspark_kafka_meta.typed.reading import (
 from pyspark_kafka_meta.typed.registry import client as client_module
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR
 from pyspark_kafka_meta.typed.schemas import SchemaText, formats
+from tests.unit.typed.connect_json.written import struct
 from tests.unit.typed.digits import Digits
 
 NARROW, WIDE = '"1"', '"wide"'
@@ -308,3 +312,56 @@ def test_values_without_frames_need_no_writers(registry: MockRegistry) -> None:
 
     assert WriterSchemas(schemas, lambda lookup: None).current() == ()
     assert len(registry.requests) == asked
+
+
+# Schemas in values
+
+
+def of_values(*found: tuple[dict[str, Any], str], topics: str = "t", **options: str) -> QuerySchemas:
+    """The schemas of a query whose topics have values with these schemas, at these places."""
+    newest = [NewestSchema(SchemaText(json.dumps(schema)), place) for schema, place in found]
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": topics, "valueFormat": "connect-json", **options}
+    parsed = SourceOptions.parse(given)
+    return query_schemas(parsed.typed, parsed.topics, lambda column, find: newest if column == "value" else [])
+
+
+def test_the_schema_in_the_newest_value_is_read() -> None:
+    schemas = of_values((struct(a="int8"), "t-0 at offset 7"))
+    (reader,) = schemas.readers
+
+    assert (str(reader.schema.type), reader.pin.source) == ("struct<a: int8>", "the schema in t-0 at offset 7")
+    assert WriterSchemas(schemas, lambda lookup: None).current() == ()
+
+
+def test_without_a_schema_in_a_value_the_query_does_not_begin() -> None:
+    with pytest.raises(
+        OptionError, match="no value in the topics has a schema: set 'valueSchema' to a schema of Kafka"
+    ):
+        of_values()
+    assert of_values(valueSchema=json.dumps(struct(a="int8"))).readers[0].pin.source == "option valueSchema"
+
+
+def test_topics_have_schemas_in_values_that_are_read_in_the_same_way() -> None:
+    first, second = (struct("a.Value", x="int8"), "t-0 at offset 1"), (struct("b.Value", x="int8"), "u-0 at offset 2")
+    assert of_values(first, second, topics="t,u").readers[0].pin.source == "the schema in t-0 at offset 1"
+
+    other = "different schemas .t-0 at offset 1, u-0 at offset 3.: read them in a query each, or set 'valueSchema'"
+    with pytest.raises(OptionError, match=other):
+        of_values(first, (struct(x="int16"), "u-0 at offset 3"), topics="t,u")
+    with pytest.raises(
+        ValueSchemaError, match="the schema in t-0 at offset 4 cannot be read as columns: x has no known"
+    ):
+        of_values((struct(x={"type": "int128"}), "t-0 at offset 4"))
+
+
+def test_newest_schema_with_other_columns_stops_a_restarted_query(caplog: pytest.LogCaptureFixture) -> None:
+    pins = of_values((struct(a="int8"), "t-0 at offset 7")).pins
+    with caplog.at_level(logging.WARNING):
+        check_pins(pins, of_values((struct(a="int8"), "t-0 at offset 8")))
+    assert caplog.messages == []
+
+    now = struct(a="int8", b="string")
+    with pytest.raises(SchemaChangedError, match="is the schema in t-0 at offset 9 now, with other columns"):
+        check_pins(pins, of_values((now, "t-0 at offset 9")))
+    check_pins(pins, of_values(valueSchema=json.dumps(now)))
+    assert "records are read with the new one from here on" in caplog.text

@@ -1,0 +1,72 @@
+"""`newest_in_values`: looks for what is in the newest values of topics, at the ends of their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.options import LATEST_OFFSET, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options.offsets import LastOffsetsSpec
+from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+FIRST_OFFSETS, GROWTH = 10, 10
+"""Of each partition: so many are read first, and so many times as many after each attempt without success, because the
+newest records may be tombstones, and compaction and transactions leave offsets without records."""
+
+
+class Found(NamedTuple, Generic[T]):
+    """
+    Attributes:
+        timestamp: microseconds since 1970 UTC.
+    """
+
+    timestamp: int
+    partition: TopicPartition
+    offset: int
+    what: T
+
+
+def newest_in_values(
+    client: KafkaClient, options: SourceOptions, column: str, find: Callable[[bytes], T | None]
+) -> list[Found[T]]:
+    """What is in the newest value of each topic in which something is found, by timestamps, in the order of topics.
+
+    Args:
+        column: `key` or `value`.
+        find: returns what is in a value; None if it is not there.
+    """
+    options = replace(options, ending_offsets=OffsetsSpec(LATEST_OFFSET), fail_on_data_loss=False)
+    found: dict[str, Found[T]] = {}
+    offsets, is_left = FIRST_OFFSETS, True
+    while is_left:
+        last = replace(options, starting_offsets=LastOffsetsSpec(offsets))
+        ranges = [each for each in OffsetPlanner(client, last).batch_ranges() if each.partition.topic not in found]
+        columns = ["topic", "partition", "offset", "timestamp", column]
+        for batch in TaskReader(client, last, columns).read([each for each in ranges if each.size]):
+            for each in _newest(batch, column, find):
+                topic = each.partition.topic
+                found[topic] = max(each, found.get(topic, each), key=lambda one: one[:3])
+        is_left = any(each.size == offsets and each.partition.topic not in found for each in ranges)
+        offsets *= GROWTH
+    return [found[topic] for topic in sorted(found)]
+
+
+def _newest(batch: pa.RecordBatch, column: str, find: Callable[[bytes], T | None]) -> Iterator[Found[T]]:
+    """What is in the newest value of each topic in a batch."""
+    batch = batch.filter(batch.column(column).is_valid())
+    times, topics = batch.column("timestamp").cast("int64").to_numpy(), set[str]()
+    for row in times.argsort(kind="stable")[::-1].tolist():
+        topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
+        what = None if topic in topics else find(batch.column(column)[row].as_py())
+        if what is not None:
+            topics.add(topic)
+            yield Found(int(times[row]), TopicPartition(topic, partition), offset, what)

@@ -1,0 +1,54 @@
+"""Decodes JSON texts of Kafka Connect into Arrow arrays: their payloads, by the schemas beside them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_kafka_meta.arrow_arrays import binary_array, in_order, memory_of
+from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.typed.connect_json.envelope import payloads
+from pyspark_kafka_meta.typed.connect_json.schema import ConnectSchema, kinds_of_writer, parse_connect
+from pyspark_kafka_meta.typed.json.decoder import JsonDecoder, cast_each
+from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
+from pyspark_kafka_meta.typed.schemas import COMPILED_SCHEMAS, Decoded, Fault
+
+
+class ConnectJsonDecoder:
+    """A `ValueDecoder`. Payloads of all writers that are read as the same kinds are decoded together."""
+
+    def __init__(self, reader: ConnectSchema) -> None:
+        self.type = column_type(reader.kinds)
+        self._reader = reader
+        self._kinds = lru_cache(COMPILED_SCHEMAS)(self._kinds_of_writer)
+        self._decoder = lru_cache(COMPILED_SCHEMAS)(lambda kinds: JsonDecoder(JsonSchema(kinds)))
+
+    def decode(self, values: pa.Array) -> Decoded:
+        found, memory = payloads(values), memory_of(values)
+        faults, arrays, places = list(found.faults), [], []
+        writers: dict[pa.DataType, list[int]] = {}
+        for index, schema in enumerate(found.schemas):
+            try:
+                writers.setdefault(self._kinds(schema), []).append(index)
+            except ValueSchemaError as error:
+                faults += [Fault(row, str(error)) for row in np.flatnonzero(found.which == index).tolist()]
+        for kinds, indexes in writers.items():
+            rows = np.flatnonzero(np.isin(found.which, indexes))
+            decoded = self._decoder(kinds).decode(binary_array(memory, found.at[rows], found.lengths[rows]))
+            array, not_held = cast_each(self.type, decoded.values)
+            faults += [Fault(int(rows[fault.row]), fault.cause) for fault in decoded.faults]
+            faults += [Fault(int(rows[index]), "a decimal has more digits than its column") for index in not_held]
+            arrays.append(array)
+            places.append(rows)
+        return Decoded(in_order(arrays, places, len(values), self.type), sorted(faults, key=lambda fault: fault.row))
+
+    def _kinds_of_writer(self, schema: bytes | None) -> pa.DataType:
+        """Values without a schema have the reader's. Raises ValueSchemaError."""
+        if schema is None:
+            return self._reader.kinds
+        try:
+            return kinds_of_writer(parse_connect(schema.decode()), self._reader)
+        except UnicodeDecodeError:
+            raise ValueSchemaError("its schema is not UTF-8") from None
