@@ -106,8 +106,8 @@ def problems_of(*names: str) -> list[str]:
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS.values() if option.needs], ids=lambda each: each.name)
 def test_option_is_refused_without_those_that_it_needs(option: Option) -> None:
-    is_write = option.has_effect_in(Query.WRITES)
-    needs = [name for name in option.needs if OPTIONS[name].has_effect_in(Query.WRITES) or not is_write]
+    is_write = bool(option.queries & Query.WRITES)
+    needs = [name for name in option.needs if OPTIONS[name].queries & Query.WRITES or not is_write]
     needed = " or ".join(f"'{name}'" for name in needs)
     values = f" {' or '.join(option.needs_values)}" if option.needs_values else ""
 
