@@ -119,18 +119,10 @@ def test_sequences_continue_in_the_next_task_without_another_producer_id(scene: 
     scene.write_task(numbered(30, start=30))
 
     assert scene.numbers() == in_turn(60)
-    assert len(scene.sent("InitProducerId")) == 1
+    assert len(scene.sent("InitProducerId")) == len(scene.sent("Metadata")) == 1
     headers = scene.batch_headers(T0)
     assert len({header.producer_id for header in headers}) == 1
     assert [header.base_sequence for header in headers] == [0, 10]
-
-
-def test_one_metadata_request_serves_many_tasks(scene: WriterScene) -> None:
-    for start in range(0, 90, 30):
-        scene.write_task(numbered(30, start=start))
-
-    assert len(scene.sent("Metadata")) == 1
-    assert set(scene.sent("Produce")) == {1, 2, 3}
 
 
 def test_leaders_alone_get_produce_requests(scene: WriterScene) -> None:
@@ -319,51 +311,40 @@ def test_batch_that_a_response_leaves_out_is_sent_again_at_the_pace_of_metadata(
     assert 5 <= len(left_out) <= 50
 
 
-def test_leader_that_moves_is_followed_by_its_hint(scene: WriterScene) -> None:
-    scene.write_task(numbered(30))
-    scene.cluster.move_leader(T1, 3)
-    scene.write_task(numbered(COUNT, start=30), **SMALL_BATCHES)
-
-    assert scene.numbers() == in_turn(COUNT + 30)
-    assert scene.reasons()[1] is RefreshReason.LEADER_HINT
-
-
-def test_killed_leader_is_left_for_the_new_one(scene: WriterScene) -> None:
-    scene.write_task(numbered(30))
-    scene.network.down.add(2)
-    scene.clock.at(5.0, lambda: scene.cluster.move_leader(T0, 3))
-    scene.clock.at(5.0, lambda: scene.cluster.move_leader(T1, 3))
-    scene.clock.at(5.0, lambda: scene.cluster.move_leader(T2, 3))
-    scene.write_task(numbered(COUNT, start=30), **SMALL_BATCHES)
-
-    assert scene.numbers() == in_turn(COUNT + 30)
-    assert RefreshReason.CONNECTION_LOST in scene.reasons()
-
-
-def test_hung_leader_is_left_as_soon_as_another_one_is_known(scene: WriterScene) -> None:
-    scene.write_task(numbered(30))
-    hung = scene.cluster.partition(T1).leader_id
-    scene.network.hung.add(hung)
+def fail_over(scene: WriterScene, failing: set[int], after_s: float) -> None:
+    """Broker 2 fails, and broker 3 leads its partitions later."""
+    failing.add(2)
     for partition in (T0, T1, T2):
-        if scene.cluster.partition(partition).leader_id == hung:
-            scene.clock.at(9.0, partial(scene.cluster.move_leader, partition, hung % 3 + 1))
-    began = scene.clock()
-
-    scene.write_task(numbered(COUNT, start=30), **SMALL_BATCHES)
-
-    assert scene.numbers() == in_turn(COUNT + 30)
-    assert scene.clock() - began < 15  # kafka.request.timeout.ms is 30 s
-    assert RefreshReason.REQUEST_TIMEOUT in scene.reasons()
+        if scene.cluster.partition(partition).leader_id == 2:
+            scene.clock.at(after_s, partial(scene.cluster.move_leader, partition, 3))
 
 
-def test_partition_without_a_leader_is_waited_for(scene: WriterScene) -> None:
+def be_without_a_leader(scene: WriterScene) -> None:
     scene.cluster.move_leader(T1, NO_LEADER)
     scene.clock.at(20.0, lambda: scene.cluster.move_leader(T1, 1))
 
-    scene.write_task(numbered(COUNT))
 
-    assert scene.numbers() == in_turn(COUNT)
-    assert RefreshReason.NO_LEADER in scene.reasons()
+LEADERS: dict[str, tuple[Callable[[WriterScene], object], RefreshReason, float]] = {
+    "moved": (lambda scene: scene.cluster.move_leader(T1, 3), RefreshReason.LEADER_HINT, 1),
+    "killed": (lambda scene: fail_over(scene, scene.network.down, 5.0), RefreshReason.CONNECTION_LOST, 8),
+    # kafka.request.timeout.ms is 30 s
+    "hung": (lambda scene: fail_over(scene, scene.network.hung, 9.0), RefreshReason.REQUEST_TIMEOUT, 15),
+    "none": (be_without_a_leader, RefreshReason.NO_LEADER, 23),
+}
+
+
+@pytest.mark.parametrize(("happens", "reason", "within_s"), LEADERS.values(), ids=LEADERS)
+def test_another_leader_is_found_soon(
+    scene: WriterScene, happens: Callable[[WriterScene], object], reason: RefreshReason, within_s: float
+) -> None:
+    scene.write_task(numbered(30))
+    happens(scene)
+    began = scene.clock()
+    scene.write_task(numbered(COUNT, start=30), **SMALL_BATCHES)
+
+    assert scene.numbers() == in_turn(COUNT + 30)
+    assert reason in scene.reasons()[1:2] if reason is RefreshReason.LEADER_HINT else reason in scene.reasons()
+    assert scene.clock() - began < within_s
 
 
 def test_throttling_broker_gets_no_request_meanwhile(scene: WriterScene) -> None:
@@ -575,21 +556,3 @@ def test_broker_that_lags_behind_a_recreated_topic_fails_no_task(scene: WriterSc
     scene.write_from(batches(), ["value", "partition"], **{"kafka.buffer.memory": "500"})
 
     assert scene.numbers() == in_turn(300)
-
-
-@pytest.mark.parametrize("code", [ErrorCode.cluster_authorization_failed, ErrorCode.invalid_request])
-def test_refused_producer_fails_at_once(scene: WriterScene, code: ErrorCode) -> None:
-    scene.network.transaction_errors["InitProducerId"].append(code)
-
-    with pytest.raises(BrokerError, match=code.name.upper()):
-        scene.write_task(numbered(3))
-
-
-def test_coordinator_that_loads_is_asked_again(scene: WriterScene) -> None:
-    scene.network.transaction_errors["InitProducerId"].extend(
-        [ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available]
-    )
-
-    scene.write_task(numbered(30))
-
-    assert scene.numbers() == in_turn(30)

@@ -319,18 +319,6 @@ def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
     assert allowed_s[1] - allowed_s[0] == pytest.approx(10, abs=0.1)
 
 
-def test_leader_that_was_left_may_be_asked_again(scene: Scene, client: KafkaClient) -> None:
-    scene.network.hung.add(1)
-    scene.cluster.move_leader(T0, 2)
-    latest(scene, client, T0)
-    scene.network.hung.clear()
-    scene.cluster.move_leader(T0, 1)
-    scene.clock.sleep(300)
-    client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
-
-    assert latest(scene, client, T0) == {T0: 12}
-
-
 def test_offsets_that_could_not_be_waited_for_may_be_asked_for_again(scene: Scene, client: KafkaClient) -> None:
     scene.network.hung.add(1)
     for node_id in (2, 3):
@@ -342,25 +330,31 @@ def test_offsets_that_could_not_be_waited_for_may_be_asked_for_again(scene: Scen
     assert latest(scene, client, T0) == {T0: 12}
 
 
-def test_leader_that_responded_again_is_not_suspected_so_soon(scene: Scene, client: KafkaClient) -> None:
+def hang_for_a_while(scene: Scene) -> None:
     scene.network.hung.add(1)
     scene.clock.at(4, scene.network.hung.clear)
-    latest(scene, client, T0)
-    client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
-    scene.network.requests.clear()
-    scene.network.hung.add(1)
-    scene.clock.at(1.5, scene.network.hung.clear)
-
-    assert latest(scene, client, T0) == {T0: 12}
-    assert scene.sent("Metadata") == []
 
 
-def test_leader_that_failed_in_an_earlier_call_is_not_suspected_so_soon(scene: Scene, client: KafkaClient) -> None:
+def die_and_come_back(scene: Scene) -> None:
     scene.network.down.add(1)
     scene.clock.at(4, lambda: scene.cluster.move_leader(T0, 2))
+
+
+def be_left(scene: Scene) -> None:
+    scene.network.hung.add(1)
+    scene.cluster.move_leader(T0, 2)
+
+
+@pytest.mark.parametrize("before", [hang_for_a_while, die_and_come_back, be_left])
+def test_leader_that_failed_in_an_earlier_call_is_asked_again_and_not_suspected_so_soon(
+    before: Callable[[Scene], None], scene: Scene, client: KafkaClient
+) -> None:
+    before(scene)
     assert latest(scene, client, T0) == {T0: 12}
+    scene.network.hung.clear()
     scene.network.down.clear()
     scene.cluster.move_leader(T0, 1)
+    scene.clock.sleep(300)
     client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
     scene.network.requests.clear()
     scene.network.hung.add(1)
@@ -505,10 +499,12 @@ def test_known_cleanup_policy_outlives_a_request_without_a_response(scene: Scene
     """Brokers that are slow must not make their records look compacted."""
     scene.network.configs["t"] = {"cleanup.policy": "delete"}
     client.cleanup_policy("t")
+    other = scene.warm_client()
     scene.clock.sleep(POLICY_AGE_S)
     scene.network.hung |= {1, 2, 3}
 
     assert client.cleanup_policy("t") == "delete"
+    assert other.cleanup_policy("t") is None, "it never knew one"
 
 
 def test_cleanup_policies_of_deleted_topics_are_forgotten(scene: Scene) -> None:
@@ -521,13 +517,6 @@ def test_cleanup_policies_of_deleted_topics_are_forgotten(scene: Scene) -> None:
         scene.clock.sleep(1)
 
     assert list(client._cleanup_policies) == ["t4"]
-
-
-def test_cleanup_policy_is_unknown_where_no_broker_responds(scene: Scene) -> None:
-    client = scene.warm_client()
-    scene.network.hung |= {1, 2, 3}
-
-    assert client.cleanup_policy("t") is None
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

@@ -91,23 +91,16 @@ def test_fact_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
     assert fact.recovery_ms == about_ms(2_000)
 
 
-def test_error_with_an_older_generation_needs_no_refresh() -> None:
+def test_errors_of_one_generation_cause_one_request() -> None:
     scene = Scene().bootstrapped()
     used = scene.cache.snapshot.generation
-    scene.report()
-    scene.refresh_when_due()
-
-    scene.cache.request_update(RefreshReason.NOT_LEADER, used, T0, 6, 1)
-    assert scene.cache.time_to_next_update_ms() == about_ms(300_000)
-
-
-def test_second_report_of_the_same_generation_adds_no_request() -> None:
-    scene = Scene().bootstrapped()
     for _ in range(5):
         scene.report()
     scene.refresh_when_due()
 
     assert not scene.cache.refresh_if_due(scene.deadline())
+    scene.cache.request_update(RefreshReason.NOT_LEADER, used, T0, 6, 1)
+    assert scene.cache.time_to_next_update_ms() == about_ms(300_000), "an older generation"
     assert len(scene.network.requests) == len(scene.facts) == 1
 
 
@@ -194,17 +187,12 @@ def test_epochs_of_a_plan_that_come_before_the_metadata_count_too() -> None:
     assert scene.leader_id() == 3
 
 
-def test_doubted_leader_is_asked_after_other_brokers() -> None:
-    for _ in range(20):
-        scene = Scene().bootstrapped()
-        scene.refresh_when_due()
-        scene.report(RefreshReason.ON_DEMAND, node_id=1)
-        assert scene.refresh_when_due().broker_id in {2, 3}
-
-
-@pytest.mark.parametrize("reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT])
-def test_refresh_avoids_the_unreachable_broker(reason: RefreshReason) -> None:
+@pytest.mark.parametrize(
+    "reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT, RefreshReason.ON_DEMAND]
+)
+def test_refresh_avoids_the_unreachable_broker_or_doubted_leader(reason: RefreshReason) -> None:
     scene = Scene().bootstrapped()
+    scene.refresh_when_due()
     scene.report(reason, node_id=1)
 
     assert scene.refresh_when_due().broker_id in (2, 3)

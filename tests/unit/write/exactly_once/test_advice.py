@@ -141,24 +141,21 @@ def text_of(error: type[KafkaMetaError], start: Callable[[], object]) -> str:
 # --- two queries ------------------------------------------------------------------------------------------------------
 
 
-def test_fenced_query_leaves_the_other_exact_once_it_is_stopped(scene: CommitScene, query: Query, other: Query) -> None:
+def test_fenced_query_leaves_the_other_exact_once_it_is_stopped_and_goes_on_under_an_id_of_its_own(
+    scene: CommitScene, query: Query, other: Query
+) -> None:
     query.start(2)
     other.start(2)
-    assert "stop this query" in text_of(FencedError, query.start)
+    text = text_of(FencedError, query.start)
+    assert "stop this query" in text
+    assert "give it an id of its own" in text
 
     other.start(2)
     assert found(scene) == query.rows(0, 1) + other.rows(0, 1, 2, 3)
-
-
-def test_fenced_query_goes_on_under_an_id_of_its_own(scene: CommitScene, query: Query, other: Query) -> None:
-    query.start(2)
-    other.start(2)
-    assert "give it an id of its own" in text_of(FencedError, query.start)
-
     query.options["kafka.transactional.id"] = OTHER_ID
     query.start(2)
     other.start()
-    assert found(scene) == query.rows(0, 1, 2, 3) + other.rows(0, 1, 2)
+    assert found(scene) == query.rows(0, 1, 2, 3) + other.rows(0, 1, 2, 3, 4)
 
 
 def test_fenced_batch_that_was_decided_is_repeated_under_another_id_as_the_text_says(
