@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
+from pyspark_kafka_meta.events.default_folder import default_root
 from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.options import ClusterOptions, EventTableOptions, Table
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
@@ -27,6 +28,7 @@ from pyspark_kafka_meta.spark.records_table import Columns, rename_columns
 from pyspark_kafka_meta.spark.stream_api import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.tables.caches_from_events import cache_rows, parse_events
 from pyspark_kafka_meta.tables.event_file_reader import (
     EventFile,
     EventFolder,
@@ -38,7 +40,7 @@ from pyspark_kafka_meta.tables.event_file_reader import (
     next_numbers,
     warn_of_deleted,
 )
-from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type
+from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type, to_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,9 +163,6 @@ class CachesReader(DataSourceReader):
         return [CachesTask(self._events.partitions(), _now_ms())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-
-        from pyspark_kafka_meta.tables.caches_from_events import cache_rows
-
         assert isinstance(partition, CachesTask)
         batches: Iterator[Any] = chain.from_iterable(map(self._events.read, partition.source))
         rows = cache_rows((event for batch in batches for event in batch.to_pylist()), partition.now_ms)
@@ -296,8 +295,6 @@ def _now_ms() -> int:
 
 
 def _event_folder(options: EventTableOptions) -> EventFolder:
-    from pyspark_kafka_meta.events.default_folder import default_root
-
     return EventFolder(options.path or str(default_root()))
 
 
@@ -317,13 +314,8 @@ def _record_values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
 
 
 def _event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
-    from pyspark_kafka_meta.tables.caches_from_events import parse_events
-    from pyspark_kafka_meta.tables.rows import to_batches
-
     return rename_columns(to_batches(parse_events(lines), arrow_schema(Event, list(columns))), columns)
 
 
 def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:
-    from pyspark_kafka_meta.tables.rows import to_batches
-
     return rename_columns(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)
