@@ -13,17 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import (
-    Bytes,
-    Flags,
-    Longs,
-    binary_array,
-    is_ascii,
-    not_utf8,
-    number_array,
-    numbers_at,
-)
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs, binary_array, is_ascii, not_utf8, number_array, numbers_at
 from pyspark_kafka_meta.typed.avro.cursor import BAD_LENGTH, BAD_VARINT, TRUNCATED, Cursor
+from pyspark_kafka_meta.typed.columnar.decimals import big_endian_words
 
 BAD_INT = "an int has more than 32 bits"
 BAD_BOOLEAN = "a boolean is neither 0 nor 1"
@@ -35,7 +27,6 @@ BAD_UNIT = "a time does not fit 64 bits in the reader's unit"
 NO_BRANCH = "a union has a branch that is not in the schema"
 NO_SYMBOL = "an enum has a symbol that is not in the schema"
 BAD_DECIMAL = "a decimal has no bytes, or more digits than its type"
-_DECIMAL_BYTES = 16
 
 
 class BadValue(Exception):  # noqa: N818 - never leaves this package
@@ -291,15 +282,8 @@ class Decimal(Slices):
 
     def read(self, cursor: Cursor) -> pa.Array:
         at, length = cursor.slices(self.fixed_bytes, self.field)
-        memory, bad = cursor.memory, length == 0
-        low = numbers_at(memory.data, at, ">i8").astype(np.int64) >> (64 - 8 * np.clip(length, 1, 8))
-        words = np.stack([low, low >> 63], axis=1)
-        long = np.flatnonzero((length > 8) | (at > len(memory.data) - 8))
-        if long.size:
-            words[long], has_more = _words(memory.data, at[long], length[long])
-            bad[long] |= has_more
         more = self.type.scale - self.scale
-        bad |= ~_has_digits(words, max(self.type.precision - more, 0))
+        words, bad = big_endian_words(cursor.memory.data, at, length, max(self.type.precision - more, 0))
         check(cursor, bad, BAD_DECIMAL, self.field)
         if not more:
             return pa.Array.from_buffers(self.type, len(at), [None, pa.py_buffer(words)])
@@ -478,28 +462,3 @@ def _flags(array: pa.BooleanArray) -> Flags:
     bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
     flags: Flags = bits[array.offset : array.offset + len(array)].astype(np.bool_)
     return flags
-
-
-def _words(data: Bytes, at: Longs, length: Longs) -> tuple[Longs, Flags]:
-    """Big-endian numbers of any length as low and high word, and whether they have more than 128 bits."""
-    place = np.arange(_DECIMAL_BYTES)
-    numbers = data.take((at + length)[:, None] - 1 - place, mode="clip")
-    sign = (data.take(at, mode="clip").view(np.int8) >> 7).view(np.uint8)
-    numbers = np.where(place < length[:, None], numbers, sign[:, None])
-    has_more = np.zeros(len(at), np.bool_)
-    for row in np.flatnonzero(length > _DECIMAL_BYTES).tolist():
-        lead = data[at[row] : at[row] + length[row] - _DECIMAL_BYTES]
-        has_more[row] = (lead != sign[row]).any() or (numbers[row, -1] ^ sign[row]) > 0x7F
-    return numbers.view("<i8"), has_more
-
-
-def _has_digits(words: Longs, precision: int) -> Flags:
-    """Whether numbers, as low and high word, have at most so many digits."""
-    low, high = words[:, 0].view(np.uint64), words[:, 1]
-
-    def less(limit: int) -> Flags:
-        limit_low, limit_high = np.uint64(limit & 2**64 - 1), np.int64(limit >> 64)
-        is_less: Flags = (high < limit_high) | ((high == limit_high) & (low < limit_low))
-        return is_less
-
-    return less(10**precision) & ~less(1 - 10**precision)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, ValueDecoder, ValueEncoder
+from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +40,10 @@ class Json(Schema):
             return None
         title = document.get("title") if isinstance(document, dict) else None
         return title if isinstance(title, str) else None
+
+    @property
+    def connect_types(self) -> Mapping[str, ConnectType]:
+        return self.parsed.connect_types
 
     @property
     def read_as(self) -> pa.DataType:

@@ -12,21 +12,29 @@ import base64
 import json
 import math
 import struct
-from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from itertools import chain
-from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import astuple
 
-from pyspark_kafka_meta.arrow_arrays import flag_array, joined, list_offsets, not_utf8, number_array, slices
+from pyspark_kafka_meta.arrow_arrays import (
+    flag_array,
+    joined,
+    list_offsets,
+    memory_of,
+    not_utf8,
+    number_array,
+    offsets_of,
+    slices,
+)
+from pyspark_kafka_meta.typed.columnar.decimals import big_endian_words
 from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
 from pyspark_kafka_meta.typed.schemas import Decoded, Fault
 
@@ -34,6 +42,8 @@ CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 16_384
 PIECES = 4
 REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
+MAX_DECIMAL_BYTES = 16
+"""Of Arrow's decimals. Millions would take Python hours."""
 EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -55,7 +65,7 @@ class JsonDecoder:
     def __init__(self, schema: JsonSchema) -> None:
         kinds = schema.kinds
         self.type, self._kinds = column_type(kinds), kinds
-        self._read, self._read_texts = _reader(kinds, str | None), _reader(kinds, msgspec.Raw)
+        self._read, self._read_any = _reader(kinds), _reader(kinds, is_lenient=True)
         self._convert = _converter(kinds, "$")
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -68,7 +78,7 @@ class JsonDecoder:
         """Args:
         row: the index of the first value.
         faults: those of these values are added.
-        read: takes strings alone for texts, or, at half the speed, any values.
+        read: takes strings alone for texts and decimals, or, at half the speed, other values too.
         """
         texts, records, refused = values.to_pylist(), [], _not_utf8(values)
         for index in refused:
@@ -79,8 +89,8 @@ class JsonDecoder:
             try:
                 records.append(None if text is None else read(text))
             except REFUSALS:
-                if read is self._read and self._has_texts(text):
-                    return self._decode(values, row, faults, self._read_texts)
+                if read is self._read and self._reads_any(text):
+                    return self._decode(values, row, faults, self._read_any)
                 records.append(None)
                 refused.append(index)
         array, not_held = _column(self._kinds, records)
@@ -97,10 +107,10 @@ class JsonDecoder:
         order[again] = len(texts) + np.arange(len(again))
         return pa.concat_arrays([array, pa.array(found, self.type)]).take(number_array(order))
 
-    def _has_texts(self, text: bytes) -> bool:
-        """Whether a record is read if texts are of any values."""
+    def _reads_any(self, text: bytes) -> bool:
+        """Whether a record is read if texts and decimals are of other values too."""
         try:
-            self._read_texts(text)
+            self._read_any(text)
         except REFUSALS:
             return False
         return True
@@ -119,10 +129,10 @@ class JsonDecoder:
             raise ValueError("the text is nested too deeply") from None
 
 
-def _reader(kinds: pa.DataType, text: Any) -> Converter:
+def _reader(kinds: pa.DataType, is_lenient: bool = False) -> Converter:
     """Raises one of `REFUSALS`."""
     try:
-        reader: Converter = msgspec.json.Decoder(_kind(kinds, text), float_hook=_number).decode
+        reader: Converter = msgspec.json.Decoder(_kind(kinds, is_lenient), float_hook=_number).decode
     except ValueError:  # a name twice, or with a quote, backslash or control character
         return _refused
     return reader
@@ -141,31 +151,32 @@ def _not_utf8(values: pa.Array) -> list[int]:
     return []
 
 
-def _kind(type_: pa.DataType, text: Any) -> Any:
+def _kind(type_: pa.DataType, is_lenient: bool) -> Any:
     """What msgspec reads for `_column`. A float would round numbers of integer and decimal columns: for these it reads
     any value, with Decimal for numbers such as 1.0.
 
     Args:
-        text: what it reads for large strings.
+        is_lenient: whether it reads any values for large strings and for decimals in Base64.
     """
     kind: Any = Any
     if pa.types.is_struct(type_):
-        fields = _attributes(type_)
-        attributes = [(name, _kind(field.type, text), None) for name, field in fields.items()]
-        names = {name: field.name for name, field in fields.items()}
+        names = {f"f{index}": field.name for index, field in enumerate(type_)}  # those of Python's variables
+        attributes = [(name, _kind(type_.field(index).type, is_lenient), None) for index, name in enumerate(names)]
         kind = msgspec.defstruct("Struct", attributes, rename=names, gc=False, eq=False)
     elif _is_object(type_):
-        kind = dict[str, _kind(type_.item_type, text)]  # type: ignore[misc]
+        kind = dict[str, _kind(type_.item_type, is_lenient)]  # type: ignore[misc]
     elif pa.types.is_map(type_):
-        kind = list[tuple[_kind(type_.key_type, text), _kind(type_.item_type, text)]]  # type: ignore[misc]
+        kind = list[tuple[_kind(type_.key_type, is_lenient), _kind(type_.item_type, is_lenient)]]  # type: ignore[misc]
     elif pa.types.is_list(type_):
-        kind = list[_kind(type_.value_type, text)]  # type: ignore[misc]
+        kind = list[_kind(type_.value_type, is_lenient)]  # type: ignore[misc]
     elif pa.types.is_boolean(type_):
         kind = bool
     elif pa.types.is_floating(type_):
         kind = float
     elif pa.types.is_large_string(type_):
-        return text
+        return msgspec.Raw if is_lenient else str | None
+    elif pa.types.is_binary(type_) or (pa.types.is_decimal256(type_) and not is_lenient):
+        kind = bytes
     elif not _is_number(type_):
         kind = str
     return kind | None
@@ -174,11 +185,6 @@ def _kind(type_: pa.DataType, text: Any) -> Any:
 def _is_object(type_: pa.DataType) -> bool:
     """Whether a map is an object, and no list of pairs."""
     return bool(pa.types.is_map(type_) and pa.types.is_string(type_.key_type))
-
-
-def _attributes(type_: pa.StructType) -> dict[str, pa.Field]:
-    """The fields, by the names that they have in msgspec's struct: those of Python's variables."""
-    return {f"f{index}": field for index, field in enumerate(type_)}
 
 
 def _number(text: str) -> int | Decimal:
@@ -200,9 +206,9 @@ def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
         return _integers(type_, values)
     if pa.types.is_large_string(type_):
         return _texts(values), ()
-    if pa.types.is_decimal256(type_):
+    if pa.types.is_decimal256(type_) and {bytes, type(None)}.issuperset(map(type, values)):
         return _unscaled(type_, values)
-    if pa.types.is_decimal(type_) or pa.types.is_binary(type_):
+    if pa.types.is_decimal(type_):
         return _one_by_one(type_, values, range(len(values)))
     array = pa.array(values, type_)
     if pa.types.is_float32(type_) and pc.all(pc.is_finite(array)).as_py() is False:
@@ -210,11 +216,11 @@ def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
     return array, ()
 
 
-def _struct(type_: pa.DataType, values: Sequence[Any]) -> Column:
-    attributes = _attributes(type_)
-    null, is_null = SimpleNamespace(**dict.fromkeys(attributes)), [value is None for value in values]
-    structs = [null if value is None else value for value in values] if any(is_null) else values
-    columns = [_column(field.type, list(map(attrgetter(name), structs))) for name, field in attributes.items()]
+def _struct(type_: pa.StructType, values: Sequence[Any]) -> Column:
+    is_null, nulls = [value is None for value in values], (None,) * type_.num_fields
+    rows = [nulls if value is None else astuple(value) for value in values]
+    members = list(zip(*rows, strict=True)) or [()] * type_.num_fields
+    columns = [_column(field.type, member) for field, member in zip(type_, members, strict=True)]
     arrays, not_held = zip(*columns, strict=True)
     array = pa.StructArray.from_arrays(arrays, fields=list(column_type(type_)), mask=pa.array(is_null, pa.bool_()))
     return array, list(chain(*not_held))
@@ -312,23 +318,14 @@ def _counted(type_: pa.DataType, values: Sequence[Any]) -> Column:
     return times, [*not_held, *too_large]
 
 
-def _unscaled(type_: pa.Decimal256Type, values: Sequence[Any]) -> Column:
-    """Decimals, of which almost all are strings."""
-    column = column_type(type_)
-    try:
-        numbers = [None if value is None else _integer_of(value) for value in values]
-        return pa.array(numbers, pa.decimal128(column.precision)).view(column), ()
-    except (pa.ArrowInvalid, ValueError, TypeError, OverflowError):
-        return _one_by_one(type_, values, range(len(values)))
-
-
-def _integer_of(text: str) -> int:
-    """Of the bytes that Java's `BigInteger.toByteArray` makes of it, in Base64. Raises TypeError for no text, and
-    ValueError."""
-    unscaled = a2b_base64(text, strict_mode=True)
-    if not unscaled:
-        raise ValueError
-    return int.from_bytes(unscaled, "big", signed=True)
+def _unscaled(type_: pa.Decimal256Type, values: Sequence[bytes | None]) -> Column:
+    """Decimals of unscaled numbers."""
+    column, numbers = column_type(type_), pa.array(values, pa.binary())
+    offsets, data = offsets_of(numbers).astype(np.int64), np.append(memory_of(numbers), np.zeros(8, np.uint8))
+    words, bad = big_endian_words(data, offsets[:-1], np.diff(offsets), column.precision)
+    is_valid = np.asarray(numbers.is_valid())
+    array = pa.Array.from_buffers(column, len(values), [flag_array(is_valid).buffers()[1], pa.py_buffer(words)])
+    return array, np.flatnonzero(bad & is_valid).tolist()
 
 
 def _one_by_one(type_: pa.DataType, values: Sequence[Any], indexes: Iterable[int]) -> Column:
@@ -476,8 +473,13 @@ def _decimal(unit: Decimal, limit: Decimal, value: Any) -> Decimal:
 
 
 def _scaled(convert: Converter, scale: int, value: Any) -> Decimal:
-    """Of the unscaled bytes, or a number."""
-    number: Decimal = convert(Decimal(_integer_of(value)).scaleb(-scale, EXACT) if type(value) is str else value)
+    """Of a number, or an unscaled number in Base64."""
+    if type(value) is str:
+        unscaled = _bytes(value)
+        if not 0 < len(unscaled) <= MAX_DECIMAL_BYTES:
+            raise ValueError
+        value = Decimal(int.from_bytes(unscaled, "big", signed=True)).scaleb(-scale, EXACT)
+    number: Decimal = convert(value)
     return number
 
 

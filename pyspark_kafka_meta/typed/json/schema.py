@@ -21,13 +21,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.json.spark_ddl import type_of_ddl
+from pyspark_kafka_meta.typed.schemas import COMPILED_SCHEMAS, ConnectType, inner_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,18 +53,42 @@ class JsonSchema:
         keys are no strings.
     required: names of properties that each object must have, by its place in the schema.
     nullable: places that allow null; None if all do, as in a type of Spark.
+    named: types that Kafka Connect names, by place.
     """
 
     kinds: pa.DataType
     required: Mapping[str, frozenset[str]] = field(default_factory=dict)
     nullable: frozenset[str] | None = None
+    named: Mapping[str, ConnectType] = field(default_factory=dict)
 
     @property
     def type(self) -> pa.DataType:
         """Of the column."""
         return column_type(self.kinds)
 
+    @property
+    def connect_types(self) -> dict[str, ConnectType]:
+        """By paths as `inner_path` makes them."""
+        return {path: self.named[place] for place, path in _places(self.kinds, "#", "") if place in self.named}
 
+
+def _places(kinds: pa.DataType, place: str, path: str) -> Iterator[tuple[str, str]]:
+    """The places in a schema of JSON Schema that are fields of the type, with their paths."""
+    import pyarrow as pa
+
+    yield place, path
+    inner = []
+    if pa.types.is_struct(kinds):
+        inner = [(f"properties/{each.name}", each.name, each.type) for each in kinds]
+    elif pa.types.is_map(kinds):
+        inner = [("additionalProperties", "value", kinds.item_type)]
+    elif pa.types.is_list(kinds):
+        inner = [("items", "element", kinds.value_type)]
+    for step, name, kind in inner:
+        yield from _places(kind, f"{place}/{step}", inner_path(path, name))
+
+
+@lru_cache(COMPILED_SCHEMAS)
 def column_type(kinds: pa.DataType) -> pa.DataType:
     """The type of a column of `JsonSchema.kinds`."""
     import pyarrow as pa
@@ -93,7 +119,7 @@ def parse_json_schema(text: str, references: Sequence[str] = ()) -> JsonSchema:
         if _is_sparks(document):
             return JsonSchema(_SparkTypes().type(document, "value"))
         types = _JsonSchemaTypes(document, [json.loads(reference) for reference in references])
-        return JsonSchema(types.type(document, "#"), types.required, frozenset(types.nullable))
+        return JsonSchema(types.type(document, "#"), types.required, frozenset(types.nullable), types.named)
     except (ValueError, RecursionError):
         raise ValueSchemaError("The JSON schema is not valid JSON or DDL, or is nested too deeply.") from None
 
@@ -139,6 +165,7 @@ class _JsonSchemaTypes:
         self._columns = _Columns()
         self.required: dict[str, frozenset[str]] = {}
         self.nullable: set[str] = set()
+        self.named: dict[str, ConnectType] = {}
 
     def type(self, schema: object, path: str, depth: int = 0) -> pa.DataType:
         """Args:
@@ -158,6 +185,10 @@ class _JsonSchemaTypes:
         import pyarrow as pa
 
         resolved = self._resolved(schema, schema.get(_PARENTS, ()) if isinstance(schema, dict) else ())
+        match resolved:  # as Confluent's JsonSchemaData writes it
+            case {"connect.type": _, "title": str(title)}:
+                parameters = resolved.get("connect.parameters")
+                self.named[path] = ConnectType(title, parameters if isinstance(parameters, dict) else {})
         name = self._type_name(resolved, path)
         if name == "object":
             return self._object(resolved, path, depth)

@@ -96,6 +96,29 @@ def test_avro_names_the_types_of_kafka_connect_by_the_paths_of_fields() -> None:
     assert found == {side + path: each for side in ("before", "after") for path, each in of_row.items()}
 
 
+def test_json_schema_names_the_types_of_kafka_connect_by_the_paths_of_fields() -> None:
+    time = {"type": "integer", "title": "io.debezium.time.MicroTimestamp", "connect.type": "int64"}
+    days = {"type": "integer", "title": "io.debezium.time.Date", "connect.type": "int32"}
+    total = {"type": "number", "title": "Decimal", "connect.type": "bytes", "connect.parameters": {"scale": "2"}}
+    row = {
+        "type": "object",
+        "title": "shop.Row",
+        "properties": {
+            "at": {"oneOf": [{"type": "null", "title": "Not included"}, time]},
+            "days": {"type": "array", "items": days},
+            "sums": {"type": "object", "additionalProperties": total},
+            "own": {"type": "string", "title": "of its author"},
+        },
+    }
+    envelope = {"type": "object", "properties": {"after": {"$ref": "#/definitions/row"}}, "definitions": {"row": row}}
+
+    assert formats()["json"](SchemaText(json.dumps(envelope))).connect_types == {
+        "after.at": ConnectType("io.debezium.time.MicroTimestamp", {}),
+        "after.days.element": ConnectType("io.debezium.time.Date", {}),
+        "after.sums.value": ConnectType("Decimal", {"scale": "2"}),
+    }
+
+
 def test_a_folder_with_a_schema_is_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "__init__.py").write_text("from tests.unit.typed.digits import Digits as FORMAT")
