@@ -399,7 +399,10 @@ def is_silent(peer: socket.socket) -> bool:
     return False
 
 
-def test_session_is_renewed_only_when_nothing_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_renewed", [True, False])
+def test_session_is_renewed_only_when_nothing_is_in_flight_and_a_refusal_is_one_failure(
+    is_renewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
     was_silent = []
 
@@ -410,6 +413,10 @@ def test_session_is_renewed_only_when_nothing_is_in_flight(monkeypatch: pytest.M
         correlation_id, content = read_produce(peer)
         was_silent.append(is_silent(peer))
         peer.sendall(acknowledgement(correlation_id, content[0]))
+        if not is_renewed:
+            agree_on_mechanism(peer)
+            authenticate(peer, lambda _: None)
+            return
         log_in(peer, lifetime_ms=0)
         waiting = [read_produce(peer) for _ in range(2)]
         for correlation_id, content in waiting:
@@ -418,28 +425,13 @@ def test_session_is_renewed_only_when_nothing_is_in_flight(monkeypatch: pytest.M
     with contextlib.closing(new_network(**PLAIN)) as network, scripted_broker(behave) as address:
         for number in range(3):
             send(network, address, records(number))
-        assert offsets(network, 3) == [0, 1, 2]
+        assert offsets(network, 1) == [0]
+        if is_renewed:
+            assert offsets(network, 2) == [1, 2]
+        else:
+            assert isinstance(failure(network), AuthenticationError), "of the requests after it"
 
     assert was_silent == [True], "the second request waits for the login, which waits for the first response"
-
-
-def test_refused_renewal_is_one_failure_of_the_requests_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
-
-    def behave(peer: socket.socket) -> None:
-        send_versions(peer)
-        for _ in range(2):
-            log_in(peer, lifetime_ms=60_000)
-        correlation_id, content = read_produce(peer)
-        peer.sendall(acknowledgement(correlation_id, content[0]))
-        agree_on_mechanism(peer)
-        authenticate(peer, lambda _: None)
-
-    with contextlib.closing(new_network(**PLAIN)) as network, scripted_broker(behave) as address:
-        for number in range(3):
-            send(network, address, records(number))
-        assert offsets(network, 1) == [0]
-        assert isinstance(failure(network), AuthenticationError)
 
 
 def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_new_address(

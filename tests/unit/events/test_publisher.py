@@ -71,22 +71,19 @@ def test_each_flush_of_new_events_writes_one_file(folder: Path, publisher: Event
     assert len(rows(folder)) == 2
 
 
-def test_files_and_their_folder_are_private(folder: Path, publisher: EventPublisher) -> None:
+@pytest.mark.parametrize("mode", [None, 0o755], ids=["new folder", "existing folder"])
+def test_files_are_private_and_their_folder_is_or_keeps_its_mode(
+    folder: Path, publisher: EventPublisher, mode: int | None
+) -> None:
+    if mode is not None:
+        folder.mkdir(parents=True)
+        folder.chmod(mode)
     publish(publisher, 1, 1)
     publisher.flush()
     [file] = folder.iterdir()
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
-
-def test_existing_folder_keeps_its_mode(folder: Path, publisher: EventPublisher) -> None:
-    folder.mkdir(parents=True)
-    folder.chmod(0o755)
-    publish(publisher, 1, 1)
-    publisher.flush()
-
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE(folder.stat().st_mode) == (mode or 0o700)
 
 
 def test_without_a_path_events_go_to_a_folder_named_after_the_driver(
@@ -148,18 +145,6 @@ def test_without_sinks_an_event_is_only_logged(
 
     assert len(caplog.records) == 2
     assert list(tmp_path.iterdir()) == []
-
-
-def test_child_of_a_fork_writes_nothing_through_its_parents_sinks(
-    folder: Path, publisher: EventPublisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(publisher, 1, 1)
-    with monkeypatch.context() as child:
-        child.setattr(os, "getpid", lambda: -1)
-        publish(publisher, 2, 2)
-        publisher.close()
-
-    assert not folder.exists()
 
 
 class RecordingSink:
@@ -260,31 +245,31 @@ class FakeLock(LivenessLock):
         self.is_released = True
 
 
-def test_dead_caches_that_are_found_late_are_in_the_next_event(folder: Path) -> None:
-    publisher = EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN, FakeLock((), ("dead",)))
+@pytest.mark.parametrize(
+    ("found", "reported"), [([("dead",), ()], [(1, ["dead"])]), ([(), ("dead",)], [(1, []), (2, ["dead"])])]
+)
+def test_dead_caches_are_reported_at_once_or_in_the_event_after_they_are_found(
+    folder: Path, found: list[tuple[str, ...]], reported: list[tuple[int, list[str]]]
+) -> None:
+    publisher = EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN, FakeLock(*found))
     publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
     publisher.publish(made("c0ffee", 2))
 
-    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, []), (2, ["dead"])]
+    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == reported
 
 
-def test_child_of_a_fork_leaves_the_lock_to_its_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = FakeLock(("dead",))
+def test_child_of_a_fork_leaves_the_sinks_and_the_lock_to_its_parent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = FakeLock((), ("dead",))
     publisher = EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN, lock)
+    publish(publisher, 1, 1)
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
-        publisher.publish(made("c0ffee", 1))
+        publish(publisher, 2, 2)
         publisher.close()
 
-    assert (lock.dead, lock.is_released) == ([("dead",)], False)
-
-
-def test_dead_caches_are_reported_at_once(folder: Path) -> None:
-    publisher = EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN, FakeLock(("dead",), ()))
-    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
-    publisher.publish(made("c0ffee", 2))
-
-    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, ["dead"])]
+    assert (folder.exists(), lock.dead, lock.is_released) == (False, [("dead",)], False)
 
 
 def test_client_of_a_topic_sink_belongs_to_the_process_of_its_query(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,28 +278,27 @@ def test_batches_in_flight_keep_their_numbers_because_the_log_may_hold_them() ->
     assert queue.send_all() == [first]
 
 
-def test_part_of_a_batch_that_the_log_may_hold_fails_the_task() -> None:
-    queue = Queue(4, next_sequence=50)
-    (whole,) = queue.send_all()
-    queue.respond(whole, ErrorCode.request_timed_out)
-    queue.respond(whole, ErrorCode.message_too_large)
-    first, _ = queue.send_all()
-
-    error = error_of(queue.respond(first, ErrorCode.out_of_order_sequence_number))
-
-    assert str(error).startswith("t-0 refuses a record batch of 2 rows from row 0 on: OUT_OF_ORDER_SEQUENCE_NUMBER")
-    assert "the log may hold them already, from an earlier attempt in a larger batch" in str(error)
-    assert queue.sequences() == [50, 52]
-
-
-def test_part_of_a_batch_that_was_refused_goes_on_in_the_next_epoch() -> None:
+@pytest.mark.parametrize("may_be_held", [True, False])
+def test_part_of_a_batch_fails_the_task_if_the_log_may_hold_it_and_else_goes_on_in_the_next_epoch(
+    may_be_held: bool,
+) -> None:
     queue = Queue(4, next_sequence=50, max_in_flight=1)
     (whole,) = queue.send_all()
+    if may_be_held:
+        queue.respond(whole, ErrorCode.request_timed_out)
+        (whole,) = queue.send_all()
     queue.respond(whole, ErrorCode.message_too_large)
     (first,) = queue.send_all()
 
-    assert queue.respond(first, ErrorCode.out_of_order_sequence_number) == BackOff()
-    assert queue.sequences() == [0, 2]
+    responded = queue.respond(first, ErrorCode.out_of_order_sequence_number)
+
+    if may_be_held:
+        error = str(error_of(responded))
+        assert error.startswith("t-0 refuses a record batch of 2 rows from row 0 on: OUT_OF_ORDER_SEQUENCE_NUMBER")
+        assert "the log may hold them already, from an earlier attempt in a larger batch" in error
+    else:
+        assert responded == BackOff()
+    assert queue.sequences() == ([50, 52] if may_be_held else [0, 2])
 
 
 def test_queue_keeps_no_memory_of_the_chunk_that_its_batches_are_from() -> None:
@@ -316,15 +315,6 @@ def test_queue_keeps_no_memory_of_the_chunk_that_its_batches_are_from() -> None:
     assert order() is None
 
 
-def test_forgotten_producer_goes_on_even_after_acknowledged_records() -> None:
-    queue = Queue(3, 2)
-    first, second = queue.send_all()
-    queue.respond(first, offset=0)
-
-    assert queue.respond(second, ErrorCode.unknown_producer_id) == BackOff()
-    assert queue.sequences() == [0]
-
-
 def test_no_epoch_is_used_twice() -> None:
     queue = Queue(1, producer=ProducerIdAndEpoch(7, MAX_EPOCH))
     (queued,) = queue.send_all()
@@ -332,7 +322,7 @@ def test_no_epoch_is_used_twice() -> None:
     assert isinstance(error_of(queue.respond(queued, ErrorCode.unknown_producer_id)), BrokerError)
 
 
-def test_log_that_lost_acknowledged_records_fails_the_task() -> None:
+def test_log_that_lost_acknowledged_records_fails_the_task_and_one_that_forgot_the_producer_does_not() -> None:
     queue = Queue(3, 2)
     first, second = queue.send_all()
     queue.respond(first, offset=0)
@@ -341,6 +331,8 @@ def test_log_that_lost_acknowledged_records_fails_the_task() -> None:
 
     assert isinstance(error, DataLossError)
     assert str(error).startswith("t-0 has lost up to 3 records that it had acknowledged to this task")
+    assert queue.respond(second, ErrorCode.unknown_producer_id) == BackOff()
+    assert queue.sequences() == [0]
 
 
 def test_offsets_that_go_back_fail_the_task() -> None:

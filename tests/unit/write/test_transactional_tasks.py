@@ -297,22 +297,16 @@ def failing_rows() -> Iterator[pa.RecordBatch]:
     yield rows(value=[b"1"], partition=[-1])
 
 
-def test_failed_task_aborts_its_transaction(scene: WriterScene, transaction: TransactionalProducer) -> None:
-    with pytest.raises(InvalidRowError):
-        scene.write_from(failing_rows(), ["value", "partition"], transaction, **{"kafka.buffer.memory": "1"})
-
-    assert not is_open(scene)
-    assert scene.cluster.coordinators.last_stable_offset(T0) == scene.cluster.bounds(T0)[1] > 10
-
-
-def test_what_a_failed_task_has_sent_is_not_appended_after_its_abort(
+def test_failed_task_aborts_its_transaction_and_what_it_sent_is_not_appended_later(
     scene: WriterScene, transaction: TransactionalProducer, version: TransactionVersion
 ) -> None:
     """A request that comes late would be part of the next transaction of this id."""
     with pytest.raises(InvalidRowError):
         scene.write_from(failing_rows(), ["value", "partition"], transaction, **{"kafka.buffer.memory": "1"})
 
+    assert not is_open(scene)
     coordinators, (_, late) = scene.cluster.coordinators, scene.network.produces[0]
+    assert coordinators.last_stable_offset(T0) == scene.cluster.bounds(T0)[1] > 10
     sent = late.partitions[0].records
     producer = ProducerIdAndEpoch(int.from_bytes(sent[43:51], "big"), int.from_bytes(sent[51:53], "big"))
     assert coordinators.append(ID, producer, T0, version, scene.clock()) == ErrorCode.invalid_producer_epoch

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.client.kafka_client import POLICY_AGE_S, KafkaClient
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
-from pyspark_kafka_meta.model import NO_LEADER, Address, MetadataResponse, RefreshReason
+from pyspark_kafka_meta.model import NO_LEADER, Address, MetadataResponse, RefreshReason, TopicPartition
 from pyspark_kafka_meta.read.fetching.lost_records import LOSS_GRACE_MS
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_cluster import StoredBatch
@@ -231,26 +231,18 @@ def test_partition_of_a_follower_that_fails_for_good_is_read_from_the_leader(
     assert caplog.messages == [f"{error}. Asking other brokers"]
 
 
-def test_follower_that_fails_for_good_and_leads_another_partition_fails_the_task(scene: Scene) -> None:
+@pytest.mark.parametrize(("leader", "partitions"), [(3, [T1, T2]), (2, [T1])], ids=["of another one", "of this one"])
+def test_follower_that_fails_for_good_like_a_leader_fails_the_task(
+    scene: Scene, leader: int, partitions: list[TopicPartition]
+) -> None:
     scene.fill()
     scene.network.preferred_replicas[T1] = 3
-    reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1), scene.range(T2)])
+    reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(each) for each in partitions])
     next(reading)
-    scene.fail(3, *[REFUSALS[0]] * 100)
+    for node_id in {3, leader}:
+        scene.fail(node_id, *[TlsError(f"the certificate of broker-{node_id}:9092 has expired")] * 100)
 
-    with pytest.raises(TlsError, match="has expired"):
-        list(reading)
-
-
-def test_leader_that_fails_for_good_after_its_follower_fails_the_task(scene: Scene) -> None:
-    scene.fill()
-    scene.network.preferred_replicas[T1] = 3
-    reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
-    next(reading)
-    scene.fail(3, *[REFUSALS[0]] * 100)
-    scene.fail(2, *[TlsError("the certificate of broker-2:9092 has expired")] * 100)
-
-    with pytest.raises(TlsError, match="broker-2:9092 has expired"):
+    with pytest.raises(TlsError, match=f"broker-{leader}:9092 has expired"):
         list(reading)
 
 
