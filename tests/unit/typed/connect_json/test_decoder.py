@@ -7,6 +7,7 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,36 @@ PAIRS = {"type": "map", "keys": of("int32"), "values": of("string")}
 )
 def test_a_value_of_each_type(schema: Any, payload: Any, read: Any) -> None:
     assert rows(schema, value(schema, payload), value(schema, None), None) == [read, None, None]
+
+
+def test_what_json_converter_wrote_is_read() -> None:
+    """By version 4.4.0 of `connect-json`, with a decimal in Base64 and as a number."""
+    texts = Path(__file__).with_name("json_converter.txt").read_bytes().splitlines()
+    schema = json.loads(texts[0])["schema"]
+    row = {
+        "i8": -128,
+        "i16": 7,
+        "i32": -(2**31),
+        "i64": 2**63 - 1,
+        "f64": math.inf,
+        "b": True,
+        "def": "dflt",
+        "str": 'é\x01\N{GRINNING FACE}"',
+        "by": b"\x00\xffA",
+        "arr": [{"s": "q", "n": 1}, None],
+        "m": [("a", 1), ("ü", 2)],
+        "mi": [(-2, "b"), (1, "a")],
+        "dec": Decimal("-12345.6789"),
+        "date": date(1969, 12, 31),
+        "time": 86_399_999,
+        "micro-ts": 1_700_000_000_123_456,
+        "ts": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+    }
+
+    found = rows(schema, *texts)
+
+    assert [math.isnan(each.pop("f32")) for each in found] == [True, True]
+    assert found == [row, row]
 
 
 def test_missing_members_are_null_and_unknown_members_are_left_out() -> None:
