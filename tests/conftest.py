@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.java_launcher import find_java
-from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster, MockRegistry
 from tests.kafka.cluster_tools import Cluster, RemoteCluster, all_brokers_know, poll_until
 from tests.shared_kafka import CONFIG, shared_kafka, take_own_ports
 
@@ -269,6 +269,12 @@ def no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
 def mock_cluster() -> Iterator[MockCluster]:
     with MockCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def registry() -> Iterator[MockRegistry]:
+    with MockRegistry() as registry:
+        yield registry
 
 
 @pytest.fixture(scope="session")

@@ -82,12 +82,6 @@ def unframed(data: bytes | None) -> tuple[int, bytes]:
     return int.from_bytes(data[1:5]), data[5:]
 
 
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
-
-
 @pytest.fixture(params=["mock", pytest.param("real", marks=pytest.mark.thorough)])
 def any_registry(request: pytest.FixtureRequest) -> Iterator[MockRegistry | LocalRegistry]:
     with MockRegistry() if request.param == "mock" else LocalRegistry() as registry:

@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -98,12 +98,6 @@ def encoded(schema: dict[str, Any], value: Any) -> bytes:
 
 def framed(schema_id: int, schema: dict[str, Any], value: Any) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big") + encoded(schema, value)
-
-
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
 
 
 @pytest.fixture

@@ -74,12 +74,6 @@ def published(monkeypatch: pytest.MonkeyPatch, topics_exist: None) -> Published:
     return published
 
 
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
-
-
 def typed(registry: MockRegistry) -> dict[str, str]:
     return {**SERVERS, "schema.registry.url": registry.url, "valueFormat": "avro", "auto.register.schemas": "true"}
 

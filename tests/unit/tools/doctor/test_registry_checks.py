@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,6 @@ from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 from tests.unit.typed.protobuf.test_columns import FILE, sized
 
 SERVERS = {"kafka.bootstrap.servers": "broker-1:9092"}
-
-
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
 
 
 @pytest.fixture(autouse=True)
