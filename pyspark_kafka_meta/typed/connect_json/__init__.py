@@ -21,7 +21,6 @@ class ConnectJson(Schema):
 
     title, registry_type = "JSON of Kafka Connect", "CONNECT-JSON"
     is_in_values = True
-    is_in_apicurios_frames = may_be_registered = False
 
     @cached_property
     def parsed(self) -> ConnectSchema:
