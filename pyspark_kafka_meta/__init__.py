@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_kafka_meta.changes.apply import apply_changes
     from pyspark_kafka_meta.source import KafkaMetaDataSource
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
     from pyspark_kafka_meta.tables.readers import brokers, caches, lag, open_transactions, partitions, refresh_events
@@ -20,6 +21,7 @@ __all__ = [
     "DefaultSource",
     "KafkaMetaDataSource",
     "QueryListener",
+    "apply_changes",
     "brokers",
     "caches",
     "lag",
@@ -54,6 +56,8 @@ def __getattr__(name: str) -> Any:
         return _imported("source", "KafkaMetaDataSource")
     if name in ("QueryListener", "start_exporter"):
         return _imported("tools.exporter.driver", name)
+    if name == "apply_changes":
+        return _imported("changes.apply", name)
     if name in __all__:
         return _imported("tables.readers", name)
     if name == "__version__":

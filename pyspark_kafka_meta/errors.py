@@ -203,11 +203,12 @@ class PartitionsAddedError(KafkaMetaError):
 
 
 class SchemaError(KafkaMetaError, ValueError):
-    """A DataFrame lacks a column that the sink needs, or a column has another type. Select or cast the columns."""
+    """A DataFrame or a table lacks a column, or a column has another type. The message says what to do."""
 
 
 class InvalidRowError(KafkaMetaError, ValueError):
-    """A row cannot be written: null topic, impossible partition, null key of a header. The message names the row."""
+    """A row cannot be written: null topic, impossible partition, null key of a header; the message names the row. Or
+    changes cannot be applied to a table; the message says why."""
 
 
 class RecordTooLargeError(KafkaMetaError):

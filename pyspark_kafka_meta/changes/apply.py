@@ -1,0 +1,243 @@
+"""Keeps a table equal to a table of a database whose changes are the rows of a stream: one MERGE for each micro-batch.
+
+A database sends the last state of a row in each change, so the newest change of a key is all that the table needs,
+except columns that the database did not send (PostgreSQL's unchanged large values): `fold` takes them from earlier
+changes of the batch, the MERGE from the table.
+
+A batch that Spark repeats after a crash has the same rows and is the last one that was applied, so its MERGE finds the
+state that it leaves: the table needs no column for the sequence. A stream that begins again with an older checkpoint
+takes the table back and forward again to the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+from pyspark.sql.types import StructField, StructType
+
+from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CHANGE = "_change"
+NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
+"""Delta maps names with these characters to others, if a table says so."""
+CREATE, TRUNCATE = "c", "t"
+
+
+def apply_changes(
+    changes: DataFrame,
+    target: str | Callable[[DataFrame, int], object],
+    *,
+    checkpoint: str,
+    keys: Sequence[str] | None = None,
+    table_format: str = "delta",
+    add_columns: bool = False,
+    on_lost_value: Literal["fail", "null"] = "fail",
+    trigger: Mapping[str, Any] | None = None,
+) -> StreamingQuery:
+    """Start a query that keeps `target` equal to the database.
+
+    Args:
+        changes: a stream of changes, as the option `changes` makes it, filtered as you like.
+        target: a table's name in SQL, such as "lake.shop.orders" or "delta.`/data/orders`", created if it is missing.
+            Or a function that is called with the rows of each micro-batch and its number: a row for each key with its
+            newest change. `_change.unavailable` then names the columns that keep the target's value, a row with
+            `_change.deleted` is to be removed, and one with `_change.op` t empties the target before the others. Spark
+            calls it again with the same rows if the query ended before the batch was committed.
+        checkpoint: a folder of this query alone.
+        table_format: of a table that is created: delta or iceberg.
+        keys: the columns that identify a row. By default those that are never null.
+        add_columns: add new columns of the database to the table when the query starts, instead of failing. Columns
+            that the database does not have any more stay: changes leave their values as they are, new rows have null.
+        on_lost_value: what to do with a row that the database created without a column's value: it changed a key and
+            did not send a large value that did not change.
+        trigger: of the query, such as `{"availableNow": True}` or `{"processingTime": "1 minute"}`.
+
+    Raises:
+        SchemaError: `changes` has no `_change` or no key, or the table lacks a column and `add_columns` is false.
+    """
+    names = tuple(keys or key_columns(changes.schema))
+    if isinstance(target, str):
+        prepare_table(changes, target, table_format, add_columns)
+    apply = partial(apply_batch, target=target, keys=names, fail_on_lost=on_lost_value == "fail")
+    query = changes.writeStream.option("checkpointLocation", checkpoint).foreachBatch(apply)
+    return (query.trigger(**trigger) if trigger else query).start()
+
+
+def key_columns(schema: StructType) -> list[str]:
+    if CHANGE not in schema.names:
+        raise SchemaError(f"the DataFrame has no column {CHANGE}: read the topic with the option changes")
+    names = [field.name for field in row_fields(schema) if not field.nullable]
+    if not names:
+        raise SchemaError(
+            "the DataFrame has no key: name the columns that identify a row with keys=[...]. Rows of a table without "
+            "a key cannot be told apart: append them to a log instead"
+        )
+    return names
+
+
+def prepare_table(changes: DataFrame, table: str, table_format: str, add_columns: bool) -> None:
+    """Create the table if it is missing, and give it the columns that it lacks."""
+    spark, fields = changes.sparkSession, row_fields(changes.schema)
+    mapped = table_format == "delta" and any(NOT_IN_PARQUET & set(field.name) for field in fields)
+    properties = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')" if mapped else ""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl(fields)}) USING {table_format} {properties}")
+    known = {name.lower() for name in spark.table(table).columns}
+    missing = [field for field in fields if field.name.lower() not in known]
+    if missing and not add_columns:
+        names = ", ".join(field.name for field in missing)
+        raise SchemaError(f"table {table} lacks columns of the database: {names}. Add them with add_columns=True")
+    if missing:
+        spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({ddl(missing)})")
+
+
+def row_fields(schema: StructType) -> list[StructField]:
+    """The columns of the database's table."""
+    return [field for field in schema.fields if field.name != CHANGE]
+
+
+def ddl(fields: Sequence[StructField]) -> str:
+    return StructType([StructField(field.name, field.dataType) for field in fields]).toDDL()
+
+
+def apply_batch(
+    changes: DataFrame,
+    batch_id: int,
+    *,
+    target: str | Callable[[DataFrame, int], object],
+    keys: Sequence[str],
+    fail_on_lost: bool,
+) -> None:
+    """Apply a micro-batch. Its folded rows are kept meanwhile: they are checked, and a MERGE may read them twice."""
+    rows = fold(changes, keys).persist()
+    try:
+        found = summary(rows, keys)
+        refuse(found, fail_on_lost)
+        if not found.rows:
+            return
+        truncated = found.truncated is not None
+        applied = rows.where(is_truncate() | is_after(rows, found.truncated)) if truncated else rows
+        if isinstance(target, str):
+            merge_into(target, applied, keys, truncated)
+        else:
+            target(applied.withColumn(CHANGE, column(CHANGE).dropFields("lost")), batch_id)
+    finally:
+        rows.unpersist()
+
+
+def fold(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """One row for each key, with its newest `_change`, whose `unavailable` names the columns that no change of the
+    batch tells about, and whose `lost` those without a value anywhere."""
+    states = {name: known_state(name) for name in changes.columns if name not in (*keys, CHANGE)}
+    newest = [
+        F.max_by(state, F.when(state.isNotNull(), change("sequence"))).alias(name) for name, state in states.items()
+    ]
+    key = [column(name) for name in keys]
+    folded = changes.groupBy(*key, other_record()).agg(F.max_by(CHANGE, change("sequence")).alias(CHANGE), *newest)
+    unavailable = names_where(states, lambda state: state.isNull())
+    lost = names_where(states, lambda state: state["lost"])
+    return folded.select(
+        *key,
+        *(column(name)["value"].alias(name) for name in states),
+        column(CHANGE).withField("unavailable", unavailable).withField("lost", lost).alias(CHANGE),
+    )
+
+
+def names_where(names: Iterable[str], condition: Callable[[Column], Column]) -> Column:
+    """The names of the columns that meet the condition."""
+    return F.array_compact(F.array(*(F.when(condition(column(name)), F.lit(name)) for name in names))).cast(
+        "array<string>"
+    )
+
+
+def known_state(name: str) -> Column:
+    """What a change tells about a column: its value; null after a delete; that its value is lost. Null if nothing.
+
+    A created row has nothing to take from the table, where an older row of its key may be.
+    """
+    unsent = is_unavailable(name)
+    value = F.when(~change("deleted") & ~unsent, column(name)).alias("value")
+    lost = (~change("deleted") & unsent).alias("lost")
+    return F.when(change("deleted") | ~unsent | (change("op") == CREATE), F.struct(value, lost))
+
+
+def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
+    """What decides whether and how folded rows are applied."""
+    keyless = reduce(Column.__or__, (column(name).isNull() for name in keys)) & ~is_truncate()
+    (found,) = rows.agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(keyless | change("op").isNull()).alias("malformed"),
+        F.max(F.when(is_truncate(), change("sequence"))).alias("truncated"),
+        F.max(change("partition")).alias("last_partition"),
+        F.array_distinct(F.flatten(F.collect_set(change("lost")))).alias("lost"),
+    ).collect()
+    return found
+
+
+def refuse(found: Row, fail_on_lost: bool) -> None:
+    """Raises an error for rows that the target cannot follow."""
+    if found.malformed:
+        raise InvalidRowError(
+            f"{found.malformed} changes are malformed records or have no key: leave them out with changes.where(...)"
+        )
+    if found.truncated is not None and found.last_partition:
+        raise InvalidRowError(
+            "the database emptied the table, but changes of several partitions have no order: give the topic one "
+            "partition, or read it with onTruncate=skip"
+        )
+    if found.lost and fail_on_lost:
+        raise InvalidRowError(
+            f"the database changed the key of rows without sending {', '.join(found.lost)} again: set REPLICA IDENTITY "
+            "FULL on the table, and go on with on_lost_value='null', which makes the values null that were not sent"
+        )
+
+
+def merge_into(table: str, rows: DataFrame, keys: Sequence[str], truncated: bool) -> None:
+    """The rows are in one column with a name that the table cannot have: all other names are the table's."""
+    names = [name for name in rows.columns if name != CHANGE]
+    row = F.struct(*(column(name) for name in names)).alias("row")
+    source = rows.where(~is_truncate()).select(F.struct(row, change("deleted"), change("unavailable")).alias(CHANGE))
+    values = {name: change(f"row.{quoted(name)}") for name in names}
+    kept = {name: F.when(is_unavailable(name), column(name)).otherwise(value) for name, value in values.items()}
+    condition = reduce(Column.__and__, (column(name) == values[name] for name in keys))
+    merge = source.mergeInto(table, condition).whenMatched(change("deleted")).delete()
+    merge = merge.whenMatched().update({quoted(name): value for name, value in kept.items()})
+    merge = merge.whenNotMatched(~change("deleted")).insert({quoted(name): value for name, value in values.items()})
+    (merge.whenNotMatchedBySource().delete() if truncated else merge).merge()
+
+
+def change(path: str) -> Column:
+    return F.col(f"{CHANGE}.{path}")
+
+
+def is_unavailable(name: str) -> Column:
+    return F.array_contains(change("unavailable"), F.lit(name))
+
+
+def is_truncate() -> Column:
+    return change("op").eqNullSafe(TRUNCATE)
+
+
+def is_after(rows: DataFrame, sequence: Any) -> Column:
+    """With `changeOrder` source a sequence is a struct."""
+    literal = F.struct(*map(F.lit, sequence)) if isinstance(sequence, tuple) else F.lit(sequence)
+    return change("sequence") > literal.cast(rows.select(change("sequence")).schema[0].dataType)
+
+
+def other_record() -> Column:
+    """The op of what is no change of a row: a truncate, or a malformed record, which has none."""
+    return F.when(is_truncate() | change("op").isNull(), F.coalesce(change("op"), F.lit("")))
+
+
+def column(name: str) -> Column:
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,239 @@
+"""A target that applies the rows of `apply_changes` equals the database, whichever batches the changes come in."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_kafka_meta import apply_changes
+from pyspark_kafka_meta.changes.apply import apply_batch, key_columns, prepare_table
+from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
+from tests.budget import cases
+from tests.spark.change_histories import (
+    KEYS,
+    LARGE,
+    NAMES,
+    NULLS,
+    SCHEMA,
+    WITH_NULL_KEYS,
+    Change,
+    Key,
+    Table,
+    applied,
+    comparable,
+    history,
+    rows,
+)
+from tests.spark.test_streaming import forget_last_commit
+
+pytestmark = pytest.mark.spark
+
+FULL = (5, "full", [1.0])
+OLD = (1, "old", [0.0])
+A: Key = (0, "a")
+AFTER_ONE_BATCH: dict[str, tuple[Table, list[Change], Table]] = {
+    "the newest change of a key": ({}, [Change("c", A, OLD), Change("u", A, FULL)], {A: FULL}),
+    "a delete": ({A: OLD}, [Change("u", A, FULL), Change("d", A)], {}),
+    "a tombstone alone": ({A: OLD}, [Change("tombstone", A)], {}),
+    "a row that comes and goes": ({}, [Change("c", A, FULL), Change("d", A), Change("tombstone", A)], {}),
+    "a row that goes and comes": ({A: OLD}, [Change("d", A), Change("c", A, FULL)], {A: FULL}),
+    "a key change": ({A: OLD}, [Change("d", A), Change("c", (0, "b"), OLD)], {(0, "b"): OLD}),
+    "an unsent column of the table": ({A: OLD}, [Change("u", A, FULL, LARGE)], {A: (5, *OLD[1:])}),
+    "an unsent column of an older change": (
+        {A: OLD},
+        [Change("u", A, FULL, LARGE[1:]), Change("u", A, (6, "x", [2.0]), LARGE)],
+        {A: (6, "full", [0.0])},
+    ),
+    "an unsent column that was null": (
+        {A: OLD},
+        [Change("u", A, (5, None, None)), Change("u", A, FULL, LARGE)],
+        {A: (5, None, None)},
+    ),
+    "an unsent column of a row that is created anew": (
+        {A: OLD},
+        [Change("d", A), Change("c", A, FULL), Change("u", A, (6, "x", [2.0]), LARGE)],
+        {A: (6, *FULL[1:])},
+    ),
+    "an unsent column of a deleted row is null": (
+        {A: OLD},
+        [Change("d", A), Change("u", A, FULL, LARGE)],
+        {A: (5, None, None)},
+    ),
+    "an unsent column of a row that the table lacks is null": ({}, [Change("u", A, FULL, LARGE)], {A: (5, None, None)}),
+    "a lost column that is sent in time": ({}, [Change("c", A, OLD, LARGE), Change("u", A, FULL)], {A: FULL}),
+    "a lost column of a row that is gone": ({}, [Change("c", A, OLD, LARGE), Change("d", A)], {}),
+}
+"""A table, the changes of a batch, and the table after them."""
+TRUNCATE = Change("t", (0, ""))
+AFTER_TRUNCATES: dict[str, tuple[Table, list[Change], Table]] = {
+    "rows before it": ({A: OLD}, [Change("c", (0, "d"), OLD), TRUNCATE, Change("c", (0, "c"), FULL)], {(0, "c"): FULL}),
+    "a key on both sides of it": ({A: OLD}, [Change("u", A, OLD), TRUNCATE, Change("c", A, FULL)], {A: FULL}),
+    "a row between two": ({A: OLD}, [TRUNCATE, Change("c", A, FULL), TRUNCATE], {}),
+}
+
+
+class DictTable:
+    """A target in memory."""
+
+    def __init__(self) -> None:
+        self.table: Table = {}
+        self.batches: list[int] = []
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        self.batches.append(batch_id)
+        for row in sorted(rows.collect(), key=lambda row: row["_change"].op != "t"):
+            key, change = (row["history"], row["id"]), row["_change"]
+            if change.op == "t":
+                self.table.clear()
+            elif change.deleted:
+                self.table.pop(key, None)
+            else:
+                old = dict(zip(NAMES[2:], self.table.get(key, NULLS), strict=True))
+                self.table[key] = tuple((old if name in change.unavailable else row)[name] for name in NAMES[2:])
+
+
+def apply(
+    spark: SparkSession,
+    target: Any,
+    changes: list[Change],
+    offset: int = 0,
+    fail_on_lost: bool = True,
+    sequence: str = "_change.sequence",
+) -> None:
+    batch = spark.createDataFrame(rows(changes, offset), WITH_NULL_KEYS)
+    batch = batch.withColumn("_change", F.col("_change").withField("sequence", F.expr(sequence)))
+    apply_batch(batch, 0, target=target, keys=KEYS, fail_on_lost=fail_on_lost)
+
+
+def test_random_histories_cut_into_batches_at_random_equal_the_database(spark: SparkSession) -> None:
+    """Of repeated batches too, and of changes that Debezium repeats."""
+    chance = random.Random(59)
+    histories = [history(number) for number in range(cases(300, 1000, 10_000))]
+    cuts = [sorted(chance.choices(range(len(changes)), k=3)) for _, changes in histories]
+    ends = [[0, *some, len(changes)] for some, (_, changes) in zip(cuts, histories, strict=True)]
+    target, expected, offset = DictTable(), Table(), 0
+    for number in range(4):
+        slices = [changes[end[number] : end[number + 1]] for end, (_, changes) in zip(ends, histories, strict=True)]
+        batch = list(chain.from_iterable(slices))
+        expected = applied(expected, batch)
+        for _ in range(chance.choice([1, 2])):
+            apply(spark, target, batch, offset)
+            assert comparable(target.table) == comparable(expected)
+        offset += len(batch)
+    assert comparable(target.table) == comparable({key: row for table, _ in histories for key, row in table.items()})
+
+
+def test_after_one_batch(spark: SparkSession) -> None:
+    """Each case is a history of its own."""
+    target, batch, expected = DictTable(), list[Change](), dict[str, Table]()
+    for number, (case, (before, changes, after)) in enumerate(AFTER_ONE_BATCH.items()):
+        target.table |= of_history(number, before)
+        batch += [change._replace(key=(number, change.key[1])) for change in changes]
+        expected[case] = of_history(number, after)
+    apply(spark, target, batch)
+    found = {
+        case: {key: target.table[key] for key in target.table if key[0] == number}
+        for number, case in enumerate(expected)
+    }
+    assert found == expected
+
+
+def of_history(number: int, table: Table) -> Table:
+    return {(number, name): values for (_, name), values in table.items()}
+
+
+@pytest.mark.parametrize("sequence", ["{}", "named_struct('position', lpad({}, 9, '0'), 'sequence', {})"])
+@pytest.mark.parametrize("case", AFTER_TRUNCATES)
+def test_after_a_truncate(spark: SparkSession, case: str, sequence: str) -> None:
+    """In Kafka's order, and in the order of the database."""
+    before, changes, after = AFTER_TRUNCATES[case]
+    target = DictTable()
+    target.table = dict(before)
+    apply(spark, target, changes, sequence=sequence.replace("{}", "_change.offset"))
+    assert target.table == after
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([Change("c", A, FULL, LARGE)], r"without sending large `text`, a\.list again: set REPLICA IDENTITY FULL"),
+        ([TRUNCATE, Change("c", (0, "b"), FULL)], "changes of several partitions have no order"),
+        ([Change("u", (0, None), FULL)], "1 changes are malformed records or have no key"),
+        ([Change(None, A), Change("u", A, FULL)], "1 changes are malformed records or have no key"),
+    ],
+)
+def test_changes_that_the_target_cannot_follow_are_refused(
+    spark: SparkSession, changes: list[Change], message: str
+) -> None:
+    target = DictTable()
+    with pytest.raises(InvalidRowError, match=message):
+        apply(spark, target, changes)
+    assert target.batches == []
+
+
+def test_lost_values_are_null_when_told_to(spark: SparkSession) -> None:
+    target = DictTable()
+    target.table = {A: OLD}
+    apply(spark, target, [Change("d", A), Change("c", A, FULL, LARGE)], fail_on_lost=False)
+    assert target.table == {A: (5, None, None)}
+
+
+def test_a_batch_without_changes_is_not_applied(spark: SparkSession) -> None:
+    target = DictTable()
+    apply(spark, target, [])
+    assert target.batches == []
+
+
+def test_a_query_repeats_the_batch_whose_commit_was_lost(spark: SparkSession, tmp_path: Path) -> None:
+    table, changes = history(1)
+    target, half = DictTable(), len(changes) // 2
+    for number, some in enumerate((changes[:half], changes[half:], [])):
+        if some:
+            batch = spark.createDataFrame(rows(some, half * number), SCHEMA)
+            batch.coalesce(1).write.json(str(tmp_path / "topic" / str(number)))
+        stream = spark.readStream.schema(SCHEMA).json(str(tmp_path / "topic" / "*"))
+        query = apply_changes(
+            stream, target, keys=KEYS, checkpoint=str(tmp_path / "checkpoint"), trigger={"availableNow": True}
+        )
+        assert query.awaitTermination(300), "the query did not end"
+        forget_last_commit(tmp_path / "checkpoint")
+    assert target.batches == [0, 0, 1, 1]
+    assert comparable(target.table) == comparable(table)
+
+
+def test_keys_are_the_columns_that_are_never_null(spark: SparkSession) -> None:
+    assert key_columns(spark.createDataFrame([], SCHEMA).schema) == list(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("id INT NOT NULL", "no column _change: read the topic with the option changes"),
+        ("id INT, _change STRUCT<op: STRING> NOT NULL", "has no key: name the columns"),
+    ],
+)
+def test_a_dataframe_without_changes_or_a_key_is_refused(spark: SparkSession, columns: str, message: str) -> None:
+    changes = spark.createDataFrame([], columns)
+    with pytest.raises(SchemaError, match=message):
+        key_columns(changes.schema)
+
+
+def test_a_table_is_created_and_takes_new_columns_only_when_told_to(spark: SparkSession) -> None:
+    """Names of columns are compared without case, as Spark does."""
+    first, new = "ID INT, `a b` ARRAY<STRUCT<`c-d`: INT>>", "new STRING, `o``dd` DECIMAL(10,2)"
+    before, after = (
+        spark.createDataFrame([], f"{columns}, _change STRUCT<op: STRING>") for columns in (first, f"id INT, {new}")
+    )
+    prepare_table(before, "taken", "parquet", add_columns=False)
+    prepare_table(before, "taken", "parquet", add_columns=False)
+    with pytest.raises(SchemaError, match="table taken lacks columns of the database: new, o`dd"):
+        prepare_table(after, "taken", "parquet", add_columns=False)
+    prepare_table(after, "taken", "parquet", add_columns=True)
+    assert spark.table("taken").schema == spark.createDataFrame([], f"{first}, {new}").schema
+    spark.sql("DROP TABLE taken")
