@@ -200,3 +200,9 @@ def test_slow_registry_is_a_warning(registry: MockRegistry, monkeypatch: pytest.
     (slow,) = findings(registry)
 
     assert (slow.verdict, slow.check) == (Verdict.WARN, "registry")
+
+
+def test_a_schema_in_values_is_checked_with_the_newest_records() -> None:
+    assert findings(None, "t", valueFormat="connect-json") == []
+    (value,) = findings(None, "t", valueFormat="connect-json", valueSchema='{"type": "int8"}')
+    assert (value.verdict, value.what) == (Verdict.OK, "option valueSchema is read as int8")
