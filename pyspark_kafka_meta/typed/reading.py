@@ -176,8 +176,8 @@ def _newest_schema(column: ColumnFormat, found: Sequence[NewestSchema]) -> tuple
     """The newest schema, which all topics share, and where it is from."""
     if not found:
         raise OptionError(
-            f"no {column.column} in the topics has a schema: set '{column.column}Schema' to a schema of Kafka Connect, "
-            "or start the query when there is a record"
+            f"no {column.column} of the newest records has a schema: set '{column.column}Schema' to a schema of Kafka "
+            "Connect, or start the query when there is a record"
         )
     _check_same(column, {each.text: each.place for each in found})
     return found[0].text, f"the schema in {found[0].place}"

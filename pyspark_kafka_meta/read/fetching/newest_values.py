@@ -21,6 +21,8 @@ T = TypeVar("T")
 FIRST_OFFSETS, GROWTH = 10, 10
 """Of each partition: so many are read first, and so many times as many after each attempt without success, because the
 newest records may be tombstones, and compaction and transactions leave offsets without records."""
+MAX_OFFSETS = 10_000
+"""Of each partition: a topic of values without what is looked for is not read as a whole."""
 
 
 class Found(NamedTuple, Generic[T]):
@@ -47,7 +49,7 @@ def newest_in_values(
     options = replace(options, ending_offsets=OffsetsSpec(LATEST_OFFSET), fail_on_data_loss=False)
     found: dict[str, Found[T]] = {}
     offsets, is_left = FIRST_OFFSETS, True
-    while is_left:
+    while is_left and offsets <= MAX_OFFSETS:
         last = replace(options, starting_offsets=LastOffsetsSpec(offsets))
         ranges = [each for each in OffsetPlanner(client, last).batch_ranges() if each.partition.topic not in found]
         columns = ["topic", "partition", "offset", "timestamp", column]

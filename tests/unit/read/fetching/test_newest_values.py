@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.read.fetching import newest_values
 from pyspark_kafka_meta.read.fetching.newest_values import newest_in_values
 from tests.partitions import T0, T1, T2
 from tests.unit.logs import WRITTEN
@@ -45,6 +46,14 @@ def test_older_offsets_are_read_until_something_is_found(scene: Scene) -> None:
     scene.write(T0, "x1", *["y"] * 150)
     scene.write(T1, *["y"] * 20)
     assert found(scene) == [(T0, 0, "x1")]
+
+
+def test_a_long_log_is_not_read_as_a_whole(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_values, "MAX_OFFSETS", 100)
+    scene.write(T0, "x1", *["y"] * 100)
+    scene.write(T1, *["y"] * 3, "x2", *["y"] * 99)
+    assert found(scene) == [(T1, 3, "x2")]
+    assert found(scene, assign='{"t":[0]}') == []
 
 
 def test_each_topic_has_its_newest_value(scene: Scene) -> None:
