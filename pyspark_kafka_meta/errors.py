@@ -189,6 +189,10 @@ class MalformedRecordError(KafkaMetaError):
         self.topic, self.partition, self.offset, self.schema_id = topic, partition, offset, schema_id
 
 
+class MissingKeyError(KafkaMetaError):
+    """A record has no key, where the latest record of each key is read. The message names the record."""
+
+
 class ClusterError(KafkaMetaError):
     """A test cluster failed to start or to run a command: the message names what is missing or ends with a log."""
 

@@ -173,6 +173,7 @@ class OffsetRange:
         leader_epoch: of the leader that reported `until_offset`, or `NO_EPOCH`. A leader of a lower epoch was replaced:
             its log may end before, or hold other records there.
         generation: see `TopicGeneration`; 0 unless the query reads changes.
+        latest_by_key: whether only the latest record of each key is read.
     """
 
     partition: TopicPartition
@@ -182,6 +183,7 @@ class OffsetRange:
     start_epoch: int = NO_EPOCH
     leader_epoch: int = NO_EPOCH
     generation: int = 0
+    latest_by_key: bool = False
 
     @property
     def size(self) -> int:

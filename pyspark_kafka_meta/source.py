@@ -97,7 +97,7 @@ class KafkaMetaDataSource(DataSource):
             logger.warning("%s", warning)
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
-            return KafkaMetaReader(options.for_batch(), columns, self._schemas)
+            return KafkaMetaReader(options.for_batch(table is Table.LATEST), columns, self._schemas)
         from pyspark_kafka_meta.tables.readers import batch_reader
 
         return batch_reader(table, options, columns)
@@ -133,6 +133,10 @@ class KafkaMetaDataSource(DataSource):
 
         columns = _columns(schema, self.schema())
         table, options = self._read_options()
+        if table is Table.LATEST:
+            raise OptionError(
+                "table latest is for batch queries: a stream with startingOffsets latestByKey begins with the same rows"
+            )
         if isinstance(options, SourceOptions):
             reader = KafkaMetaStreamReader(options.for_stream(), columns, self._schemas)
             return reader_of_release(reader, self._user_options)
@@ -157,7 +161,7 @@ class KafkaMetaDataSource(DataSource):
 def _parse(given: Mapping[str, str]) -> TableOptions:
     table, options = choose_table(given)
     match table:
-        case Table.RECORDS:
+        case Table.RECORDS | Table.LATEST:
             return table, SourceOptions.parse(options)
         case Table.REFRESH_EVENTS | Table.CACHES:
             return table, EventTableOptions.parse(options)

@@ -76,7 +76,12 @@ class GroupSpec:
     group: str
 
 
-StartSpec = OffsetsSpec | TimestampsSpec | LastDurationSpec | LastOffsetsSpec | GroupSpec
+@dataclass(frozen=True, slots=True)
+class LatestByKeySpec:
+    """The latest record of each key, and then every record: the log up to the end as if it were compacted."""
+
+
+StartSpec = OffsetsSpec | TimestampsSpec | LastDurationSpec | LastOffsetsSpec | GroupSpec | LatestByKeySpec
 
 
 # --- parsers ----------------------------------------------------------------------------------------------------------
@@ -95,8 +100,10 @@ def parse_offsets(text: str) -> OffsetsSpec:
 
 def parse_start(text: str) -> StartSpec:
     """As `parse_offsets`; or relative, `-10m` being the last ten minutes, `-1000` the last thousand offsets; or
-    `group:id`."""
+    `group:id`; or `latestByKey`."""
     stripped = text.strip()
+    if stripped.lower() == "latestbykey":
+        return LatestByKeySpec()
     if stripped.startswith("group:"):
         return GroupSpec(parse_id(stripped.removeprefix("group:")))
     if not stripped.startswith("-"):
@@ -129,16 +136,17 @@ _EXPECTED_OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}},
 _EXPECTED_TIMES = 'Expected e.g. {"topicA":{"0":1700000000000},"topicB":{"0":1700000000000}}, got {value}'
 
 
-_rows = Rows(Section.START_AND_END, Query.RECORDS)
+_starts = Rows(Section.START_AND_END, Query.EACH_RECORD)
+_ends = Rows(Section.START_AND_END, Query.RECORDS)
 
 
-def _timestamp(name: str, doc: str) -> Any:
+def _timestamp(rows: Rows, name: str, doc: str) -> Any:
     error = f"Option '{name}' is milliseconds since 1970. Expected a single long value, got {{value}}"
-    return _rows.option(name, None, partial(parse_number, low=0, high=INT64_MAX), error, doc)
+    return rows.option(name, None, partial(parse_number, low=0, high=INT64_MAX), error, doc)
 
 
-def _times(name: str, doc: str) -> Any:
-    return _rows.option(name, None, parse_times, f"Option '{name}' must be JSON. {_EXPECTED_TIMES}", doc)
+def _times(rows: Rows, name: str, doc: str) -> Any:
+    return rows.option(name, None, parse_times, f"Option '{name}' must be JSON. {_EXPECTED_TIMES}", doc)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,30 +157,33 @@ class OffsetOptions:
         starting_offsets, ending_offsets: once completed for a batch or stream, the effective start and end.
     """
 
-    starting_offsets: StartSpec | None = _rows.option(
+    starting_offsets: StartSpec | None = _starts.option(
         "startingOffsets",
         None,
         parse_start,
-        f"Option 'startingOffsets' must be earliest, latest, JSON, -10m, -1000 or group:id. {_EXPECTED_OFFSETS}",
-        "Where a new query starts: earliest (default of batches), latest (of streams, and only there), -10m (ten "
-        "minutes ago; s, m, h or d), -1000 (offsets before the end of each partition), group:id (its committed "
+        "Option 'startingOffsets' must be earliest, latest, latestByKey, JSON, -10m, -1000 or group:id. "
+        f"{_EXPECTED_OFFSETS}",
+        "Where a new query starts: earliest (default of batches), latest (of streams, and only there), latestByKey "
+        "(only streams: micro-batch 0 is table latest, whatever maxOffsetsPerTrigger says; then every record), -10m "
+        "(ten minutes ago; s, m, h or d), -1000 (offsets before the end of each partition), group:id (its committed "
         "offsets, else earliest), or JSON for every partition (-2 is earliest, -1 latest) or topic.",
-        queries=Query.RECORDS | Query.EVENT_FILES | Query.EVENT_TOPIC,
+        queries=Query.EACH_RECORD | Query.EVENT_FILES | Query.EVENT_TOPIC,
     )
     starting_timestamp_ms: int | None = _timestamp(
+        _starts,
         "startingTimestamp",
         "Start each partition at its first record since this time (ms since 1970 UTC). Overrides the other starting "
         "options.",
     )
     starting_times: TimestampsSpec | None = _times(
-        "startingOffsetsByTimestamp", "The same for every partition. Overrides startingOffsets."
+        _starts, "startingOffsetsByTimestamp", "The same for every partition. Overrides startingOffsets."
     )
-    start_at_latest_if_unmatched: bool = _rows.choice(
+    start_at_latest_if_unmatched: bool = _starts.choice(
         "startingOffsetsByTimestampStrategy",
         {"error": False, "latest": True},
         "Without a record since then: an error, or start at latest.",
     )
-    ending_offsets: OffsetsSpec | TimestampsSpec | None = _rows.option(
+    ending_offsets: OffsetsSpec | TimestampsSpec | None = _ends.option(
         "endingOffsets",
         None,
         parse_offsets,
@@ -181,12 +192,13 @@ class OffsetOptions:
         "too, which then reads no other partition.",
     )
     ending_timestamp_ms: int | None = _timestamp(
+        _ends,
         "endingTimestamp",
         "End each partition of a batch before its first record since this time, else at its end. Overrides the other "
         "ending options.",
     )
     ending_times: TimestampsSpec | None = _times(
-        "endingOffsetsByTimestamp", "The same for every partition. Overrides endingOffsets."
+        _ends, "endingOffsetsByTimestamp", "The same for every partition. Overrides endingOffsets."
     )
 
     def start(self) -> StartSpec | None:
@@ -210,7 +222,7 @@ class OffsetOptions:
 
 def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimestampsSpec) -> list[str]:
     """Invalid offsets of a batch. Timestamps can only be checked with brokers."""
-    problems = _start_problems(starting) if isinstance(starting, OffsetsSpec) else []
+    problems = _start_problems(starting)
     if not isinstance(ending, OffsetsSpec):
         return problems
     if ending.everywhere == EARLIEST_OFFSET:
@@ -235,7 +247,11 @@ def stream_problems(ending: OffsetsSpec | TimestampsSpec | None) -> list[str]:
     return ["ending offset not valid in streaming queries, except as JSON with an offset for each partition"]
 
 
-def _start_problems(starting: OffsetsSpec) -> list[str]:
+def _start_problems(starting: StartSpec) -> list[str]:
+    if isinstance(starting, LatestByKeySpec):
+        return ["startingOffsets can't be latestByKey for batch queries: set table to latest instead"]
+    if not isinstance(starting, OffsetsSpec):
+        return []
     problems = []
     if starting.everywhere == LATEST_OFFSET:
         problems.append(

@@ -19,6 +19,7 @@ from pyspark_kafka_meta.options.client import EVENTS_TOPIC, ClientOptions, Event
 from pyspark_kafka_meta.options.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
+    LatestByKeySpec,
     OffsetOptions,
     OffsetsSpec,
     batch_problems,
@@ -168,6 +169,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         partial(parsers.parse_number, low=1, high=INT32_MAX),
         "minPartitions must be positive, a whole number, got '{value}'",
         "Approximate minimum number of tasks.",
+        queries=Query.EACH_RECORD,
     )
     max_records_per_partition: int | None = _tasks.option(
         "maxRecordsPerPartition",
@@ -175,9 +177,15 @@ class SourceOptions(ReadOptions, OffsetOptions):
         partial(parsers.parse_number, low=1, high=INT64_MAX),
         "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
         "Maximum offsets per task.",
+        queries=Query.EACH_RECORD,
     )
     max_tasks: int | None = _tasks.number(
-        "maxTasks", None, "Maximum number of tasks.", low=1, excludes=("maxRecordsPerPartition",)
+        "maxTasks",
+        None,
+        "Maximum number of tasks.",
+        low=1,
+        excludes=("maxRecordsPerPartition",),
+        queries=Query.EACH_RECORD,
     )
     include_headers: bool = _topics.flag("includeHeaders", False, "Whether rows have the column headers.")
     group_id: str | None = _groups.short_text("kafka.group.id", "No effect but a warning: no consumer group is joined.")
@@ -212,12 +220,17 @@ class SourceOptions(ReadOptions, OffsetOptions):
         given.raise_problems()
         return parsed
 
-    def for_batch(self) -> SourceOptions:
+    def for_batch(self, latest_by_key: bool = False) -> SourceOptions:
         """For `spark.read`: from earliest to latest where nothing else is said. Raises OptionError: one line for each
-        starting or ending offset that a batch cannot have."""
+        starting or ending offset that a batch cannot have.
+
+        Args:
+            latest_by_key: for table latest.
+        """
         starting = self.start() or OffsetsSpec(EARLIEST_OFFSET)
         ending = self.end() or OffsetsSpec(LATEST_OFFSET)
         raise_problems(batch_problems(starting, ending))
+        starting = LatestByKeySpec() if latest_by_key else starting
         self._warn_of_group_ids()
         # A batch has no later micro-batch that reads the new topic: failOnDataLoss decides.
         return replace(self, starting_offsets=starting, ending_offsets=ending, on_topic_recreated=None)

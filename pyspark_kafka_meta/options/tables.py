@@ -27,6 +27,7 @@ from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 
 class Table(StrEnum):
     RECORDS = "records"
+    LATEST = "latest"
     REFRESH_EVENTS = "refresh_events"
     CACHES = "caches"
     BROKERS = "brokers"
@@ -39,7 +40,10 @@ class TableOptions:
     """The options of side tables alone. `table` has an effect before the query is known, by `choose_table`."""
 
     table: Table = Rows(Section.TOPICS, Query.NONE).choice(
-        "table", {table.value: table for table in Table}, "Records, or a side table."
+        "table",
+        {table.value: table for table in Table},
+        "Records; latest: in a batch, the latest record of each key in its partition, without those whose value is "
+        "null; or a side table.",
     )
     max_files_per_trigger: int = Rows(Section.TASKS, Query.EVENT_FILES_STREAM).number(
         "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch, for table refresh_events.", low=1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.options import LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_plan_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafka_meta.facts import SchemaLookup
+    from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
     from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, RegisteredSchema, WriterSchemas
@@ -59,6 +60,11 @@ class Task(InputPartition):
         self.driver = driver
         self._names = names
         self._schemas = schemas
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether the latest record of each key is read, and the keys are kept in memory."""
+        return any(planned.latest_by_key for planned in self.ranges)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -163,7 +169,8 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
     if isinstance(partition, Task):  # Spark turns the empty plan of a batch into a partition of another class
-        with worker_memory("kafka.fetch.max.bytes and kafka.max.partition.fetch.bytes"):
+        fetched = "kafka.fetch.max.bytes and kafka.max.partition.fetch.bytes"
+        with worker_memory("the number of keys of each partition" if partition.is_by_key else fetched):
             yield from _read(options, partition, columns, schemas)
 
 
@@ -172,7 +179,6 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.events.event import Role
     from pyspark_kafka_meta.events.origin import task_origin
-    from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
     from pyspark_kafka_meta.spark.client_pool import worker_clients
 
     if options.events is not None:
@@ -180,14 +186,32 @@ def _read(
     names = list(columns.values())
     with worker_clients.client(options.client, options.events, task_origin(Role.READER)) as client:
         if schemas is None:
-            for batch in TaskReader(client, options, list(columns)).read(task.ranges, task.topics):
+            for batch in _raw_rows(client, options, list(columns), task):
                 yield batch.rename_columns(names)
             return
         from pyspark_kafka_meta.typed.reading import typed_rows
 
         with typed_rows(schemas, task.schemas, list(columns), client.report) as rows:
-            for batch in TaskReader(client, options, rows.raw_columns).read(task.ranges, task.topics):
+            for batch in _raw_rows(client, options, rows.raw_columns, task):
                 yield rows.convert(batch).rename_columns(names)
+
+
+def _raw_rows(
+    client: KafkaClient, options: SourceOptions, columns: Sequence[str], task: Task
+) -> Iterator[pa.RecordBatch]:
+    """The records of a task, or the latest of each key."""
+    if not task.is_by_key:
+        from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+
+        return TaskReader(client, options, columns).read(task.ranges, task.topics)
+    from pyspark_kafka_meta.read.fetching.latest_by_key import LatestReader, MayEndLater
+
+    may_end_later = MayEndLater.REMOVED_KEY
+    if options.ending_offsets is None:
+        may_end_later = MayEndLater.NO_KEY
+    elif options.ending_offsets == OffsetsSpec(LATEST_OFFSET):
+        may_end_later = MayEndLater.ANY_KEY
+    return LatestReader(client, options, columns, may_end_later).read(task.ranges[0], task.topics)
 
 
 def new_writer_schemas(schemas: QuerySchemas, report: Callable[[SchemaLookup], None]) -> WriterSchemas:

@@ -11,12 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import binary_array, data_of, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import binary_array, data_of, flag_array, number_array, offsets_of
 from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
 from pyspark_kafka_meta.kafka.records.batches import BatchHeader
 from pyspark_kafka_meta.kafka.records.boundaries import Indexes, expected_ends, find_starts
 from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Ints, Locate, Longs, read_varints, require
-from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN, records_arrow_schema
+from pyspark_kafka_meta.kafka.records.schema import (
+    HEADERS_COLUMN,
+    SCHEMA_ID_HEADERS_COLUMN,
+    TOMBSTONE_COLUMN,
+    records_arrow_schema,
+)
 from pyspark_kafka_meta.model import TopicPartition
 
 SLICE_STRINGS = 1 << 19
@@ -237,6 +242,7 @@ COLUMNS: Mapping[str, Callable[[Rows], pa.Array]] = {
     "timestampType": _timestamp_type,
     HEADERS_COLUMN: _headers,
     SCHEMA_ID_HEADERS_COLUMN: _schema_id_headers,
+    TOMBSTONE_COLUMN: lambda rows: flag_array(rows.fields.value_length < 0),
 }
 """Builds each column from at least one row.
 

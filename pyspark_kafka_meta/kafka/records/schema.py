@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 HEADERS_COLUMN = "headers"
 SCHEMA_ID_HEADERS_COLUMN = "schemaIdHeaders"
 """The same, or null in all rows if none of them has a header of Confluent's that names a schema. Not for Spark."""
+TOMBSTONE_COLUMN = "isTombstone"
+"""Whether the value is null. Not for Spark."""
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of a record, in order. An optional `HEADERS_COLUMN` follows."""
 
@@ -33,6 +35,7 @@ def records_arrow_schema(columns: Sequence[str]) -> pa.Schema:
         "timestampType": pa.int32(),
         HEADERS_COLUMN: headers,
         SCHEMA_ID_HEADERS_COLUMN: headers,
+        TOMBSTONE_COLUMN: pa.bool_(),
     }
     return pa.schema([(name, types[name]) for name in columns])
 

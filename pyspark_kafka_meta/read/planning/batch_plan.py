@@ -90,8 +90,10 @@ def plan_tasks(
         max_tasks: maximum number of tasks; overrides the other two.
 
     Returns:
-        Tasks of one range or more, the large ones first.
+        Tasks of one range or more, the large ones first. A range that is read by key is a task.
     """
+    if any(planned.latest_by_key for planned in ranges):  # whatever the options say: a key may be anywhere in its range
+        return [(planned,) for planned in sorted(ranges, key=lambda each: -each.size) if planned.size > 0]
     tasks = _within_sizes(ranges, leaders, min_partitions, max_records or SPLIT_OFFSETS)
     return tasks if max_tasks is None or len(tasks) <= max_tasks else _deal_out(ranges, leaders, max_tasks)
 

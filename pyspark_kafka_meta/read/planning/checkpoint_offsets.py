@@ -15,6 +15,7 @@ next to read. A start of -2 is the first offset of the log when the batch is pla
 begin there, as their starts are not recorded.
     {"generations": {"t": [1, "<uuid>" or null]}, only of changes, and of topics that were recreated or are gone
      "initial": true,                             only before batch 0
+     "latestByKey": true,                         only after batch 0, if it has the latest record of each key
      "schemas": {"value": {"columns": "<digest>", "fingerprint": "<digest>", "source": "version 3 of t-value (id 7)"}},
      "start": {"t": {"0": [40, 3]}},
      "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": [42, 3, 37, 5], "1": 70}}},
@@ -67,6 +68,7 @@ class SourceOffset:
         initial: whether this is the initial offset of a query, before any batch.
         schemas: of the typed columns.
         generations: of topics whose generation is not 0, and of those that are gone.
+        latest_by_key: whether the batch that ends here has the latest record of each key alone.
     """
 
     positions: Positions
@@ -75,6 +77,7 @@ class SourceOffset:
     initial: bool = False
     schemas: Mapping[str, SchemaPin] = field(default_factory=dict)
     generations: Mapping[str, TopicGeneration] = field(default_factory=dict)
+    latest_by_key: bool = False
 
     def generation(self, topic: str) -> int:
         """The number of the topic's generation."""
@@ -99,6 +102,7 @@ class SourceOffset:
         return {
             **({"generations": generations} if generations else {}),
             **({"initial": True} if self.initial else {}),
+            **({"latestByKey": True} if self.latest_by_key else {}),
             **(
                 {"schemas": {column: pin._asdict() for column, pin in sorted(self.schemas.items())}}
                 if self.schemas
@@ -231,6 +235,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
             begin.leader_epoch,
             until.known_epoch,
             end.generation(partition.topic),
+            end.latest_by_key,
         )
         for partition, begin, until in spans
         if begin.offset < until.offset
@@ -263,10 +268,11 @@ def _by_topic(positions: Positions) -> dict[str, dict[str, int | list[int]]]:
 
 
 def _parse(value: Mapping[str, object]) -> SourceOffset:
-    if value.keys() - {"generations", "initial", "schemas", "start"} != {"topics", "version"}:
+    if value.keys() - {"generations", "initial", "latestByKey", "schemas", "start"} != {"topics", "version"}:
         raise ValueError("its fields are not those of this version")
-    if value.get("initial", True) is not True:
-        raise ValueError("initial is not true")
+    for name in ("initial", "latestByKey"):
+        if value.get(name, True) is not True:
+            raise ValueError(f"{name} is not true")
     topics = {topic: _id_and_partitions(content) for topic, content in _members(value["topics"]).items()}
     return SourceOffset(
         positions=_parse_positions({topic: partitions for topic, (_, partitions) in topics.items()}),
@@ -277,6 +283,7 @@ def _parse(value: Mapping[str, object]) -> SourceOffset:
         generations={
             topic_name(topic): _parse_generation(pair) for topic, pair in _members(value.get("generations", {})).items()
         },
+        latest_by_key="latestByKey" in value,
     )
 
 

@@ -83,7 +83,7 @@ from pyspark_kafka_meta.model import (
     shortened,
 )
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
-from pyspark_kafka_meta.options.offsets import TimestampsSpec
+from pyspark_kafka_meta.options.offsets import LatestByKeySpec, TimestampsSpec
 from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is_delayed, limit_offsets, plan_tasks
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import (
     BEGINNING,
@@ -231,6 +231,7 @@ class OffsetPlanner:
                     max(begin.offset, end.offset),
                     begin.leader_epoch,
                     end.known_epoch,
+                    latest_by_key=isinstance(starting, LatestByKeySpec),
                 )
             )
         return planned
@@ -272,6 +273,8 @@ class OffsetPlanner:
             self._client.cache.raise_epochs(start.topic_epochs())
         if start == BEGINNING:
             start = self._initial_offset()
+        by_key = start.initial and isinstance(self._options.starting_offsets, LatestByKeySpec)
+        limited = limited and not by_key  # the latest record of a key may be anywhere
         logs = self._compare(start, target or {})
         if start.initial and logs.is_changed:
             # Nothing was read yet, so nothing is lost: the next attempt begins in the log as it is now.
@@ -296,6 +299,8 @@ class OffsetPlanner:
             ends = limit_offsets(starts, ends, self._options.max_offsets_per_trigger)
         ends = self._epochs.with_epoch_starts(starts, ends, logs.latest.topic_ids)
         end = advance(start, replace(logs.latest, positions=ends), begun)
+        if by_key:
+            end = replace(end, latest_by_key=True)
         if self._options.changes is None:
             return end
         return with_generations(start, end, {loss.partition.topic for loss in losses if loss.kind in LOST_STARTS})

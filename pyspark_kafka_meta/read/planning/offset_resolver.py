@@ -14,7 +14,14 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 from pyspark_kafka_meta.model import Position, TopicPartition, name_first, name_partitions
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
-from pyspark_kafka_meta.options.offsets import GroupSpec, LastDurationSpec, LastOffsetsSpec, StartSpec, TimestampsSpec
+from pyspark_kafka_meta.options.offsets import (
+    GroupSpec,
+    LastDurationSpec,
+    LastOffsetsSpec,
+    LatestByKeySpec,
+    StartSpec,
+    TimestampsSpec,
+)
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import check_same_partitions
 from pyspark_kafka_meta.read.planning.data_loss import Loss, LossKind, LossReporter
 
@@ -56,6 +63,8 @@ class OffsetResolver:
             case LastDurationSpec(ms):
                 since_ms = max(0, int(self._wall_clock() * 1000) - ms)
                 return self._at_times(TimestampsSpec(since_ms, or_latest=True), partitions, option)
+            case LatestByKeySpec():
+                return self.earliest(partitions)
             case LastOffsetsSpec(offsets):
                 return self._before_end(offsets, partitions)
             case GroupSpec(group):

@@ -80,7 +80,7 @@ def test_option_of_another_table_is_ignored_with_a_warning(
 @pytest.mark.parametrize(
     ("options", "parse", "problem"),
     [
-        ({"table": "cache"}, choose_table, "'table' must be records or refresh_events or caches"),
+        ({"table": "cache"}, choose_table, "'table' must be records or latest or refresh_events"),
         ({"table": "Partition"}, choose_table, r"got 'Partition' \(did you mean 'partitions'\?\)$"),
         ({}, ClusterOptions.parse, "'kafka.bootstrap.servers' must be specified"),
         ({**SERVERS, "subscribe": " "}, ClusterOptions.parse, "No topics to subscribe to"),

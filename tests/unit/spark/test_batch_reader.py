@@ -24,6 +24,7 @@ from pyspark_kafka_meta.kafka.records.schema import RECORD_COLUMNS, records_arro
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.spark import batch_reader
 from pyspark_kafka_meta.spark.batch_reader import SCHEMAS_BYTES, TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
 from pyspark_kafka_meta.spark.client_pool import worker_clients
 from pyspark_kafka_meta.spark.records_table import records_struct_type
@@ -181,3 +182,18 @@ def test_threads_of_a_limited_worker_share_an_arena(request: pytest.FixtureReque
         return int(subprocess.check_output(command, cwd=request.config.rootpath, text=True, timeout=200))
 
     assert reserved_mib("limited") < 64 < 4 * 64 <= reserved_mib("free")
+
+
+@pytest.mark.parametrize(
+    ("by_key", "named"), [(False, "lower kafka.fetch.max.bytes"), (True, "lower the number of keys")]
+)
+def test_a_task_without_memory_names_what_needs_it(by_key: bool, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> Iterator[object]:
+        raise MemoryError
+
+    monkeypatch.setattr(batch_reader, "_read", read)
+    options = SourceOptions.parse({"kafka.bootstrap.servers": "b:9", "subscribe": "t"})
+    planned = OffsetRange(TopicPartition("t", 0), None, 0, 5, latest_by_key=by_key)
+
+    with pytest.raises(WorkerMemoryError, match=f"raise spark.executor.pyspark.memory, .* {named}"):
+        list(read_partition(options, Task([planned], b"", "driver"), {}))
