@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.checkpoints import offsets_in
 from tests.spark.traces import Query, logged, rows_by_batch
@@ -61,6 +61,29 @@ def test_a_batch_whose_commit_was_lost_is_read_again_as_it_was_planned(
     assert sorted(pipeline.values()) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.slow
+def test_latest_is_pinned_even_if_batch_0_never_commits(
+    pipeline: Query, topic: str, produce: Any, wait_for: Any
+) -> None:
+    """After such a crash Spark requests the initial offset again: it stores none for a Python source."""
+    pipeline.options["startingOffsets"] = "latest"
+    produce(topic, ["before the query"])
+    offset_log = pipeline.checkpoint / "offsets" / "0"
+
+    def crash(batch: DataFrame, batch_id: int) -> None:
+        raise RuntimeError("crashed between the offset log and the commit")
+
+    crashing = pipeline.frame().writeStream.foreachBatch(crash)
+    query = crashing.option("checkpointLocation", str(pipeline.checkpoint)).start()
+    wait_for(lambda: query.exception() is not None)
+    assert offset_log.exists()
+    assert not (pipeline.checkpoint / "commits" / "0").exists()
+
+    produce(topic, ["while it was down"])
+    pipeline.run()
+    assert pipeline.values() == ["while it was down"]
+
+
 KILLED_DRIVER = """
 import os, signal, sys
 from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +101,6 @@ query.option("checkpointLocation", checkpoint).start().awaitTermination(120)
 def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
     pipeline: Query, kafka: Any, topic: str, produce: Any
 ) -> None:
-    """After such a crash Spark requests the initial offset again: it stores none for a Python source."""
     pipeline.options["startingOffsets"] = "latest"
     produce(topic, ["before the query"])
     arguments = [kafka.bootstrap_servers, topic, str(pipeline.checkpoint)]
