@@ -95,6 +95,8 @@ def prepare_table(changes: DataFrame, table: str, table_format: str, add_columns
         raise SchemaError(f"table {table} lacks columns of the database: {names}. Add them with add_columns=True")
     if missing:
         spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({ddl(missing)})")
+    # Iceberg's catalog would keep the table of now in this session for half a minute. The query has another session.
+    spark.sql(f"REFRESH TABLE {table}")
 
 
 def row_fields(schema: StructType) -> list[StructField]:
