@@ -137,7 +137,8 @@ def test_everything_but_tools_and_test_clusters_can_be_imported_without_the_pack
 
 def test_commands_that_start_no_query_the_exporter_and_the_page_need_no_pyspark() -> None:
     commands = ("cli.main", "cli.cluster", "cli.events", "cli.transactions")
-    names = (*commands, "doctor.run_checks", "exporter.server", "page.server")
+    checks = [f"doctor.{path.stem}" for path in sorted((PACKAGE / "tools/doctor").glob("*_checks.py"))]
+    names = (*commands, *checks, "exporter.server", "page.server")
     own = [f"tools.{name}" for name in names]
     code = (
         "import sys, importlib; sys.modules['pyspark'] = None; "  # an import raises ImportError

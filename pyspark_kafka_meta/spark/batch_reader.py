@@ -122,13 +122,11 @@ def newest_schemas(
     from pyspark_kafka_meta.events.origin import planner_origin
     from pyspark_kafka_meta.events.publisher import new_publisher
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-    from pyspark_kafka_meta.read.fetching.newest_values import newest_in_values
-    from pyspark_kafka_meta.typed.reading import NewestSchema
+    from pyspark_kafka_meta.read.fetching import newest_values
 
     publisher = new_publisher(options.events, planner_origin())
     with closing(KafkaClient(options.client, publisher, options.topic_filter)) as client:
-        found = newest_in_values(client, options, column, find)
-    return [NewestSchema(each.what, f"{each.partition} at offset {each.offset}") for each in found]
+        return newest_values.newest_schemas(client, options, column, find)
 
 
 def new_tasks(

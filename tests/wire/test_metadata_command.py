@@ -184,7 +184,7 @@ def test_a_topic_that_cannot_be_read_is_named_briefly_with_its_error_and_is_a_fa
 ) -> None:
     result = run(cluster, "--topic", topic, *arguments, env=TABLES)
     assert result.exit_code == 1
-    assert "controller" in result.stdout or " t " in result.stdout
+    assert '"name": "t"' in result.stdout or " t " in result.stdout
     assert topic[:7] in result.stdout
     assert result.stderr == f"kafkameta: topic {named} cannot be read ({error}): correct --topic\n"
 

@@ -1,4 +1,4 @@
-"""TCP connections, and blocking calls of other libraries, with a deadline."""
+"""TCP connections, and blocking calls of other libraries, with a deadline; and which address of a host failed last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Builds the columns of the records table from the fields of records and the headers of their batches."""
+"""Builds the columns of the records table from the fields of records, among them their headers, and the headers of
+their batches."""
 
 from __future__ import annotations
 

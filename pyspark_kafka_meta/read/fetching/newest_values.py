@@ -1,4 +1,5 @@
-"""`newest_in_values`: looks for what is in the newest values of topics, at the ends of their logs."""
+"""`newest_in_values`: looks for what is in the newest values of topics, at the ends of their logs. `newest_schemas`
+looks for schemas."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from pyspark_kafka_meta.options import LATEST_OFFSET, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.offsets import LastOffsetsSpec
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+from pyspark_kafka_meta.typed.reading import NewestSchema
+from pyspark_kafka_meta.typed.schemas import SchemaText
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +63,14 @@ def newest_in_values(
         is_left = any(each.size == offsets and each.partition.topic not in found for each in ranges)
         offsets *= GROWTH
     return [found[topic] for topic in sorted(found)]
+
+
+def newest_schemas(
+    client: KafkaClient, options: SourceOptions, column: str, find: Callable[[bytes], SchemaText | None]
+) -> list[NewestSchema]:
+    """As `typed.reading.NewestSchemas`."""
+    found = newest_in_values(client, options, column, find)
+    return [NewestSchema(each.what, f"{each.partition} at offset {each.offset}") for each in found]
 
 
 def _newest(batch: pa.RecordBatch, column: str, find: Callable[[bytes], T | None]) -> Iterator[Found[T]]:

@@ -39,8 +39,8 @@ from pyspark_kafka_meta.options import (
     option_names,
 )
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
+from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.spark.batch_reader import newest_schemas
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
@@ -224,17 +224,15 @@ def _newest_rows(
 ) -> list[dict[str, Any]]:
     """Place and errors of the newest record of each partition; without those whose newest offset has no record."""
     source = default_options(SourceOptions, client=options, events=None, fetch=fetch, topics=tuple(topics))
-    schemas = query_schemas(typed, source.topics, partial(newest_schemas, source))
     ranges = list(_newest_ranges(partition_rows(options, topics, fetch.read_committed)))
     columns = ["topic", "partition", "offset", *(each.column + ERROR_SUFFIX for each in typed.columns)]
     reading = default_options(ReadOptions, fetch=fetch)
     reading = replace(reading, fail_on_data_loss=False, poll_timeout_ms=TIMEOUT_MS)
-    with (
-        closing(client_without_events(options, cli_origin())) as client,
-        typed_rows(schemas, (), columns, client.report) as rows,
-    ):
-        batches = TaskReader(client, reading, rows.raw_columns).read(ranges)
-        return [row for batch in batches for row in rows.convert(batch).to_pylist()]
+    with closing(client_without_events(options, cli_origin())) as client:
+        schemas = query_schemas(typed, source.topics, partial(newest_schemas, client, source))
+        with typed_rows(schemas, (), columns, client.report) as rows:
+            batches = TaskReader(client, reading, rows.raw_columns).read(ranges)
+            return [row for batch in batches for row in rows.convert(batch).to_pylist()]
 
 
 def _newest_ranges(rows: Sequence[PartitionRow]) -> Iterator[OffsetRange]:

@@ -50,7 +50,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("api", APIS, ids=spoken)
 def test_each_api_has_a_request_of_each_version(api: Api) -> None:
-    """Real brokers respond to them in tests/kafka/test_read_requests.py."""
+    """Real brokers respond to them in tests/kafka/test_produce_requests.py."""
     assert [REQUESTS[api](version).__version__ for version in versions(api)] == versions(api)
 
 
