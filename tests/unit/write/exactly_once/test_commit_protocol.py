@@ -255,11 +255,8 @@ def test_steps_follow_from_the_results_before(case: str) -> None:
 def test_drivers_that_keep_taking_over_end_with_advice() -> None:
     text = error_of(commit(micro_batch(7), [A], NOW_MS), FencedError, WriteDecision=False)
 
-    assert text == (
-        f"other drivers took over this kafka.transactional.id, or its own transaction timed out, {MAX_TAKEOVERS} times "
-        "in a row: stop the other query, which needs an id of its own, or raise transaction.max.timeout.ms of the "
-        "brokers. Then start this query again: it goes on from there"
-    )
+    assert f"{MAX_TAKEOVERS} times in a row: stop the other query" in text
+    assert "raise transaction.max.timeout.ms of the brokers. Then start this query again" in text
 
 
 @pytest.mark.parametrize("protocol", [commit, recover])
@@ -333,13 +330,14 @@ def test_each_of_the_last_versions_is_compared_with_its_own_rows() -> None:
 def test_version_that_was_left_out_is_not_taken_for_written() -> None:
     left_out = commit(version_of_app(3), [A], NOW_MS, rows=rows_of(3))
 
-    assert error_of(left_out, ChangedBatchError, ReadDecisions=versions_up_to(4)) == (
-        "version 3 counts as written, because version 4 is, and nobody knows any more which rows it had: none of its "
-        "rows is written. Was an old checkpoint restored? Start with the newest checkpoint. Without it, use a new "
-        "kafka.transactional.id, and the batch is written, also its rows that are visible. If no row is missing, "
-        "because the query makes other rows of the same input (random values, the current time, a joined table that "
-        "has changed), set the option onChangedBatch to skip"
-    )
+    text = error_of(left_out, ChangedBatchError, ReadDecisions=versions_up_to(4))
+    assert text.startswith("version 3 counts as written, because version 4 is, and nobody knows any more which rows")
+    for cure in (
+        "Start with the newest checkpoint",
+        "use a new kafka.transactional.id",
+        "set the option onChangedBatch",
+    ):
+        assert cure in text
 
 
 def test_rows_of_old_versions_are_forgotten_and_their_repetition_fails() -> None:

@@ -59,13 +59,9 @@ def test_marker_that_is_late_is_no_loss_and_the_next_start_recovers(
 ) -> None:
     assert scene.committer().decide(micro_batch(0), [transaction])
     write_markers = time_out(scene, transaction)
-    with pytest.raises(ConnectError) as raised:
+    unknown = rf"{transaction.transactional_id} .* no marker .* t-0, t-1, t-2\. Nothing is lost: start the query again"
+    with pytest.raises(ConnectError, match=unknown):
         scene.committer().recover()
-    assert str(raised.value) == (
-        f"it is not known yet whether the transaction {transaction.transactional_id} of a decided batch was committed: "
-        "no marker follows its records in t-0, t-1, t-2. Nothing is lost: start the query again when these partitions "
-        "have a leader and min.insync.replicas replicas in sync"
-    )
     write_markers()
     scene.committer().recover()
     assert scene.numbers()[T0] == [0, 3, 0, 3], "the aborted rows, and their copies"
