@@ -193,6 +193,10 @@ class MissingKeyError(KafkaMetaError):
     """A record has no key, where the latest record of each key is read. The message names the record."""
 
 
+class TruncatedTableError(KafkaMetaError):
+    """A database's table was truncated, and onTruncate is fail."""
+
+
 class ClusterError(KafkaMetaError):
     """A test cluster failed to start or to run a command: the message names what is missing or ends with a log."""
 

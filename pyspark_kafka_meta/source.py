@@ -86,7 +86,8 @@ class KafkaMetaDataSource(DataSource):
     def schema(self) -> StructType:
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
-            return records_struct_type(options.include_headers, self._typed_columns(options))
+            typed = self._typed_columns(options)
+            return typed if isinstance(typed, StructType) else records_struct_type(options.include_headers, typed)
         from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 
         return struct_type(ROWS[table])
@@ -142,16 +143,17 @@ class KafkaMetaDataSource(DataSource):
             return reader_of_release(reader, self._user_options)
         return reader_of_release(stream_reader(table, options, columns), self._user_options)
 
-    def _typed_columns(self, options: SourceOptions) -> dict[str, DataType]:
-        """The types of typed columns. Their schemas are looked up once: Spark pickles this data source with its schema,
-        and makes the reader from it."""
+    def _typed_columns(self, options: SourceOptions) -> StructType | dict[str, DataType]:
+        """The types of typed columns; of changes the whole schema. The readers' schemas are looked up once: Spark
+        pickles this data source with its schema, and makes the reader from it."""
         if not options.typed.columns:
             return {}
-        from pyspark_kafka_meta.spark.typed_columns import column_types
+        from pyspark_kafka_meta.spark.typed_columns import changes_struct_type, column_types, with_envelope
         from pyspark_kafka_meta.typed.reading import query_schemas
 
-        self._schemas = self._schemas or query_schemas(options.typed, options.topics, partial(newest_schemas, options))
-        return column_types(self._schemas)
+        newest = partial(newest_schemas, options)
+        self._schemas = self._schemas or query_schemas(with_envelope(options), options.topics, newest)
+        return column_types(self._schemas) if options.changes is None else changes_struct_type(self._schemas, options)
 
     def _read_options(self) -> TableOptions:
         self._parsed = self._parsed or _parse(self._user_options)

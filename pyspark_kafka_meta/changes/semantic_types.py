@@ -3,8 +3,9 @@
 Source: the classes of `io.debezium.time` and `io.debezium.data`, and of `org.apache.kafka.connect.data`. Types that are
 not in `_MAKERS`, such as Uuid, Json, Enum, Year, Interval, Bits or Geometry, stay what they are sent as.
 
-Debezium sends the infinite timestamps of PostgreSQL as the first and last ones of its JDBC driver. They stay so, in the
-years -290,308 and 294,247: Spark compares them, but Python has no such `datetime`.
+Debezium sends infinite timestamps of PostgreSQL as the first and last ones of its JDBC driver, in the years -290308 and
+294247. They stay so, and infinite dates, which it sends as several numbers that no date of PostgreSQL has, become their
+days: Spark compares them, but Python has no such `datetime`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,19 @@ MAX_SCALE = 20_000
 """Of a VariableScaleDecimal: PostgreSQL's have up to 16,383 digits after the point."""
 UTC_MICROS = pa.timestamp("us", "UTC")
 LOCAL_MICROS = pa.timestamp("us")
-_INFINITE_MICROS = {"infinity": 9223372036825200000, "-infinity": -9223372036832400000}
+_INFINITE_MICROS = (-9223372036832400000, 9223372036825200000)
+_INFINITE_DAYS = tuple(micros // 86_400_000_000 for micros in _INFINITE_MICROS)
+_INFINITE_TEXTS = {
+    "-infinity": 0,
+    "-290308-12-21T19:59:27.6Z": 0,
+    "-5877611-06-22Z": 0,
+    "infinity": 1,
+    "+294247-01-10T04:00:25.2Z": 1,
+    "-5877611-06-21Z": 1,
+}
+"""Index in those of timestamps or dates."""
+_SENT_INFINITE_DAYS = ((-625_821_272, -2_147_472_691), (-622_191_234, -2_147_472_692))
+"""From snapshots, and from changes. The year -4713 is PostgreSQL's first."""
 
 Converted: TypeAlias = tuple[pa.Array, Flags]
 """The values, and which of them the type cannot hold: null."""
@@ -128,6 +141,8 @@ def _date(kind: pa.DataType, _: object) -> Conversion | None:
 def _days(array: pa.Array) -> Converted:
     numbers, valid = numbers_of(array)
     bad = valid & (np.abs(numbers) > INT32_MAX)
+    for sent, days in zip(_SENT_INFINITE_DAYS, _INFINITE_DAYS, strict=True):
+        numbers = np.where(np.isin(numbers, sent), days, numbers) if numbers.min(initial=0) <= max(sent) else numbers
     return number_array(numbers.astype(np.int32), valid & ~bad, pa.date32()), bad
 
 
@@ -177,8 +192,11 @@ def _cast(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _parsed_alone(text: str, target: pa.DataType) -> pa.Scalar | None:
-    if text in _INFINITE_MICROS and pa.types.is_timestamp(target):
-        return pa.scalar(_INFINITE_MICROS[text], target)
+    if text in _INFINITE_TEXTS:
+        index = _INFINITE_TEXTS[text]
+        if pa.types.is_date(target):
+            return pa.array([_INFINITE_DAYS[index]], pa.int32()).view(target)[0]
+        return pa.scalar(_INFINITE_MICROS[index], target)
     try:
         return _cast(pa.array([text]), target)[0]
     except pa.ArrowInvalid:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -25,11 +25,12 @@ from pyspark_kafka_meta.spark.worker_memory import worker_memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.facts import SchemaLookup
+    from pyspark_kafka_meta.changes.rows import ChangeRows
+    from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-    from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, RegisteredSchema, WriterSchemas
+    from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, RegisteredSchema, TypedRows, WriterSchemas
     from pyspark_kafka_meta.typed.schemas import SchemaText
 
 
@@ -187,11 +188,26 @@ def _read(
             for batch in _raw_rows(client, options, list(columns), task):
                 yield batch.rename_columns(names)
             return
-        from pyspark_kafka_meta.typed.reading import typed_rows
-
-        with typed_rows(schemas, task.schemas, list(columns), client.report) as rows:
+        with _rows(options, task, columns, schemas, client.report) as rows:
             for batch in _raw_rows(client, options, rows.raw_columns, task):
                 yield rows.convert(batch).rename_columns(names)
+
+
+def _rows(
+    options: SourceOptions,
+    task: Task,
+    columns: Columns,
+    schemas: QuerySchemas,
+    report: Callable[[SchemaLookup | MalformedRecords], None],
+) -> AbstractContextManager[TypedRows | ChangeRows]:
+    """The conversion of the records of a task."""
+    if options.changes is None:
+        from pyspark_kafka_meta.typed.reading import typed_rows
+
+        return typed_rows(schemas, task.schemas, list(columns), report)
+    from pyspark_kafka_meta.changes.rows import change_rows
+
+    return change_rows(schemas, options.changes, task.ranges, task.schemas, list(columns), report)
 
 
 def _raw_rows(

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.options import OnMalformedRecord, SinkOptions
+from pyspark_kafka_meta.options import Changes, OnMalformedRecord, SinkOptions, SourceOptions, TypedValuesOptions
 from pyspark_kafka_meta.spark.records_table import arrow_type
 
 if TYPE_CHECKING:
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+JSON = "json"
+ENVELOPE = """
+    op string, ts_ms bigint, ts_us bigint, ts_ns bigint,
+    source struct<
+        version string, connector string, name string, ts_ms bigint, ts_us bigint, ts_ns bigint, snapshot string,
+        db string, sequence string, schema string, `table` string, txId bigint, lsn bigint
+    >,
+    transaction struct<id string, total_order bigint, data_collection_order bigint>
+"""
+"""What Debezium's envelope has beside the row, with the source of PostgreSQL."""
 MAX_STREAMS = 100
 """Of one process, whose final answers are kept."""
 
@@ -44,6 +54,42 @@ def column_types(schemas: QuerySchemas) -> dict[str, DataType]:
     if schemas.typed.on_malformed is OnMalformedRecord.RECORD:
         types |= {f"{column}{ERROR_SUFFIX}": from_arrow_type(ERROR_TYPE) for column in names}
     return types
+
+
+def with_envelope(options: SourceOptions) -> TypedValuesOptions:
+    """The options of typed values. If changes are of JSON whose given schema is the row's, it is that of the envelope.
+
+    Raises:
+        OptionError, ValueSchemaError: as `typed.reading.query_schemas`.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    from pyspark_kafka_meta.changes.schema import is_envelope
+    from pyspark_kafka_meta.typed.reading import given_schema
+    from pyspark_kafka_meta.typed.schemas import SchemaText, schema_of
+
+    typed = options.typed
+    is_debezium = options.changes is not None and options.changes.changes is Changes.DEBEZIUM
+    if not is_debezium or typed.value_format != JSON or typed.value_schema is None:
+        return typed
+    (value,) = (column for column in typed.columns if column.column == "value")
+    kind = schema_of(value.format, given_schema(value, typed.value_schema)).type
+    if is_envelope(kind):
+        return typed
+    envelope = pa.struct([("before", kind), ("after", kind), *schema_of(value.format, SchemaText(ENVELOPE)).type])
+    return replace(typed, value_schema=from_arrow_type(envelope, prefer_timestamp_ntz=True).json())
+
+
+def changes_struct_type(schemas: QuerySchemas, options: SourceOptions) -> StructType:
+    """The Spark schema of changes. Raises ValueSchemaError as `changes.schema.changes_schema`."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    from pyspark_kafka_meta.changes.schema import changes_schema
+
+    assert options.changes is not None
+    schema = from_arrow_type(changes_schema(schemas, options.changes).type, prefer_timestamp_ntz=True)
+    return cast("StructType", schema)
 
 
 @lru_cache(MAX_STREAMS)

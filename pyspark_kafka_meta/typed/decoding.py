@@ -238,13 +238,20 @@ class TypedRows:
             in_headers = None if header is None else header_frames(arrays[self._headers], header)
             arrays[column], malformed = typed.decode(raw, in_headers)
             if malformed:
-                self._take(column, malformed, batch)
+                self.reject(column, malformed, batch)
             if column + ERROR_SUFFIX in self._columns:
-                arrays[column + ERROR_SUFFIX] = _errors(raw, malformed)
+                arrays[column + ERROR_SUFFIX] = malformed_errors(raw, malformed)
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], names=list(self._columns))
 
-    def _take(self, column: str, malformed: Sequence[Malformed], batch: pa.RecordBatch) -> None:
-        """Count the malformed values of a batch, or fail with the first of them."""
+    def reject(self, column: str, malformed: Sequence[Malformed], batch: pa.RecordBatch) -> None:
+        """Count the malformed values of a batch, or fail with the first of them.
+
+        Args:
+            batch: with `LOCATION`.
+
+        Raises:
+            MalformedRecordError: onMalformedRecord is fail.
+        """
         rows = pa.array([value.row for value in malformed])
         topics, partitions, offsets = (batch.column(name).take(rows).to_pylist() for name in LOCATION)
         places = map(TopicPartition, topics, partitions)
@@ -279,7 +286,7 @@ def _error(column: str, value: Malformed, place: TopicPartition, offset: int) ->
     )
 
 
-def _errors(raw: pa.Array, malformed: Sequence[Malformed]) -> pa.Array:
+def malformed_errors(raw: pa.Array, malformed: Sequence[Malformed]) -> pa.Array:
     """The column of `ERROR_TYPE`: null for values that were decoded."""
     if not malformed:
         return pa.nulls(len(raw), ERROR_TYPE)

@@ -36,7 +36,15 @@ from pyspark_kafka_meta.options import (
     SubjectNameStrategy,
     TypedValuesOptions,
 )
-from pyspark_kafka_meta.typed.decoding import ERROR_SUFFIX, ERROR_TYPE, RAW_SUFFIX, ColumnDecoding, TypedRows
+from pyspark_kafka_meta.typed.decoding import (
+    ERROR_SUFFIX,
+    ERROR_TYPE,
+    RAW_SUFFIX,
+    ColumnDecoding,
+    Malformed,
+    TypedRows,
+    malformed_errors,
+)
 from pyspark_kafka_meta.typed.registry.client import RegisteredSchema, RegistryClient, SubjectVersion
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR, worker_schemas
 from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, schema_of
@@ -45,13 +53,17 @@ __all__ = [
     "ERROR_SUFFIX",
     "ERROR_TYPE",
     "RAW_SUFFIX",
+    "Malformed",
     "NewestSchema",
     "QuerySchemas",
     "RegisteredSchema",
     "RegistryClient",
+    "TypedRows",
     "WriterSchemas",
     "check_pins",
     "column_schema",
+    "given_schema",
+    "malformed_errors",
     "query_schemas",
     "reader_schema",
     "typed_rows",

@@ -75,7 +75,7 @@ def test_times_of_the_calendar(name: str, kind: pa.DataType, values: list[Any], 
         (f"{TIME}.Time", pa.int32(), [-1, 86_400_001, 5], [0, 1]),
         (f"{TIME}.Timestamp", pa.int64(), [2**62, 1], [0]),
         (f"{TIME}.ZonedTimestamp", pa.string(), ["soon", "2024-02-29T12:00:00Z", "2024-02-30T12:00:00Z"], [0, 2]),
-        (f"{TIME}.IsoDate", pa.string(), ["infinity"], [0]),
+        (f"{TIME}.IsoDate", pa.string(), ["next week"], [0]),
         (
             f"{DATA}.VariableScaleDecimal",
             VARIABLE,
@@ -93,13 +93,27 @@ def test_values_that_a_type_cannot_hold_are_named(
     assert [row for row, value in enumerate(array.is_null().to_pylist()) if value] == bad
 
 
-def test_infinite_timestamps_are_the_first_and_the_last_ones() -> None:
-    number = 9223372036825200000
-    local, no_faults = converted(f"{TIME}.MicroTimestamp", [number, -9223372036832400000], pa.int64())
-    zoned, _ = converted(f"{TIME}.ZonedTimestamp", ["infinity", "-infinity", "2024-02-29T12:00:00Z"], pa.string())
+@pytest.mark.parametrize(
+    ("name", "kind", "least", "greatest"),
+    [
+        (f"{TIME}.MicroTimestamp", pa.int64(), -9223372036832400000, 9223372036825200000),
+        (f"{TIME}.ZonedTimestamp", pa.string(), "-infinity", "infinity"),
+        (f"{TIME}.IsoTimestamp", pa.string(), "-290308-12-21T19:59:27.6Z", "+294247-01-10T04:00:25.2Z"),
+        (f"{TIME}.Date", pa.int32(), -625821272, -622191234),
+        (f"{TIME}.Date", pa.int32(), -2147472691, -2147472692),
+        (f"{TIME}.IsoDate", pa.string(), "-5877611-06-22Z", "-5877611-06-21Z"),
+    ],
+)
+def test_infinite_times_are_the_first_and_the_last_ones(
+    name: str, kind: pa.DataType, least: Any, greatest: Any
+) -> None:
+    array, bad = converted(name, [least, None, greatest], kind)
 
-    assert (local.cast(pa.int64()).to_pylist(), no_faults) == ([number, -9223372036832400000], [])
-    assert zoned.cast(pa.int64()).to_pylist()[:2] == [number, -9223372036832400000]
+    is_date = pa.types.is_date(array.type)
+    numbers = array.view(pa.int32() if is_date else pa.int64()).to_pylist()
+    assert bad == []
+    unit = 86_400_000_000 if is_date else 1
+    assert numbers == [-9223372036832400000 // unit, None, 9223372036825200000 // unit]
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**136), 2**136), st.integers(-(10**6), 10**6))), st.integers(0, 38))

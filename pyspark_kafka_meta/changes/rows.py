@@ -1,0 +1,375 @@
+"""`ChangeRows`: makes rows of a table, with `_change`, of the typed keys and values of records.
+
+Debezium writes a tombstone after each delete, so that compaction removes the key. It says nothing new, unless the
+delete itself was compacted away: so it is dropped after the delete of its key alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs, number_array
+from pyspark_kafka_meta.changes.schema import (
+    CHANGE_COLUMN,
+    DELETED_FIELD,
+    KEY_COLUMN,
+    POSITION_TYPE,
+    TIME_FIELDS,
+    ChangesSchema,
+    TableColumn,
+    changes_schema,
+)
+from pyspark_kafka_meta.changes.semantic_types import UTC_MICROS, micros
+from pyspark_kafka_meta.changes.unavailable import Placeholders, names_by_row, without
+from pyspark_kafka_meta.errors import TruncatedTableError
+from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
+from pyspark_kafka_meta.options import Changes, ChangesOptions, OnTruncate
+from pyspark_kafka_meta.typed.reading import (
+    ERROR_SUFFIX,
+    RAW_SUFFIX,
+    Malformed,
+    QuerySchemas,
+    RegisteredSchema,
+    TypedRows,
+    malformed_errors,
+    typed_rows,
+)
+
+OPS = ("c", "u", "r", "d", "t", "m", "tombstone", "heartbeat")
+"""What a record is: those of one letter by its `op`. A message and a heartbeat are no changes of rows."""
+CREATE, UPDATE, READ, DELETE, TRUNCATE, MESSAGE, TOMBSTONE, HEARTBEAT = range(len(OPS))
+MALFORMED, UNKNOWN = -1, -2
+"""A record that was found to be malformed, and a value that is none of these."""
+HEARTBEAT_TOPICS = "__debezium-heartbeat"
+"""Debezium's default prefix."""
+GENERATION_SHIFT = 48
+"""Of `_change.sequence`: the lower bits have the offset, which years of records at any rate do not fill."""
+POSITION_DIGITS = 20
+"""Of a number in a position, which sorts as text."""
+_SEQUENCE = r'^\[(?:"(?P<commit>\d+)"|null),(?:"(?P<lsn>\d+)"|null)\]$'
+"""Of PostgreSQL: the end of the transaction before, and the change. Changes of transactions interleave in its log, so
+the second alone is no order."""
+
+Fields: TypeAlias = Mapping[str, pa.Array]
+Ops: TypeAlias = Longs
+"""Indexes of `OPS`, `MALFORMED` or `UNKNOWN`."""
+Bad: TypeAlias = tuple[str, Flags]
+"""A cause, and the rows that are malformed by it."""
+
+
+@contextmanager
+def change_rows(
+    schemas: QuerySchemas,
+    options: ChangesOptions,
+    ranges: Sequence[OffsetRange],
+    known: Sequence[RegisteredSchema],
+    columns: Sequence[str],
+    report: Callable[[SchemaLookup | MalformedRecords], None],
+) -> Iterator[ChangeRows]:
+    """The conversion of the records of one task: args and events as of `typed_rows`.
+
+    Args:
+        ranges: of the task.
+    """
+    needed = ["key", "value", f"key{RAW_SUFFIX}", f"value{RAW_SUFFIX}", "topic", "partition", "offset"]
+    needed += [f"{reader.column.column}{ERROR_SUFFIX}" for reader in schemas.readers]
+    generations = {each.partition.topic: each.generation for each in ranges}
+    with typed_rows(schemas, known, needed, report) as typed:
+        yield ChangeRows(changes_schema(schemas, options), typed, columns, generations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The records of a batch that become rows.
+
+    Attributes:
+        count: of all records.
+        rows: their indexes in the batch.
+        ops: of the rows. Those that turn out to be malformed are marked here.
+    """
+
+    count: int
+    rows: Longs
+    ops: Ops
+
+    def take(self, array: pa.Array) -> pa.Array:
+        return array if len(self.rows) == self.count else array.take(number_array(self.rows))
+
+    def image(self, after: pa.Array, before: pa.Array | None) -> pa.Array:
+        """A field of the rows after the change, of a delete before it; null in rows without."""
+        is_delete = self.ops == DELETE
+        has_after = (self.ops >= CREATE) & (self.ops <= READ)
+        if before is None or before.type != after.type or not is_delete.any():
+            return self.take(after) if has_after.all() else after.take(number_array(self.rows, has_after))
+        rows = np.where(is_delete, self.count + self.rows, self.rows)
+        return pa.concat_arrays([after, before]).take(number_array(rows, has_after | is_delete))
+
+    def malformed(self, causes: Sequence[Bad]) -> list[Malformed]:
+        """The records with a cause, each with the first. Marks their rows."""
+        found: dict[int, str] = {}
+        for cause, is_bad in causes:
+            for row in np.flatnonzero(is_bad & (self.ops != MALFORMED)).tolist():
+                found.setdefault(row, cause)
+        self.ops[list(found)] = MALFORMED
+        return [Malformed(int(self.rows[row]), found[row], None) for row in sorted(found)]
+
+
+class ChangeRows:
+    """Converts the record batches of one task.
+
+    Attributes:
+        raw_columns: the columns of the batches to convert.
+        counts: records by topic, member of `OPS`, and whether they were skipped.
+    """
+
+    def __init__(
+        self, schema: ChangesSchema, typed: TypedRows, columns: Sequence[str], generations: Mapping[str, int]
+    ) -> None:
+        """
+        Args:
+            columns: of the converted batches.
+            generations: of the topics of the task.
+        """
+        self._schema, self._typed, self._generations = schema, typed, generations
+        self._fields = pa.schema([schema.type.field(name) for name in columns])
+        self._is_debezium = schema.options.changes is Changes.DEBEZIUM
+        key_names = {column.name for column in schema.keys}
+        self._others = [column for column in schema.row if column.name not in key_names]
+        self._placeholders = Placeholders(schema.options.unavailable_value)
+        self._deleted: dict[TopicPartition, bytes] = {}
+        self.raw_columns = typed.raw_columns
+        self.counts = Counter[tuple[str, str, bool]]()
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of the changes in a batch: tombstones after deletes, messages and heartbeats have none.
+
+        Raises:
+            TruncatedTableError: the table was truncated, and onTruncate is fail.
+            MalformedRecordError, SchemaRegistryError: as `TypedRows.convert`.
+        """
+        records = self._typed.convert(batch)
+        value = _fields(records.column("value"))
+        kept = self._kept(records, (_ops_of_envelopes if self._is_debezium else _ops_of_rows)(records, value))
+        causes = list(self._causes(kept, records, value))
+        keys = self._keys(kept, records, causes)
+        others, unsent = self._images(kept, value, causes)
+        change = {"sequence": self._sequences(kept, records, value, causes)}
+        if self._schema.options.include_before:
+            change["before"] = self._before(kept.take(value["before"]), causes)
+        malformed = kept.malformed(causes)
+        if malformed:
+            self._typed.reject("value", malformed, records)
+            is_bad = kept.ops == MALFORMED
+            others = {name: without(array, is_bad) for name, array in others.items()}
+            unsent = {name: flags & ~is_bad for name, flags in unsent.items()}
+        change["unavailable"] = names_by_row(unsent, len(kept.rows))
+        members = list(self._schema.change)
+        change |= self._facts(kept, records, value, malformed)
+        columns = {**others, **keys}
+        columns[CHANGE_COLUMN] = pa.StructArray.from_arrays([change[each.name] for each in members], fields=members)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._fields.names], schema=self._fields)
+
+    # --- which records become rows ------------------------------------------------------------------------------------
+
+    def _kept(self, records: pa.RecordBatch, ops: Ops) -> _Kept:
+        """Count the records, and choose those that are changes. Raises TruncatedTableError."""
+        is_truncate, on_truncate = ops == TRUNCATE, self._schema.options.on_truncate
+        if on_truncate is OnTruncate.FAIL and is_truncate.any():
+            raise _truncated(records, int(is_truncate.argmax()))
+        is_skipped = (ops == MESSAGE) | (ops == HEARTBEAT) | self._is_repeated(records, ops)
+        if on_truncate is OnTruncate.SKIP:
+            is_skipped |= is_truncate
+        self._count(records, ops, is_skipped)
+        rows = np.flatnonzero(~is_skipped)
+        return _Kept(len(ops), rows, ops[rows])
+
+    def _is_repeated(self, records: pa.RecordBatch, ops: Ops) -> Flags:
+        """Which tombstones follow the delete of their key in their partition, in this batch or before it."""
+        keys, topics, partitions = (records.column(name) for name in (f"key{RAW_SUFFIX}", "topic", "partition"))
+        numbers, is_repeated = partitions.to_numpy(), np.zeros(len(ops), np.bool_)
+        at = np.flatnonzero(ops == TOMBSTONE)
+        at = at[(at > 0) & (ops[at - 1] == DELETE)]
+        is_repeated[at] = _flags(pc.equal(keys.take(number_array(at)), keys.take(number_array(at - 1))))
+        is_other = numbers[1:] != numbers[:-1]
+        if len(self._generations) > 1:
+            is_other |= ~_flags(pc.equal(topics.slice(1), topics.slice(0, len(topics) - 1)))
+        starts = [0, *(np.flatnonzero(is_other) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], len(ops)], strict=True):
+            place = TopicPartition(topics[start].as_py(), int(numbers[start]))
+            deleted = self._deleted.pop(place, None)
+            is_repeated[start] = ops[start] == TOMBSTONE and deleted is not None and keys[start].as_py() == deleted
+            if ops[end - 1] == DELETE:
+                self._deleted[place] = keys[end - 1].as_py()
+        return is_repeated
+
+    def _count(self, records: pa.RecordBatch, ops: Ops, is_skipped: Flags) -> None:
+        topics = records.column("topic").dictionary_encode()
+        indexes = topics.indices.to_numpy()
+        for index, topic in enumerate(topics.dictionary.to_pylist()):
+            for skipped in (False, True):
+                chosen = ops[(indexes == index) & (is_skipped == skipped) & (ops >= 0)]
+                counts = zip(OPS, np.bincount(chosen, minlength=len(OPS)).tolist(), strict=True)
+                self.counts.update({(topic, op, skipped): records for op, records in counts if records})
+
+    def _causes(self, kept: _Kept, records: pa.RecordBatch, value: Fields) -> Iterator[Bad]:
+        """Why records that can be decoded are no changes."""
+        ops, keys = kept.ops, self._schema.keys
+        yield "its op is none of Debezium's (c, u, r, d, t, m)", ops == UNKNOWN
+        if self._is_debezium:
+            has_after = (ops >= CREATE) & (ops <= READ)
+            yield "it has no row after the change", has_after & ~_flags(kept.take(value["after"]).is_valid())
+        needs_key = (ops == TOMBSTONE) | ((ops >= CREATE) & (ops <= DELETE) if keys else False)
+        has_none = _flags(kept.take(records.column("key")).is_null())
+        yield "it has no key: set 'keyFormat' to bytes for a table without keys", needs_key & has_none
+
+    # --- their columns ------------------------------------------------------------------------------------------------
+
+    def _keys(self, kept: _Kept, records: pa.RecordBatch, causes: list[Bad]) -> dict[str, pa.Array]:
+        key = records.column("key")
+        fields = _fields(key) if self._schema.key_is_struct else {KEY_COLUMN: key}
+        return {each.name: _converted(each, kept.take(fields[each.name]), causes) for each in self._schema.keys}
+
+    def _images(self, kept: _Kept, value: Fields, causes: list[Bad]) -> tuple[dict[str, pa.Array], dict[str, Flags]]:
+        """The other columns, and the rows in which a column was not sent."""
+        after, before = (_fields(value["after"]), _fields(value.get("before"))) if self._is_debezium else (value, value)
+        columns: dict[str, pa.Array] = {}
+        unsent: dict[str, Flags] = {}
+        for each in self._others:
+            image = kept.image(after[each.name], before.get(each.name))
+            is_unsent = self._placeholders.in_column(image)
+            if is_unsent is not None:
+                unsent[each.name], image = is_unsent, without(image, is_unsent)
+            columns[each.name] = _converted(each, image, causes)
+        return columns, unsent
+
+    def _before(self, before: pa.StructArray, causes: list[Bad]) -> pa.Array:
+        fields = _fields(before)
+        arrays = [
+            _converted(each, fields[each.name], causes) if each.name in fields else pa.nulls(len(before), each.type)
+            for each in self._schema.row
+        ]
+        return pa.StructArray.from_arrays(arrays, [each.name for each in self._schema.row], mask=before.is_null())
+
+    def _sequences(self, kept: _Kept, records: pa.RecordBatch, value: Fields, causes: list[Bad]) -> pa.Array:
+        """Of `ChangeOrder`."""
+        offsets = kept.take(records.column("offset"))
+        if any(self._generations.values()):
+            topics = kept.take(records.column("topic")).dictionary_encode()
+            generations = [self._generations[topic] << GENERATION_SHIFT for topic in topics.dictionary.to_pylist()]
+            offsets = pc.add(offsets, pa.array(generations, pa.int64()).take(topics.indices))
+        if not self._schema.position:
+            return offsets
+        positions = _positions(_fields(kept.take(value["source"])), self._schema.position)
+        has_none = _flags(positions.is_null())
+        causes.append(("it has no position in the database, which 'changeOrder' source needs", has_none))
+        return pa.StructArray.from_arrays([positions.fill_null(""), offsets], fields=list(POSITION_TYPE))
+
+    def _facts(
+        self, kept: _Kept, records: pa.RecordBatch, value: Fields, malformed: Sequence[Malformed]
+    ) -> dict[str, pa.Array]:
+        """The members of `_change` that no row is malformed by."""
+        is_change = kept.ops >= 0
+        deleted = number_array(((kept.ops == DELETE) | (kept.ops == TOMBSTONE)).astype(np.int8), is_change)
+        facts = {name: kept.take(records.column(name)) for name in ("topic", "partition", "offset")}
+        facts |= {"op": pa.array(OPS).take(number_array(kept.ops, is_change)), "deleted": deleted.cast(pa.bool_())}
+        if "error" in self._schema.change.names:
+            names = [name for name in records.schema.names if name.endswith(ERROR_SUFFIX)]
+            own = malformed_errors(records.column(f"value{RAW_SUFFIX}"), malformed)
+            facts["error"] = kept.take(pc.coalesce(*(records.column(name) for name in sorted(names)[::-1]), own))
+        if self._is_debezium:
+            facts |= {name: kept.take(value[name]) for name in ("source", "transaction") if name in value}
+            source = _fields(facts.get("source"))
+            facts |= {"snapshot": _snapshot(source, len(is_change)), "changed_at": _time(source, len(is_change))}
+            facts["captured_at"] = kept.take(_time(value, kept.count))
+        return facts
+
+
+def _fields(struct: pa.Array | None) -> dict[str, pa.Array]:
+    """The fields of an array of structs by name, null where the struct is; none of another array."""
+    if struct is None or not pa.types.is_struct(struct.type):
+        return {}
+    return dict(zip(struct.type.names, struct.flatten(), strict=True))
+
+
+def _flags(array: pa.BooleanArray) -> Flags:
+    """False for null."""
+    flags: Flags = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _ops_of_envelopes(records: pa.RecordBatch, value: Fields) -> Ops:
+    sent = pc.index_in(value["op"], pa.array(OPS[: MESSAGE + 1])).fill_null(UNKNOWN).to_numpy()
+    ops = np.where(_flags(records.column("value").is_null()), TOMBSTONE, sent)
+    if (ops == UNKNOWN).any():
+        is_heartbeat = _flags(pc.starts_with(records.column("topic"), HEARTBEAT_TOPICS))
+        ops[(ops == UNKNOWN) & is_heartbeat] = HEARTBEAT
+    return _without_errors(records, ops)
+
+
+def _ops_of_rows(records: pa.RecordBatch, value: Fields) -> Ops:
+    ops = np.where(_flags(records.column("value").is_null()), TOMBSTONE, UPDATE)
+    if DELETED_FIELD in value:
+        ops[_flags(pc.equal(value[DELETED_FIELD].cast(pa.string()), "true"))] = DELETE
+    return _without_errors(records, ops)
+
+
+def _without_errors(records: pa.RecordBatch, ops: Ops) -> Ops:
+    for name in records.schema.names:
+        if name.endswith(ERROR_SUFFIX):
+            ops[_flags(records.column(name).is_valid())] = MALFORMED
+    return ops
+
+
+def _truncated(records: pa.RecordBatch, row: int) -> TruncatedTableError:
+    place = TopicPartition(records.column("topic")[row].as_py(), records.column("partition")[row].as_py())
+    return TruncatedTableError(
+        f"{place} at offset {records.column('offset')[row]}: the table was truncated: set 'onTruncate' to skip, or to "
+        "row to read a row without a key whose _change.op is t"
+    )
+
+
+def _converted(column: TableColumn, array: pa.Array, causes: list[Bad]) -> pa.Array:
+    if column.conversion is None:
+        return array
+    converted, is_bad = column.conversion.convert(array)
+    if is_bad.any():
+        causes.append((f"its column {column.name} is out of range of {column.type}, or no such value", is_bad))
+    return converted
+
+
+def _snapshot(source: Fields, count: int) -> pa.Array:
+    """Which part of a snapshot a row is of."""
+    if "snapshot" not in source:
+        return pa.nulls(count, pa.string())
+    text = source["snapshot"].cast(pa.string())
+    return pc.if_else(pc.equal(text, "false"), None, text)
+
+
+def _time(fields: Fields, count: int) -> pa.Array:
+    """The most exact time that an envelope, or its source, has."""
+    time = pa.nulls(count, UTC_MICROS)
+    for name, (multiplier, divisor) in TIME_FIELDS.items():
+        if time.null_count and name in fields and pa.types.is_integer(fields[name].type):
+            time = pc.coalesce(time, micros(fields[name], multiplier, divisor, UTC_MICROS)[0])
+    return time
+
+
+def _positions(source: Fields, names: Sequence[str]) -> pa.StringArray:
+    """Texts that sort as the positions; null without one."""
+    if names == ("sequence",):
+        parts = pc.extract_regex(source["sequence"], _SEQUENCE).flatten()
+        parts = [pc.replace_substring_regex(part, "^$", "0") for part in parts]
+    else:
+        parts = [source[name].cast(pa.string()) for name in names]
+        is_there = pc.coalesce(*parts).is_valid()
+        parts = [pc.if_else(is_there, part.fill_null("0"), None) for part in parts]
+    return pc.binary_join_element_wise(*(pc.utf8_lpad(part, POSITION_DIGITS, "0") for part in parts), "/")

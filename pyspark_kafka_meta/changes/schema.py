@@ -1,0 +1,184 @@
+"""The columns of a query over changes: those of the table, those of the key first, and `_change`.
+
+Source: Debezium's `io.debezium.data.Envelope`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pyspark_kafka_meta.changes.semantic_types import UTC_MICROS, Conversion, conversion
+from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.options import ChangeOrder, Changes, ChangesOptions, OnMalformedRecord, OnTruncate
+from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas
+from pyspark_kafka_meta.typed.schemas import Schema, inner_path
+
+CHANGE_COLUMN = "_change"
+KEY_COLUMN = "key"
+"""Of a key that is no struct."""
+DELETED_FIELD = "__deleted"
+"""Of `ExtractNewRecordState`: whether the row was deleted."""
+TIME_FIELDS = {"ts_us": (1, 1), "ts_ns": (1, 1000), "ts_ms": (1000, 1)}
+"""Of an envelope and its source: by which number microseconds are multiplied and divided. The best one first."""
+POSITION_TYPE = pa.struct([pa.field("position", pa.string(), False), pa.field("sequence", pa.int64(), False)])
+_POSITIONS = (
+    ("commit_lsn", "change_lsn", "event_serial_no"),  # SQL Server
+    ("commit_scn", "scn"),  # Oracle
+    ("file", "pos", "row"),  # MySQL and MariaDB
+    ("lsn", "sequence"),  # PostgreSQL
+    ("ord", "ts_ms"),  # MongoDB
+)
+"""Fields of the source of a connector. One connector has all of a line."""
+
+
+class TableColumn(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        type: as in the rows of the query.
+        conversion: from the decoded field; None if this is the column.
+    """
+
+    name: str
+    type: pa.DataType
+    conversion: Conversion | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesSchema:
+    """What the records of a query become.
+
+    Attributes:
+        keys: columns of the key.
+        key_is_struct: whether the columns of the key are its fields.
+        row: columns of the row in a value, which may be those of the key too.
+        change: the type of `_change`.
+        keys_are_null: whether columns of the key may be null.
+        position: the fields of the source by which changes are ordered; empty for Kafka's order.
+    """
+
+    options: ChangesOptions
+    keys: tuple[TableColumn, ...]
+    key_is_struct: bool
+    row: tuple[TableColumn, ...]
+    change: pa.StructType
+    keys_are_null: bool
+    position: tuple[str, ...]
+
+    @property
+    def type(self) -> pa.StructType:
+        """Of the rows."""
+        names = {column.name for column in self.keys}
+        keys = [pa.field(column.name, column.type, self.keys_are_null) for column in self.keys]
+        others = [pa.field(column.name, column.type) for column in self.row if column.name not in names]
+        return pa.struct([*keys, *others, pa.field(CHANGE_COLUMN, self.change, False)])
+
+
+def changes_schema(schemas: QuerySchemas, options: ChangesOptions) -> ChangesSchema:
+    """The schema of the rows.
+
+    Raises:
+        ValueSchemaError: values are no envelopes, or no rows, or columns would have the same name.
+    """
+    by_column = {reader.column.column: reader.schema for reader in schemas.readers}
+    value, is_debezium = by_column["value"], options.changes is Changes.DEBEZIUM
+    if is_debezium and not is_envelope(value.type):
+        raise ValueSchemaError(
+            "the schema of values is not Debezium's envelope, as it has no 'op', or no struct 'after': set 'changes' "
+            "to upsert if values are rows"
+        )
+    row = _columns(value, "after" if is_debezium else "")
+    places = {column.name: place for place, column in enumerate(row)}
+    keys = sorted(_keys(by_column.get("key"), is_debezium), key=lambda column: places.get(column.name, -1))
+    _check_names([*keys, *(column for column in row if column.name not in {key.name for key in keys})])
+    on_malformed = schemas.typed.on_malformed
+    position = _position(value.type) if options.order is ChangeOrder.SOURCE else ()
+    return ChangesSchema(
+        options,
+        tuple(keys),
+        "key" in by_column and pa.types.is_struct(by_column["key"].type),
+        row,
+        pa.struct(_change_fields(value.type, row, options, on_malformed)),
+        on_malformed is not OnMalformedRecord.FAIL or options.on_truncate is OnTruncate.ROW,
+        position,
+    )
+
+
+def is_envelope(kind: pa.DataType) -> bool:
+    """Whether values of this type say what happened to a row."""
+    if not pa.types.is_struct(kind) or not {"op", "after"} <= set(kind.names):
+        return False
+    return bool(pa.types.is_string(kind.field("op").type) and pa.types.is_struct(kind.field("after").type))
+
+
+def _columns(schema: Schema, path: str) -> tuple[TableColumn, ...]:
+    """Of the struct at this path, "" for the whole value."""
+    kind = schema.type.field(path).type if path else schema.type
+    if not pa.types.is_struct(kind):
+        raise ValueSchemaError("changes need values, or keys, with fields: their schema has none")
+    fields = [field for field in kind if path or field.name != DELETED_FIELD]
+    return tuple(_column(schema, field.name, field.type, inner_path(path, field.name)) for field in fields)
+
+
+def _column(schema: Schema, name: str, kind: pa.DataType, path: str) -> TableColumn:
+    made = conversion(kind, schema.connect_types, path)
+    return TableColumn(name, kind if made is None else made.type, made)
+
+
+def _keys(schema: Schema | None, is_debezium: bool) -> Sequence[TableColumn]:
+    """Bytes are no key of Debezium's, which is a struct: the table has none."""
+    if schema is None:
+        return () if is_debezium else (TableColumn(KEY_COLUMN, pa.binary(), None),)
+    if pa.types.is_struct(schema.type):
+        return _columns(schema, "")
+    return (_column(schema, KEY_COLUMN, schema.type, ""),)
+
+
+def _check_names(columns: Sequence[TableColumn]) -> None:
+    count = Counter([CHANGE_COLUMN, *(column.name.lower() for column in columns)])
+    if several := sorted(name for name, times in count.items() if times > 1):
+        raise ValueSchemaError(
+            f"several columns would have the name {several[0]}, in any case: read the values without 'changes'"
+        )
+
+
+def _change_fields(
+    value: pa.StructType, row: Sequence[TableColumn], options: ChangesOptions, on_malformed: OnMalformedRecord
+) -> list[pa.Field]:
+    fields = [
+        pa.field("op", pa.string()),
+        pa.field("deleted", pa.bool_()),
+        pa.field("sequence", POSITION_TYPE if options.order is ChangeOrder.SOURCE else pa.int64(), False),
+        pa.field("snapshot", pa.string()),
+        pa.field("unavailable", pa.list_(pa.field("element", pa.string(), False)), False),
+        pa.field("changed_at", UTC_MICROS),
+        pa.field("captured_at", UTC_MICROS),
+        *(pa.field(name, value.field(name).type) for name in ("source", "transaction") if name in value.names),
+        pa.field("topic", pa.string(), False),
+        pa.field("partition", pa.int32(), False),
+        pa.field("offset", pa.int64(), False),
+    ]
+    if options.include_before:
+        fields.append(pa.field("before", pa.struct([(column.name, column.type) for column in row])))
+    if on_malformed is OnMalformedRecord.RECORD:
+        fields.append(pa.field("error", ERROR_TYPE))
+    if options.changes is Changes.UPSERT:
+        unknown = {"snapshot", "changed_at", "captured_at", "source", "transaction"}
+        return [field for field in fields if field.name not in unknown]
+    return fields
+
+
+def _position(value: pa.StructType) -> tuple[str, ...]:
+    source = value.field("source").type if "source" in value.names else pa.struct([])
+    for fields in _POSITIONS:
+        if pa.types.is_struct(source) and set(fields) <= set(source.names):
+            return ("sequence",) if "sequence" in fields else fields
+    raise ValueSchemaError(
+        "'changeOrder' source needs the position in the database, which the schema of 'source' does not have: remove "
+        "the option, or set the schema of the whole envelope"
+    )

@@ -1,0 +1,83 @@
+"""Columns that a database did not send, because they are large and did not change.
+
+Source: `UnchangedToastedPlaceholder` of Debezium's connector for PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from hashlib import md5
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafka_meta.arrow_arrays import Flags, flag_array, list_lengths, number_array, offsets_of
+
+
+class Placeholders:
+    """What Debezium sends in place of such a column, by the type of the column."""
+
+    def __init__(self, placeholder: str) -> None:
+        self._bytes = placeholder.encode()
+        # As text also bytes in JSON without a schema, and hstore.
+        json_map = json.dumps({placeholder: placeholder}, separators=(",", ":"))
+        self._texts = (placeholder, base64.b64encode(self._bytes).decode(), json_map)
+        self._uuid = str(UUID(bytes=md5(self._bytes, usedforsecurity=False).digest(), version=3))
+
+    def in_column(self, array: pa.Array) -> Flags | None:
+        """Which values are placeholders; None if none is."""
+        kind = array.type
+        if pa.types.is_string(kind):
+            found = reduce(pc.or_, (pc.equal(array, text) for text in self._texts))
+        elif pa.types.is_binary(kind):
+            found = pc.equal(array, self._bytes)
+        elif pa.types.is_list(kind):
+            flags = [_equal_lists(array, array.values, items) for items in self._lists(kind.value_type)]
+            return next((each for each in flags if each is not None), None)
+        elif pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+            return _equal_lists(array, array.keys, [self._texts[0]])
+        else:
+            return None
+        return found.fill_null(False).to_numpy(zero_copy_only=False) if found.true_count else None
+
+    def _lists(self, item: pa.DataType) -> Iterator[list[Any]]:
+        if pa.types.is_string(item):
+            yield [self._texts[0]]
+            yield [self._uuid]
+        elif pa.types.is_binary(item):
+            yield [self._bytes]
+        elif pa.types.is_integer(item):
+            yield list(self._bytes)
+
+
+def _equal_lists(lists: pa.Array, items: pa.Array, expected: list[Any]) -> Flags | None:
+    """Which lists have these items; None if none has."""
+    rows = np.flatnonzero(list_lengths(lists) == len(expected))
+    at = offsets_of(lists)[rows][:, None] + np.arange(len(expected))
+    pattern = pa.array(expected, items.type).take(number_array(np.tile(np.arange(len(expected)), len(rows))))
+    is_equal = pc.equal(items.take(number_array(at.ravel())), pattern).fill_null(False)
+    flags = np.zeros(len(lists), np.bool_)
+    flags[rows] = is_equal.to_numpy(zero_copy_only=False).reshape(at.shape).all(axis=1)
+    return flags if flags.any() else None
+
+
+def without(array: pa.Array, is_placeholder: Flags) -> pa.Array:
+    """Null in place of placeholders."""
+    return pc.if_else(flag_array(is_placeholder), pa.scalar(None, array.type), array)
+
+
+def names_by_row(found: Mapping[str, Flags], count: int) -> pa.ListArray:
+    """The names of the columns with a placeholder in each row."""
+    names: Sequence[str] = list(found)
+    rows, columns = np.nonzero(np.array(list(found.values())).T) if found else (np.zeros(0, int), np.zeros(0, int))
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
+    items = pa.array(names, pa.string()).take(number_array(np.ascontiguousarray(columns)))
+    kind = pa.list_(pa.field("element", pa.string(), False))
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets)], children=[items])

@@ -1,0 +1,328 @@
+"""Records of changes become rows: against an oracle over dicts, and case by case."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafka_meta.changes.rows import change_rows
+from pyspark_kafka_meta.changes.schema import changes_schema
+from pyspark_kafka_meta.errors import MalformedRecordError, TruncatedTableError, ValueSchemaError
+from pyspark_kafka_meta.facts import MalformedRecords
+from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.typed.reading import query_schemas
+
+UNAVAILABLE = "__debezium_unavailable_value"
+UNAVAILABLE_BYTES = base64.b64encode(UNAVAILABLE.encode()).decode()
+ROW = "struct<name string, id bigint, data binary, tags array<string>, counts array<int>>"
+SOURCE = "struct<ts_ms bigint, snapshot string, lsn bigint, sequence string>"
+ENVELOPE = f"before {ROW}, after {ROW}, source {SOURCE}, op string, ts_ms bigint, ts_us bigint"
+TOPICS = ("shop", "store")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Record(NamedTuple):
+    """Attributes:
+    value: a dict, null, or bytes that are no JSON.
+    """
+
+    value: Any
+    key: dict[str, Any] | None
+    partition: int = 0
+    topic: str = "shop"
+
+
+def envelope(op: str | None, after: Any = None, before: Any = None, **others: Any) -> dict[str, Any]:
+    return {"op": op, "after": after, "before": before, "ts_ms": 1_000, "source": {"ts_ms": 500}, **others}
+
+
+def options(without: Sequence[str] = (), **given: str) -> SourceOptions:
+    formats = {"valueFormat": "json", "valueSchema": ENVELOPE, "keySchema": "id bigint", "changes": "debezium", **given}
+    chosen = {name: text for name, text in formats.items() if name not in without}
+    return SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": ",".join(TOPICS), **chosen})
+
+
+def encoded(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+
+
+def batches(records: Sequence[Record], size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """As read, with offsets that rise in all partitions together."""
+    schema = records_arrow_schema(columns)
+    numbered = list(enumerate(records))
+    for rows in (numbered[first : first + size] for first in range(0, len(numbered), size)):
+        values = [
+            {
+                "key": encoded(each.key),
+                "value": encoded(each.value),
+                "topic": each.topic,
+                "partition": each.partition,
+                "offset": offset,
+            }
+            for offset, each in rows
+        ]
+        yield pa.RecordBatch.from_pylist(values, schema)
+
+
+def converted(
+    records: Sequence[Record],
+    size: int = 100,
+    generations: Mapping[str, int] | None = None,
+    facts: list[Any] | None = None,
+    without: Sequence[str] = (),
+    **given: str,
+) -> list[dict[str, Any]]:
+    """The rows of records."""
+    parsed = options(without, **given)
+    assert parsed.changes is not None
+    schemas = query_schemas(parsed.typed, parsed.topics)
+    kind = changes_schema(schemas, parsed.changes).type
+    ranges = [
+        OffsetRange(TopicPartition(topic, 0), None, 0, 1, generation=(generations or {}).get(topic, 0))
+        for topic in TOPICS
+    ]
+    seen = [] if facts is None else facts
+    with change_rows(schemas, parsed.changes, ranges, (), kind.names, seen.append) as rows:
+        found = [rows.convert(batch) for batch in batches(records, size, rows.raw_columns)]
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.schema.types == [field.type for field in kind]
+        assert not any(batch.column(field.name).null_count for field in kind if not field.nullable)
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def oracle(records: Iterable[Record], on_truncate: str) -> Iterator[dict[str, Any]]:
+    """The rows of records, with onMalformedRecord null."""
+    deletes = dict[tuple[str, int], Any]()
+    for offset, (value, key, partition, topic) in enumerate(records):
+        deleted = deletes.pop((topic, partition), None)
+        is_json = not isinstance(value, bytes)
+        op = (value or {"op": "tombstone"}).get("op") if is_json else None
+        if op == "tombstone" and key is not None and key == deleted:
+            continue
+        if op == "d":
+            deletes[topic, partition] = key
+        if op == "m" or (op == "t" and on_truncate == "skip"):
+            continue
+        image = (
+            (value or {}).get("before" if op == "d" else "after") if is_json and op in ("c", "u", "r", "d") else None
+        )
+        is_good = op in ("c", "u", "r", "d", "t", "tombstone")
+        is_good &= (key is not None or op == "t") and (image is not None or op not in ("c", "u", "r"))
+        image = image if is_good and image is not None else {}
+        missing = [
+            name
+            for name, placeholder in (
+                ("name", UNAVAILABLE),
+                ("data", UNAVAILABLE_BYTES),
+                ("tags", [UNAVAILABLE]),
+                ("counts", [*UNAVAILABLE.encode()]),
+            )
+            if image.get(name) == placeholder
+        ]
+        row = {name: None if name in missing else image.get(name) for name in ("name", "data", "tags", "counts")}
+        source = value.get("source") if is_json and value else None
+        yield {
+            "id": key and key["id"],
+            **row,
+            "data": None if row["data"] is None else base64.b64decode(row["data"]),
+            "op": op if is_good else None,
+            "deleted": op in ("d", "tombstone") if is_good else None,
+            "sequence": offset + (3 << 48 if topic == "store" else 0),
+            "unavailable": missing,
+            "snapshot": None if source is None or source["snapshot"] == "false" else source["snapshot"],
+            "changed_at": source and EPOCH + timedelta(milliseconds=source["ts_ms"]),
+            "offset": offset,
+        }  # fmt: skip
+
+
+placeholders = {
+    "name": UNAVAILABLE,
+    "data": UNAVAILABLE_BYTES,
+    "tags": [UNAVAILABLE],
+    "counts": [*UNAVAILABLE.encode()],
+}
+images = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.integers(0, 2),
+        "name": st.sampled_from(["", "a", UNAVAILABLE]),
+        "data": st.sampled_from(["", "AAE=", UNAVAILABLE_BYTES]),
+        "tags": st.one_of(st.lists(st.sampled_from(["a", UNAVAILABLE]), max_size=2)),
+        "counts": st.sampled_from([[], [1], [0] * len(UNAVAILABLE), [*UNAVAILABLE.encode()]]),
+    },
+)
+envelopes = st.fixed_dictionaries(
+    {"op": st.sampled_from(["c", "u", "d", "d", "r", "t", "m", "x", None])},
+    optional={
+        "before": st.one_of(st.none(), images),
+        "after": images,
+        "source": st.fixed_dictionaries({"ts_ms": st.integers(0, 9), "snapshot": st.sampled_from(["false", "last"])}),
+    },
+)
+record = st.builds(
+    Record,
+    st.one_of(st.none(), st.none(), envelopes, envelopes, st.just(b"{")),
+    st.one_of(st.builds(lambda number: {"id": number}, st.integers(0, 1)), st.none()),
+    st.integers(0, 1),
+    st.sampled_from(TOPICS),
+)
+
+
+@given(st.lists(record, max_size=30), st.integers(1, 30), st.sampled_from(["skip", "row"]))
+def test_rows_are_those_of_an_oracle(records: list[Record], size: int, on_truncate: str) -> None:
+    rows = converted(records, size, {"store": 3}, onTruncate=on_truncate, onMalformedRecord="null")
+
+    expected = list(oracle(records, on_truncate))
+    names = ("op", "deleted", "sequence", "unavailable", "snapshot", "changed_at", "offset")
+    assert [{**row, **{name: row["_change"][name] for name in names}, "_change": 0} for row in rows] == [
+        {**row, "_change": 0} for row in expected
+    ]
+
+
+def ops(rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    return [row["_change"]["op"] for row in rows]
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_a_tombstone_is_a_delete_unless_the_delete_of_its_key_precedes_it(size: int) -> None:
+    delete, one, two = envelope("d", before={"id": 1}), {"id": 1}, {"id": 2}
+    records = [
+        Record(delete, one),
+        Record(None, one, topic="store"),
+        Record(None, one),
+        Record(None, one),
+        Record(delete, one),
+        Record(None, two),
+    ]
+
+    rows = converted(records, size)
+    assert [(row["_change"]["offset"], row["_change"]["op"], row["_change"]["deleted"]) for row in rows] == [
+        (0, "d", True),
+        (1, "tombstone", True),
+        (3, "tombstone", True),
+        (4, "d", True),
+        (5, "tombstone", True),
+    ]
+
+
+def test_a_changed_key_is_a_delete_and_a_create() -> None:
+    rows = converted([
+        Record(envelope("d", before={"id": 1, "name": "a"}), {"id": 1}),
+        Record(None, {"id": 1}),
+        Record(envelope("c", {"id": 2, "name": "a"}), {"id": 2}),
+    ])  # fmt: skip
+
+    assert [(row["id"], row["name"], row["_change"]["op"]) for row in rows] == [(1, "a", "d"), (2, "a", "c")]
+
+
+def test_a_truncate_fails_unless_there_is_a_rule() -> None:
+    records = [Record(envelope("c", {"id": 1}), {"id": 1}), Record(envelope("t"), None)]
+
+    with pytest.raises(TruncatedTableError, match=r"shop-0 at offset 1: the table was truncated: set 'onTruncate'"):
+        converted(records)
+    assert ops(converted(records, onTruncate="skip")) == ["c"]
+    row = converted(records, onTruncate="row")[1]
+    assert (row["id"], row["_change"]["op"], row["_change"]["deleted"]) == (None, "t", False)
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "cause"),
+    [
+        (envelope("x"), {"id": 1}, "its op is none of Debezium's (c, u, r, d, t, m)"),
+        ({"id": 1}, {"id": 1}, "its op is none of Debezium's (c, u, r, d, t, m)"),
+        (envelope("u"), {"id": 1}, "it has no row after the change"),
+        (envelope("c", {"id": 1}), None, "it has no key: set 'keyFormat' to bytes for a table without keys"),
+        (None, None, "it has no key: set 'keyFormat' to bytes for a table without keys"),
+    ],
+)
+def test_what_is_no_change_is_malformed_with_a_cause(value: Any, key: Any, cause: str) -> None:
+    record, facts = Record(value, key), list[Any]()
+
+    with pytest.raises(MalformedRecordError, match="shop-0 at offset 0: the value cannot be decoded: it"):
+        converted([record])
+    (row,) = converted([record], facts=facts, onMalformedRecord="record")
+    assert (row["_change"]["op"], row["_change"]["deleted"]) == (None, None)
+    assert row["_change"]["error"] == {"cause": cause, "schema_id": None, "raw": encoded(value)}
+    assert facts == [MalformedRecords(TopicPartition("shop", 0), f"offset 0: {cause}", None, "value", 1)]
+
+
+def test_of_values_that_cannot_be_decoded_the_cause_is_that_of_the_format() -> None:
+    (row,) = converted([Record(b"{", {"id": 1})], onMalformedRecord="record")
+
+    assert (row["id"], row["_change"]["op"], row["_change"]["error"]["raw"]) == (1, None, b"{")
+    assert converted([Record(b"{", {"id": 1})], onMalformedRecord="null")[0]["_change"]["op"] is None
+
+
+def test_messages_and_heartbeats_are_no_rows() -> None:
+    records = [
+        Record(envelope("m", message={"prefix": "p"}), {"prefix": "p"}),
+        Record({"ts_ms": 5}, {"serverName": "s"}, topic="__debezium-heartbeat.s"),
+        Record(envelope("r", {"id": 1}), {"id": 1}),
+    ]
+
+    assert ops(converted(records)) == ["r"]
+
+
+def test_the_row_before_is_in_the_change_if_asked_for() -> None:
+    update = envelope("u", {"id": 1, "name": "b"}, {"id": 1, "name": "a", "data": "AAE="})
+    rows = converted([Record(update, {"id": 1}), Record(None, {"id": 1})], includeBefore="true")
+
+    before = {"name": "a", "id": 1, "data": b"\x00\x01", "tags": None, "counts": None}
+    assert [row["_change"]["before"] for row in rows] == [
+        {**before, "data": rows[0]["_change"]["before"]["data"]},
+        None,
+    ]
+
+
+def test_a_table_without_keys_has_the_columns_of_its_rows() -> None:
+    given = {"keyFormat": "bytes", "valueSchema": ENVELOPE.replace("id bigint", "key string")}
+    rows = converted([Record(envelope("c", {"key": "k"}), None)], without=["keySchema"], **given)
+
+    assert [(row["key"], row["_change"]["op"]) for row in rows] == [("k", "c")]
+
+
+def test_the_position_of_postgresql_sorts_as_its_commits() -> None:
+    sequences = ['[null,"90"]', '["100","95"]', '["100","205"]', '["1000","101"]']
+    records = [Record(envelope("r", {"id": 1}, source={"sequence": text}), {"id": 1}) for text in sequences]
+    rows = converted(records, changeOrder="source")
+
+    positions = [row["_change"]["sequence"]["position"] for row in rows]
+    assert positions == sorted(positions)
+    assert positions[0] == f"{0:020}/{90:020}"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"valueSchema": "id bigint, op string"}, "not Debezium's envelope"),
+        ({"changes": "upsert", "valueSchema": "`_change` int"}, "several columns would have the name _change"),
+        ({"changes": "upsert", "valueSchema": "a int, A int"}, "several columns would have the name a"),
+        ({"changes": "upsert", "valueSchema": "array<int>"}, "with fields"),
+        ({"valueSchema": "op string, after struct<a int>", "changeOrder": "source"}, "'changeOrder' source needs"),
+    ],
+)
+def test_schemas_that_changes_cannot_have_are_refused(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValueSchemaError, match=problem):
+        converted([], **given)
+
+
+def test_columns_of_the_key_come_first_in_the_order_of_the_table() -> None:
+    parsed = options(
+        keySchema="k2 int, k1 int, other int", valueSchema="op string, after struct<a int, k1 int, k2 int>"
+    )
+    assert parsed.changes is not None
+    kind = changes_schema(query_schemas(parsed.typed, parsed.topics), parsed.changes).type
+
+    assert kind.names == ["other", "k1", "k2", "a", "_change"]
+    assert [field.name for field in kind if not field.nullable] == ["other", "k1", "k2", "_change"]
