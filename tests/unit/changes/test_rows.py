@@ -286,7 +286,7 @@ def test_the_row_before_is_in_the_change_if_asked_for() -> None:
 
 
 def test_a_table_without_keys_has_the_columns_of_its_rows() -> None:
-    given = {"keyFormat": "bytes", "valueSchema": ENVELOPE.replace("id bigint", "key string")}
+    given: dict[str, Any] = {"keyFormat": "bytes", "valueSchema": ENVELOPE.replace("id bigint", "key string")}
     rows = converted([Record(envelope("c", {"key": "k"}), None)], without=["keySchema"], **given)
 
     assert [(row["key"], row["_change"]["op"]) for row in rows] == [("k", "c")]
@@ -312,7 +312,7 @@ def test_the_position_of_postgresql_sorts_as_its_commits() -> None:
         ({"valueSchema": "op string, after struct<a int>", "changeOrder": "source"}, "'changeOrder' source needs"),
     ],
 )
-def test_schemas_that_changes_cannot_have_are_refused(given: dict[str, str], problem: str) -> None:
+def test_schemas_that_changes_cannot_have_are_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueSchemaError, match=problem):
         converted([], **given)
 
