@@ -124,7 +124,7 @@ def micros(array: pa.Array, multiplier: int, divisor: int, kind: pa.DataType) ->
     """Timestamps from numbers of another unit."""
     numbers, valid = numbers_of(array)
     limit = INT64_MAX // multiplier
-    bad = valid & ((numbers > limit) | (numbers < -limit))
+    bad = valid & ((numbers >= limit) | (numbers <= -limit))  # these are sent for infinite nanoseconds
     return number_array(np.where(bad, 0, numbers) * multiplier // divisor, valid & ~bad, kind), bad
 
 

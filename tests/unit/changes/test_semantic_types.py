@@ -74,6 +74,7 @@ def test_times_of_the_calendar(name: str, kind: pa.DataType, values: list[Any], 
         (f"{TIME}.Date", pa.int64(), [2**31, 1, -(2**40)], [0, 2]),
         (f"{TIME}.Time", pa.int32(), [-1, 86_400_001, 5], [0, 1]),
         (f"{TIME}.Timestamp", pa.int64(), [2**62, 1], [0]),
+        (f"{TIME}.NanoTimestamp", pa.int64(), [2**63 - 1, 1, -(2**63)], [0, 2]),
         (f"{TIME}.ZonedTimestamp", pa.string(), ["soon", "2024-02-29T12:00:00Z", "2024-02-30T12:00:00Z"], [0, 2]),
         (f"{TIME}.IsoDate", pa.string(), ["next week"], [0]),
         (
