@@ -84,7 +84,8 @@ def change_rows(
     needed += [f"{reader.column.column}{ERROR_SUFFIX}" for reader in schemas.readers]
     generations = {each.partition.topic: each.generation for each in ranges}
     with typed_rows(schemas, known, needed, report) as typed:
-        yield ChangeRows(changes_schema(schemas, options), typed, columns, generations)
+        is_table = any(each.latest_by_key for each in ranges)
+        yield ChangeRows(changes_schema(schemas, options), typed, columns, generations, is_table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +133,21 @@ class ChangeRows:
     """
 
     def __init__(
-        self, schema: ChangesSchema, typed: TypedRows, columns: Sequence[str], generations: Mapping[str, int]
+        self,
+        schema: ChangesSchema,
+        typed: TypedRows,
+        columns: Sequence[str],
+        generations: Mapping[str, int],
+        is_table: bool,
     ) -> None:
         """
         Args:
             columns: of the converted batches.
             generations: of the topics of the task.
+            is_table: whether the records are the latest of their keys, of which a delete has no row.
         """
         self._schema, self._typed, self._generations = schema, typed, generations
+        self._is_table = is_table
         self._fields = pa.schema([schema.type.field(name) for name in columns])
         self._is_debezium = schema.options.changes is Changes.DEBEZIUM
         key_names = {column.name for column in schema.keys}
@@ -188,6 +196,8 @@ class ChangeRows:
         is_skipped = (ops == MESSAGE) | (ops == HEARTBEAT) | self._is_repeated(records, ops)
         if on_truncate is OnTruncate.SKIP:
             is_skipped |= is_truncate
+        if self._is_table:
+            is_skipped |= ops == DELETE
         self._count(records, ops, is_skipped)
         rows = np.flatnonzero(~is_skipped)
         return _Kept(len(ops), rows, ops[rows])

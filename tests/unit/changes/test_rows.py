@@ -80,6 +80,7 @@ def converted(
     generations: Mapping[str, int] | None = None,
     facts: list[Any] | None = None,
     without: Sequence[str] = (),
+    latest_by_key: bool = False,
     **given: str,
 ) -> list[dict[str, Any]]:
     """The rows of records."""
@@ -88,8 +89,8 @@ def converted(
     schemas = query_schemas(parsed.typed, parsed.topics)
     kind = changes_schema(schemas, parsed.changes).type
     ranges = [
-        OffsetRange(TopicPartition(topic, 0), None, 0, 1, generation=(generations or {}).get(topic, 0))
-        for topic in TOPICS
+        OffsetRange(TopicPartition(topic, 0), None, 0, 1, generation=number, latest_by_key=latest_by_key)
+        for topic, number in {**dict.fromkeys(TOPICS, 0), **(generations or {})}.items()
     ]
     seen = [] if facts is None else facts
     with change_rows(schemas, parsed.changes, ranges, (), kind.names, seen.append) as rows:
@@ -326,3 +327,14 @@ def test_columns_of_the_key_come_first_in_the_order_of_the_table() -> None:
 
     assert kind.names == ["other", "k1", "k2", "a", "_change"]
     assert [field.name for field in kind if not field.nullable] == ["other", "k1", "k2", "_change"]
+
+
+@pytest.mark.parametrize(("latest_by_key", "ids"), [(False, [1, 2, 3]), (True, [1, 3])])
+def test_a_delete_without_a_tombstone_has_no_row_among_the_latest_of_each_key(
+    latest_by_key: bool, ids: list[int]
+) -> None:
+    """Debezium's option tombstones.on.delete is false."""
+    rows = [envelope("c", {"id": 1}), envelope("d", None, {"id": 2}), envelope("u", {"id": 3})]
+    records = [Record(value, {"id": number}) for number, value in enumerate(rows, 1)]
+
+    assert [row["id"] for row in converted(records, latest_by_key=latest_by_key)] == ids
