@@ -25,6 +25,7 @@ from tests.kafka.cluster_tools import is_readable, poll_until
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "pipeline"
 FLOWS = Path(__file__).with_name("pipeline_flows.py")
+AUTO_CDC = Path(__file__).with_name("auto_cdc_flow.py")
 RUN_TIMEOUT_S = 600
 HOLD_MS = 1000 * RUN_TIMEOUT_S
 LASTING_CATALOG = ("--conf", "spark.sql.catalogImplementation=hive")
@@ -39,14 +40,14 @@ class Pipeline:
         self.folder = folder
         self._log = folder / "run.log"
 
-    def run(self, *arguments: str) -> None:
+    def run(self, *arguments: str, command: str = "run") -> None:
         """Run the pipeline to its end."""
-        with self.running(*arguments) as process:
+        with self.running(*arguments, command=command) as process:
             process.wait(RUN_TIMEOUT_S)
         assert process.returncode == 0, self._log.read_text()[-6000:]
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *arguments: str, command: str = "run") -> Iterator[subprocess.Popen[bytes]]:
         """A run in a session of its own. Its processes, the JVM among them, are killed at the end."""
         java = f"-Djava.io.tmpdir={self.folder} -Dspark.ui.enabled=false -XX:-UsePerfData"
         own = {"JAVA_TOOL_OPTIONS": java, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -54,7 +55,7 @@ class Pipeline:
         program = str(Path(sys.executable).with_name("spark-pipelines"))
         with self._log.open("w") as log:
             process = subprocess.Popen(
-                [program, "run", "--remote", "local[4]", *arguments],
+                [program, command, "--remote", "local[4]", *arguments],
                 cwd=self.folder,
                 env=os.environ | own,
                 stdout=log,
@@ -155,3 +156,13 @@ def test_a_killed_run_costs_no_record_and_with_a_transactional_id_repeats_none(
     pipeline.run()
     assert records(kafka, exactly_once) == times(1, [*early, "hold", *late, *new])
     assert records(kafka, at_least_once) == times(2, early) + times(1, ["hold", *late, *new])
+
+
+def test_auto_cdc_takes_changes_as_they_are(tmp_path: Path) -> None:
+    """As far as a dry run sees, which evaluates no expression. No more can run: no format of tables for this release
+    supports MERGE."""
+    shutil.copy(AUTO_CDC, tmp_path)
+    libraries = [{"glob": {"include": AUTO_CDC.name}}]
+    spec = {"name": "customers", "storage": f"file://{tmp_path}/storage", "libraries": libraries}
+    (tmp_path / "spark-pipeline.yml").write_text(json.dumps(spec))
+    Pipeline(tmp_path).run(command="dry-run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import chain
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BooleanType, LongType
 
 from pyspark_kafka_meta import apply_changes
 from pyspark_kafka_meta.changes.apply import apply_batch, key_columns, prepare_table
@@ -30,6 +32,7 @@ from tests.spark.change_histories import (
     history,
     rows,
 )
+from tests.spark.test_changes import ENVELOPE, KEY
 from tests.spark.test_streaming import forget_last_commit
 
 pytestmark = pytest.mark.spark
@@ -209,6 +212,18 @@ def test_a_query_repeats_the_batch_whose_commit_was_lost(spark: SparkSession, tm
 
 def test_keys_are_the_columns_that_are_never_null(spark: SparkSession) -> None:
     assert key_columns(spark.createDataFrame([], SCHEMA).schema) == list(KEYS)
+
+
+def test_rows_of_changes_have_a_key_and_what_auto_cdc_needs(spark: SparkSession) -> None:
+    """Keys and sequence are never null, and of types that never change; Auto CDC leaves out one column by its name."""
+    schemas = {"keySchema": json.dumps(KEY), "valueSchema": json.dumps(ENVELOPE), "valueFormat": "avro"}
+    options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "topic", "changes": "debezium"}
+    changes = spark.readStream.format("kafkameta").options(**options, **schemas).load()
+    fields = {field.name: field for field in changes.select("_change.*").schema}
+    assert key_columns(changes.schema) == ["id"]
+    assert changes.columns == ["id", "name", "day", "at", "price", "_change"]
+    assert (fields["sequence"].dataType, fields["sequence"].nullable) == (LongType(), False)
+    assert fields["deleted"].dataType == BooleanType()
 
 
 @pytest.mark.parametrize(
