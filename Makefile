@@ -45,7 +45,7 @@ kafka-releases: java $(INSTALLED) ## run the tests on other releases of Kafka, t
 	RELEASES="$(RELEASES)" $(BIN)/python -m pytest $(RERUNS) --numprocesses 2 --dist loadgroup tests/releases/release.py
 
 changes: java $(INSTALLED) ## start PostgreSQL and Debezium beside Kafka, and compare a table with its copy
-	$(BIN)/python -m pytest $(RERUNS) tests/changes/parts.py
+	$(BIN)/python -m pytest $(RERUNS) tests/changes/parts.py tests/changes/equality.py
 
 lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff check
