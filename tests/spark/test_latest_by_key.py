@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -39,6 +40,26 @@ def test_table_latest_has_the_last_value_of_each_key_that_was_not_deleted(
         spark.readStream.format("kafkameta").options(**given).load().writeStream.format(
             "noop"
         ).start().processAllAvailable()
+
+
+def test_latest_changes_are_the_rows_of_the_table(spark: SparkSession, kafka: Any, topic: str, write: Any) -> None:
+    row = "struct<id int, name string>"
+    given = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "subscribe": topic,
+        "table": "latest",
+        "changes": "debezium",
+        "valueFormat": "json",
+        "keySchema": "id int",
+        "valueSchema": f"op string, before {row}, after {row}, source struct<ts_ms bigint>, ts_ms bigint",
+    }
+    for change in (("c", 1, "a"), ("c", 2, "b"), ("u", 1, "c"), ("c", 3, "d"), ("d", 2, None)):
+        op, number, name = change
+        after = None if name is None else {"id": number, "name": name}
+        write((json.dumps({"id": number}), json.dumps({"op": op, "after": after, "source": {}})))
+
+    rows = spark.read.format("kafkameta").options(**given).load().select("id", "name", "_change.op", "_change.sequence")
+    assert [tuple(each) for each in rows.collect()] == [(1, "c", "u", 2), (3, "d", "c", 3)]
 
 
 def test_record_without_a_key_fails_with_one_sentence(spark: SparkSession, kafka: Any, topic: str, write: Any) -> None:
