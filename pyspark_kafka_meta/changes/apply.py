@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
 
@@ -52,7 +53,7 @@ def apply_changes(
             calls it again with the same rows if the query ended before the batch was committed.
         checkpoint: a folder of this query alone.
         table_format: of a table that is created: delta or iceberg.
-        keys: the columns that identify a row. By default those that are never null.
+        keys: the columns that identify a row. By default the first ones, as far as they are never null.
         add_columns: add new columns of the database to the table when the query starts, instead of failing. Columns
             that the database does not have any more stay: changes leave their values as they are, new rows have null.
         on_lost_value: what to do with a row that the database created without a column's value: it changed a key and
@@ -62,7 +63,7 @@ def apply_changes(
     Raises:
         SchemaError: `changes` has no `_change` or no key, or the table lacks a column and `add_columns` is false.
     """
-    names = tuple(keys or key_columns(changes.schema))
+    names = tuple(key_columns(changes.schema, keys))
     if isinstance(target, str):
         prepare_table(changes, target, table_format, add_columns)
     apply = partial(apply_batch, target=target, keys=names, fail_on_lost=on_lost_value == "fail")
@@ -70,16 +71,22 @@ def apply_changes(
     return (query.trigger(**trigger) if trigger else query).start()
 
 
-def key_columns(schema: StructType) -> list[str]:
-    if CHANGE not in schema.names:
+def key_columns(schema: StructType, given: Sequence[str] | None = None) -> Sequence[str]:
+    """Raises SchemaError."""
+    change_type = schema[CHANGE].dataType if CHANGE in schema.names else None
+    if not isinstance(change_type, StructType):
         raise SchemaError(f"the DataFrame has no column {CHANGE}: read the topic with the option changes")
-    names = [field.name for field in row_fields(schema) if not field.nullable]
-    if not names:
+    if not isinstance(change_type["sequence"].dataType, LongType):
+        raise SchemaError(
+            "positions in a database do not order the micro-batches of a topic: read it without changeOrder=source"
+        )
+    names = [field.name for field in takewhile(lambda field: not field.nullable, row_fields(schema))]
+    if not (given or names):
         raise SchemaError(
             "the DataFrame has no key: name the columns that identify a row with keys=[...]. Rows of a table without "
             "a key cannot be told apart: append them to a log instead"
         )
-    return names
+    return given or names
 
 
 def prepare_table(changes: DataFrame, table: str, table_format: str, add_columns: bool) -> None:
@@ -124,7 +131,7 @@ def apply_batch(
         if not found.rows:
             return
         truncated = found.truncated is not None
-        applied = rows.where(is_truncate() | is_after(rows, found.truncated)) if truncated else rows
+        applied = rows.where(is_truncate() | (change("sequence") > F.lit(found.truncated))) if truncated else rows
         if isinstance(target, str):
             merge_into(target, applied, keys, truncated)
         else:
@@ -177,6 +184,7 @@ def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
         F.count_if(keyless | change("op").isNull()).alias("malformed"),
         F.max(F.when(is_truncate(), change("sequence"))).alias("truncated"),
         F.max(change("partition")).alias("last_partition"),
+        F.count_distinct(change("topic")).alias("topics"),
         F.array_distinct(F.flatten(F.collect_set(change("lost")))).alias("lost"),
     ).collect()
     return found
@@ -188,10 +196,10 @@ def refuse(found: Row, fail_on_lost: bool) -> None:
         raise InvalidRowError(
             f"{found.malformed} changes are malformed records or have no key: leave them out with changes.where(...)"
         )
-    if found.truncated is not None and found.last_partition:
+    if found.truncated is not None and (found.last_partition or found.topics > 1):
         raise InvalidRowError(
-            "the database emptied the table, but changes of several partitions have no order: give the topic one "
-            "partition, or read it with onTruncate=skip"
+            "the database emptied a table, but changes of several topics or partitions have no order: read one topic "
+            "with one partition, or read with onTruncate=skip"
         )
     if found.lost and fail_on_lost:
         raise InvalidRowError(
@@ -224,12 +232,6 @@ def is_unavailable(name: str) -> Column:
 
 def is_truncate() -> Column:
     return change("op").eqNullSafe(TRUNCATE)
-
-
-def is_after(rows: DataFrame, sequence: Any) -> Column:
-    """With `changeOrder` source a sequence is a struct."""
-    literal = F.struct(*map(F.lit, sequence)) if isinstance(sequence, tuple) else F.lit(sequence)
-    return change("sequence") > literal.cast(rows.select(change("sequence")).schema[0].dataType)
 
 
 def other_record() -> Column:

@@ -6,7 +6,6 @@ delete itself was compacted away: so it is dropped after the delete of its key a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from pyspark_kafka_meta.changes.semantic_types import UTC_MICROS, micros
 from pyspark_kafka_meta.changes.unavailable import Placeholders, names_by_row, without
 from pyspark_kafka_meta.errors import TruncatedTableError
 from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
+from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import Changes, ChangesOptions, OnTruncate
 from pyspark_kafka_meta.typed.reading import (
@@ -129,7 +129,6 @@ class ChangeRows:
 
     Attributes:
         raw_columns: the columns of the batches to convert.
-        counts: records by topic, member of `OPS`, and whether they were skipped.
     """
 
     def __init__(
@@ -155,7 +154,6 @@ class ChangeRows:
         self._placeholders = Placeholders(schema.options.unavailable_value)
         self._deleted: dict[TopicPartition, bytes] = {}
         self.raw_columns = typed.raw_columns
-        self.counts = Counter[tuple[str, str, bool]]()
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the changes in a batch: tombstones after deletes, messages and heartbeats have none.
@@ -172,7 +170,7 @@ class ChangeRows:
         others, unsent = self._images(kept, value, causes)
         change = {"sequence": self._sequences(kept, records, value, causes)}
         if self._schema.options.include_before:
-            change["before"] = self._before(kept.take(value["before"]), causes)
+            change["before"] = self._before(kept, value, causes)
         malformed = kept.malformed(causes)
         if malformed:
             self._typed.reject("value", malformed, records)
@@ -182,6 +180,8 @@ class ChangeRows:
         change["unavailable"] = names_by_row(unsent, len(kept.rows))
         members = list(self._schema.change)
         change |= self._facts(kept, records, value, malformed)
+        if not self._fields.names:
+            return rows_without_columns(len(kept.rows))
         columns = {**others, **keys}
         columns[CHANGE_COLUMN] = pa.StructArray.from_arrays([change[each.name] for each in members], fields=members)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._fields.names], schema=self._fields)
@@ -189,7 +189,7 @@ class ChangeRows:
     # --- which records become rows ------------------------------------------------------------------------------------
 
     def _kept(self, records: pa.RecordBatch, ops: Ops) -> _Kept:
-        """Count the records, and choose those that are changes. Raises TruncatedTableError."""
+        """Choose the records that are changes. Raises TruncatedTableError."""
         is_truncate, on_truncate = ops == TRUNCATE, self._schema.options.on_truncate
         if on_truncate is OnTruncate.FAIL and is_truncate.any():
             raise _truncated(records, int(is_truncate.argmax()))
@@ -198,7 +198,8 @@ class ChangeRows:
             is_skipped |= is_truncate
         if self._is_table:
             is_skipped |= ops == DELETE
-        self._count(records, ops, is_skipped)
+        if self._schema.position:  # which a tombstone does not have
+            is_skipped |= ops == TOMBSTONE
         rows = np.flatnonzero(~is_skipped)
         return _Kept(len(ops), rows, ops[rows])
 
@@ -221,15 +222,6 @@ class ChangeRows:
                 self._deleted[place] = keys[end - 1].as_py()
         return is_repeated
 
-    def _count(self, records: pa.RecordBatch, ops: Ops, is_skipped: Flags) -> None:
-        topics = records.column("topic").dictionary_encode()
-        indexes = topics.indices.to_numpy()
-        for index, topic in enumerate(topics.dictionary.to_pylist()):
-            for skipped in (False, True):
-                chosen = ops[(indexes == index) & (is_skipped == skipped) & (ops >= 0)]
-                counts = zip(OPS, np.bincount(chosen, minlength=len(OPS)).tolist(), strict=True)
-                self.counts.update({(topic, op, skipped): records for op, records in counts if records})
-
     def _causes(self, kept: _Kept, records: pa.RecordBatch, value: Fields) -> Iterator[Bad]:
         """Why records that can be decoded are no changes."""
         ops, keys = kept.ops, self._schema.keys
@@ -246,7 +238,12 @@ class ChangeRows:
     def _keys(self, kept: _Kept, records: pa.RecordBatch, causes: list[Bad]) -> dict[str, pa.Array]:
         key = records.column("key")
         fields = _fields(key) if self._schema.key_is_struct else {KEY_COLUMN: key}
-        return {each.name: _converted(each, kept.take(fields[each.name]), causes) for each in self._schema.keys}
+        columns = {each.name: _converted(each, kept.take(fields[each.name]), causes) for each in self._schema.keys}
+        is_change = (kept.ops == TOMBSTONE) | ((kept.ops >= CREATE) & (kept.ops <= DELETE))
+        for name, column in columns.items():
+            has_none = is_change & _flags(column.is_null())
+            causes.append((f"its key has no {name}: set 'keyFormat' to bytes for a table without this key", has_none))
+        return columns
 
     def _images(self, kept: _Kept, value: Fields, causes: list[Bad]) -> tuple[dict[str, pa.Array], dict[str, Flags]]:
         """The other columns, and the rows in which a column was not sent."""
@@ -257,14 +254,20 @@ class ChangeRows:
             image = kept.image(after[each.name], before.get(each.name))
             is_unsent = self._placeholders.in_column(image)
             if is_unsent is not None:
+                is_unsent &= kept.ops != READ  # a snapshot reads all columns: this is the text itself
                 unsent[each.name], image = is_unsent, without(image, is_unsent)
-            columns[each.name] = _converted(each, image, causes)
+            columns[each.name] = _converted(each, image, causes, kept.ops == DELETE)
         return columns, unsent
 
-    def _before(self, before: pa.StructArray, causes: list[Bad]) -> pa.Array:
-        fields = _fields(before)
+    def _before(self, kept: _Kept, value: Fields, causes: list[Bad]) -> pa.Array:
+        if "before" not in value:
+            return pa.nulls(len(kept.rows), self._schema.change.field("before").type)
+        before = kept.take(value["before"])
+        fields, is_delete = _fields(before), kept.ops == DELETE
         arrays = [
-            _converted(each, fields[each.name], causes) if each.name in fields else pa.nulls(len(before), each.type)
+            _converted(each, fields[each.name], causes, is_delete)
+            if each.name in fields
+            else pa.nulls(len(before), each.type)
             for each in self._schema.row
         ]
         return pa.StructArray.from_arrays(arrays, [each.name for each in self._schema.row], mask=before.is_null())
@@ -347,10 +350,16 @@ def _truncated(records: pa.RecordBatch, row: int) -> TruncatedTableError:
     )
 
 
-def _converted(column: TableColumn, array: pa.Array, causes: list[Bad]) -> pa.Array:
+def _converted(column: TableColumn, array: pa.Array, causes: list[Bad], may_be_null: Flags | None = None) -> pa.Array:
+    """
+    Args:
+        may_be_null: the rows in which a value that the type cannot hold is null: a delete needs its key alone.
+    """
     if column.conversion is None:
         return array
     converted, is_bad = column.conversion.convert(array)
+    if may_be_null is not None:
+        is_bad = is_bad & ~may_be_null
     if is_bad.any():
         causes.append((f"its column {column.name} is out of range of {column.type}, or no such value", is_bad))
     return converted

@@ -31,7 +31,6 @@ _POSITIONS = (
     ("commit_scn", "scn"),  # Oracle
     ("file", "pos", "row"),  # MySQL and MariaDB
     ("lsn", "sequence"),  # PostgreSQL
-    ("ord", "ts_ms"),  # MongoDB
 )
 """Fields of the source of a connector. One connector has all of a line."""
 
@@ -95,13 +94,15 @@ def changes_schema(schemas: QuerySchemas, options: ChangesOptions) -> ChangesSch
     row = _columns(value, "after" if is_debezium else "")
     places = {column.name: place for place, column in enumerate(row)}
     keys = sorted(_keys(by_column.get("key"), is_debezium), key=lambda column: places.get(column.name, -1))
-    _check_names([*keys, *(column for column in row if column.name not in {key.name for key in keys})])
+    key_is_struct = "key" in by_column and pa.types.is_struct(by_column["key"].type)
+    in_both = {key.name for key in keys} if key_is_struct else set()
+    _check_names([*keys, *(column for column in row if column.name not in in_both)])
     on_malformed = schemas.typed.on_malformed
     position = _position(value.type) if options.order is ChangeOrder.SOURCE else ()
     return ChangesSchema(
         options,
         tuple(keys),
-        "key" in by_column and pa.types.is_struct(by_column["key"].type),
+        key_is_struct,
         row,
         pa.struct(_change_fields(value.type, row, options, on_malformed)),
         on_malformed is not OnMalformedRecord.FAIL or options.on_truncate is OnTruncate.ROW,

@@ -52,7 +52,7 @@ class Placeholders:
             yield [self._uuid]
         elif pa.types.is_binary(item):
             yield [self._bytes]
-        elif pa.types.is_integer(item):
+        elif pa.types.is_integer(item) or pa.types.is_date32(item):
             yield list(self._bytes)
 
 

@@ -57,7 +57,8 @@ def column_types(schemas: QuerySchemas) -> dict[str, DataType]:
 
 
 def with_envelope(options: SourceOptions) -> TypedValuesOptions:
-    """The options of typed values. If changes are of JSON whose given schema is the row's, it is that of the envelope.
+    """The options of typed values. If changes are of JSON whose given schema is the row's, it becomes the envelope's. A
+    flattened one gets the field that tells of a delete.
 
     Raises:
         OptionError, ValueSchemaError: as `typed.reading.query_schemas`.
@@ -65,19 +66,23 @@ def with_envelope(options: SourceOptions) -> TypedValuesOptions:
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_type
 
-    from pyspark_kafka_meta.changes.schema import is_envelope
+    from pyspark_kafka_meta.changes.schema import DELETED_FIELD, is_envelope
     from pyspark_kafka_meta.typed.reading import given_schema
     from pyspark_kafka_meta.typed.schemas import SchemaText, schema_of
 
     typed = options.typed
-    is_debezium = options.changes is not None and options.changes.changes is Changes.DEBEZIUM
-    if not is_debezium or typed.value_format != JSON or typed.value_schema is None:
+    if options.changes is None or typed.value_format != JSON or typed.value_schema is None:
         return typed
     (value,) = (column for column in typed.columns if column.column == "value")
     kind = schema_of(value.format, given_schema(value, typed.value_schema)).type
-    if is_envelope(kind):
+    if options.changes.changes is Changes.UPSERT:
+        if not pa.types.is_struct(kind) or DELETED_FIELD in kind.names:
+            return typed
+        envelope = pa.struct([*kind, (DELETED_FIELD, pa.string())])
+    elif is_envelope(kind):
         return typed
-    envelope = pa.struct([("before", kind), ("after", kind), *schema_of(value.format, SchemaText(ENVELOPE)).type])
+    else:
+        envelope = pa.struct([("before", kind), ("after", kind), *schema_of(value.format, SchemaText(ENVELOPE)).type])
     return replace(typed, value_schema=from_arrow_type(envelope, prefer_timestamp_ntz=True).json())
 
 

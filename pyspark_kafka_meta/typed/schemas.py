@@ -7,7 +7,7 @@ columns ask the class. It imports numpy and pyarrow on first use, because the op
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -15,6 +15,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from pyspark_kafka_meta import typed
+from pyspark_kafka_meta.errors import ValueSchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,6 +201,31 @@ def schema_of(format_: type[Schema], text: SchemaText) -> Schema:
 @lru_cache(COMPILED_SCHEMAS)
 def compiled_decoder(reader: Schema, writer: Schema, is_confluents: bool) -> ValueDecoder:
     return reader.decoder(writer, is_confluents)
+
+
+def check_units(reader: Schema, writer: Schema) -> None:
+    """Refuse whole numbers of another unit, such as milliseconds for microseconds. Raises ValueSchemaError."""
+    if reader is writer or not reader.connect_types:
+        return
+    for path in _whole_numbers(reader.type):
+        own, given = reader.connect_types.get(path), writer.connect_types.get(path)
+        if own is not None and given is not None and own.name != given.name:
+            raise ValueSchemaError(f"{path}: the writer's {given.name} cannot be read as {own.name}")
+
+
+def _whole_numbers(kind: pa.DataType, path: str = "") -> Iterator[str]:
+    """The paths of fields with this type."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _whole_numbers(field.type, inner_path(path, field.name))
+    elif pa.types.is_list(kind):
+        yield from _whole_numbers(kind.value_type, inner_path(path, "element"))
+    elif pa.types.is_map(kind):
+        yield from _whole_numbers(kind.item_type, inner_path(path, "value"))
+    elif pa.types.is_integer(kind):
+        yield path
 
 
 # --- what decoders and encoders have in common ------------------------------------------------------------------------

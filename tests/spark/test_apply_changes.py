@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import BooleanType, LongType
 
 from pyspark_kafka_meta import apply_changes
@@ -101,16 +101,8 @@ class DictTable:
                 self.table[key] = tuple((old if name in change.unavailable else row)[name] for name in NAMES[2:])
 
 
-def apply(
-    spark: SparkSession,
-    target: Any,
-    changes: list[Change],
-    offset: int = 0,
-    fail_on_lost: bool = True,
-    sequence: str = "_change.sequence",
-) -> None:
+def apply(spark: SparkSession, target: Any, changes: list[Change], offset: int = 0, fail_on_lost: bool = True) -> None:
     batch = spark.createDataFrame(rows(changes, offset), WITH_NULL_KEYS)
-    batch = batch.withColumn("_change", F.col("_change").withField("sequence", F.expr(sequence)))
     apply_batch(batch, 0, target=target, keys=KEYS, fail_on_lost=fail_on_lost)
 
 
@@ -151,14 +143,12 @@ def of_history(number: int, table: Table) -> Table:
     return {(number, name): values for (_, name), values in table.items()}
 
 
-@pytest.mark.parametrize("sequence", ["{}", "named_struct('position', lpad({}, 9, '0'), 'sequence', {})"])
 @pytest.mark.parametrize("case", AFTER_TRUNCATES)
-def test_after_a_truncate(spark: SparkSession, case: str, sequence: str) -> None:
-    """In Kafka's order, and in the order of the database."""
+def test_after_a_truncate(spark: SparkSession, case: str) -> None:
     before, changes, after = AFTER_TRUNCATES[case]
     target = DictTable()
     target.table = dict(before)
-    apply(spark, target, changes, sequence=sequence.replace("{}", "_change.offset"))
+    apply(spark, target, changes)
     assert target.table == after
 
 
@@ -166,7 +156,7 @@ def test_after_a_truncate(spark: SparkSession, case: str, sequence: str) -> None
     ("changes", "message"),
     [
         ([Change("c", A, FULL, LARGE)], r"without sending large `text`, a\.list again: set REPLICA IDENTITY FULL"),
-        ([TRUNCATE, Change("c", (0, "b"), FULL)], "changes of several partitions have no order"),
+        ([TRUNCATE, Change("c", (0, "b"), FULL)], "changes of several topics or partitions have no order"),
         ([Change("u", (0, None), FULL)], "1 changes are malformed records or have no key"),
         ([Change(None, A), Change("u", A, FULL)], "1 changes are malformed records or have no key"),
     ],
@@ -210,8 +200,19 @@ def test_a_query_repeats_the_batch_whose_commit_was_lost(spark: SparkSession, tm
     assert comparable(target.table) == comparable(table)
 
 
-def test_keys_are_the_columns_that_are_never_null(spark: SparkSession) -> None:
-    assert key_columns(spark.createDataFrame([], SCHEMA).schema) == list(KEYS)
+def test_keys_are_the_first_columns_that_are_never_null(spark: SparkSession) -> None:
+    changes = spark.createDataFrame([], SCHEMA)
+    assert key_columns(changes.withColumn("at", F.current_timestamp()).schema) == list(KEYS)
+    assert key_columns(changes.schema, ["small"]) == ["small"]
+
+
+def test_truncates_of_several_topics_are_refused(spark: SparkSession) -> None:
+    """One database's must not empty the rows of another one."""
+    batch = spark.createDataFrame(rows([Change("c", A, FULL), TRUNCATE]), WITH_NULL_KEYS)
+    topic = F.when(F.col("_change.op") == "t", "shop1").otherwise("shop2")
+    batch = batch.withColumn("_change", F.col("_change").withField("topic", topic))
+    with pytest.raises(InvalidRowError, match="changes of several topics"):
+        apply_batch(batch, 0, target=DictTable(), keys=KEYS, fail_on_lost=True)
 
 
 def test_rows_of_changes_have_a_key_and_what_auto_cdc_needs(spark: SparkSession) -> None:
@@ -230,7 +231,8 @@ def test_rows_of_changes_have_a_key_and_what_auto_cdc_needs(spark: SparkSession)
     ("columns", "message"),
     [
         ("id INT NOT NULL", "no column _change: read the topic with the option changes"),
-        ("id INT, _change STRUCT<op: STRING> NOT NULL", "has no key: name the columns"),
+        ("id INT, _change STRUCT<sequence: BIGINT> NOT NULL", "has no key: name the columns"),
+        ("id INT NOT NULL, _change STRUCT<sequence: STRUCT<position: STRING>>", "without changeOrder=source"),
     ],
 )
 def test_a_dataframe_without_changes_or_a_key_is_refused(spark: SparkSession, columns: str, message: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder
+from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder, check_units
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +64,7 @@ class Avro(Schema):
     def decoder(self, writer: Avro, is_confluents: bool) -> ValueDecoder:
         from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 
+        check_units(self, writer)
         return avro_decoder(writer.parsed, self._bounded[0], is_raw=is_confluents)
 
     def encoder(self, given: pa.DataType, is_confluents: bool) -> ValueEncoder:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder
+from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder, check_units
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +58,7 @@ class Json(Schema):
     def decoder(self, writer: Json, is_confluents: bool) -> ValueDecoder:
         from pyspark_kafka_meta.typed.json.decoder import JsonDecoder
 
+        check_units(self, writer)
         return JsonDecoder(self.parsed)
 
     def encoder(self, given: pa.DataType, is_confluents: bool) -> ValueEncoder:

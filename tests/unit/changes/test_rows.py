@@ -129,7 +129,7 @@ def oracle(records: Iterable[Record], on_truncate: str) -> Iterator[dict[str, An
                 ("tags", [UNAVAILABLE]),
                 ("counts", [*UNAVAILABLE.encode()]),
             )
-            if image.get(name) == placeholder
+            if op != "r" and image.get(name) == placeholder
         ]
         row = {name: None if name in missing else image.get(name) for name in ("name", "data", "tags", "counts")}
         source = value.get("source") if is_json and value else None
@@ -245,6 +245,7 @@ def test_a_truncate_fails_unless_there_is_a_rule() -> None:
         (envelope("u"), {"id": 1}, "it has no row after the change"),
         (envelope("c", {"id": 1}), None, "it has no key: set 'keyFormat' to bytes for a table without keys"),
         (None, None, "it has no key: set 'keyFormat' to bytes for a table without keys"),
+        (None, {"other": 1}, "its key has no id: set 'keyFormat' to bytes for a table without this key"),
     ],
 )
 def test_what_is_no_change_is_malformed_with_a_cause(value: Any, key: Any, cause: str) -> None:
@@ -293,10 +294,38 @@ def test_a_table_without_keys_has_the_columns_of_its_rows() -> None:
     assert [(row["key"], row["_change"]["op"]) for row in rows] == [("k", "c")]
 
 
+def test_there_is_no_row_before_in_envelopes_without_it() -> None:
+    schema = ENVELOPE.removeprefix(f"before {ROW}, ")
+    (row,) = converted([Record(envelope("u", {"id": 1}), {"id": 1})], valueSchema=schema, includeBefore="true")
+
+    assert row["_change"]["before"] is None
+
+
+def test_a_delete_needs_none_of_the_other_columns() -> None:
+    """And its tombstone says nothing new."""
+    field = json.dumps({"title": "io.debezium.time.Date", "connect.type": "int32", "type": "integer"})
+    row = f'{{"type": "object", "properties": {{"id": {{"type": "integer"}}, "day": {field}}}}}'
+    schema = f'{{"type": "object", "properties": {{"op": {{"type": "string"}}, "before": {row}, "after": {row}}}}}'
+    records = [Record(envelope("d", before={"id": 1, "day": 2**40}), {"id": 1}), Record(None, {"id": 1})]
+
+    (found,) = converted(records, valueSchema=schema)
+    assert (found["id"], found["day"], found["_change"]["op"]) == (1, None, "d")
+
+
+def test_rows_are_counted_without_columns() -> None:
+    parsed = options()
+    assert parsed.changes is not None
+    schemas = query_schemas(parsed.typed, parsed.topics)
+    records = [Record(envelope("c", {"id": 1}), {"id": 1}), Record(envelope("m"), {"id": 1})]
+    ranges = [OffsetRange(TopicPartition("shop", 0), None, 0, 2)]
+    with change_rows(schemas, parsed.changes, ranges, (), [], list[Any]().append) as rows:
+        assert [rows.convert(batch).num_rows for batch in batches(records, 9, rows.raw_columns)] == [1]
+
+
 def test_the_position_of_postgresql_sorts_as_its_commits() -> None:
     sequences = ['[null,"90"]', '["100","95"]', '["100","205"]', '["1000","101"]']
     records = [Record(envelope("r", {"id": 1}, source={"sequence": text}), {"id": 1}) for text in sequences]
-    rows = converted(records, changeOrder="source")
+    rows = converted([Record(None, {"id": 1}), *records], changeOrder="source")
 
     positions = [row["_change"]["sequence"]["position"] for row in rows]
     assert positions == sorted(positions)
@@ -308,6 +337,7 @@ def test_the_position_of_postgresql_sorts_as_its_commits() -> None:
     [
         ({"valueSchema": "id bigint, op string"}, "not Debezium's envelope"),
         ({"changes": "upsert", "valueSchema": "`_change` int"}, "several columns would have the name _change"),
+        ({"changes": "upsert", "valueSchema": "key int", "keySchema": '"long"'}, "would have the name key"),
         ({"changes": "upsert", "valueSchema": "a int, A int"}, "several columns would have the name a"),
         ({"changes": "upsert", "valueSchema": "array<int>"}, "with fields"),
         ({"valueSchema": "op string, after struct<a int>", "changeOrder": "source"}, "'changeOrder' source needs"),

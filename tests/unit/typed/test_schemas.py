@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta import typed
+from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
-from pyspark_kafka_meta.typed.schemas import ConnectType, SchemaText, formats, schema_of
+from pyspark_kafka_meta.typed.schemas import ConnectType, SchemaText, compiled_decoder, formats, schema_of
 from tests.unit.typed.digits import Digits
 
 ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"
@@ -126,3 +127,22 @@ def test_a_folder_with_a_schema_is_a_format(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, f"{typed.__name__}.other", raising=False)
 
     assert formats.__wrapped__() == {**formats(), "digits": Digits}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "long", "connect.name": "{}"},
+        {"type": "array", "items": {"type": "long", "connect.name": "{}"}},
+        {"type": "map", "values": ["null", {"type": "long", "connect.name": "{}"}]},
+    ],
+)
+def test_whole_numbers_of_another_unit_are_not_read(schema: object) -> None:
+    """A column of microseconds may once have been one of milliseconds."""
+    avro = formats()["avro"]
+    record = json.dumps({"type": "record", "name": "r", "fields": [{"name": "at", "type": schema}]})
+    micros, millis = (schema_of(avro, SchemaText(record.replace("{}", name))) for name in ("Micro", "Milli"))
+
+    with pytest.raises(ValueSchemaError, match=r"at.*: the writer's Milli cannot be read as Micro"):
+        compiled_decoder(micros, millis, True)
+    assert compiled_decoder(millis, millis, True)
