@@ -20,12 +20,12 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import LongType, StructField, StructType
 
+from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN as CHANGE
 from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-CHANGE = "_change"
 NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 """Delta maps names with these characters to others, if a table says so."""
 CREATE, TRUNCATE = "c", "t"

@@ -25,6 +25,21 @@ DELETED_FIELD = "__deleted"
 """Of `ExtractNewRecordState`: whether the row was deleted."""
 TIME_FIELDS = {"ts_us": (1, 1), "ts_ns": (1, 1000), "ts_ms": (1000, 1)}
 """Of an envelope and its source: by which number microseconds are multiplied and divided. The best one first."""
+_TIMES = [(name, pa.int64()) for name in ("ts_ms", "ts_us", "ts_ns")]
+_SOURCE = [
+    *((name, pa.string()) for name in ("version", "connector", "name")),
+    *_TIMES,
+    *((name, pa.string()) for name in ("snapshot", "db", "sequence", "schema", "table")),
+    *((name, pa.int64()) for name in ("txId", "lsn")),
+]
+_TRANSACTION = [("id", pa.string()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())]
+_BESIDE_THE_ROW = [
+    ("op", pa.string()),
+    *_TIMES,
+    ("source", pa.struct(_SOURCE)),
+    ("transaction", pa.struct(_TRANSACTION)),
+]
+"""What an envelope has beside the row, with the source of PostgreSQL."""
 POSITION_TYPE = pa.struct([pa.field("position", pa.string(), False), pa.field("sequence", pa.int64(), False)])
 _POSITIONS = (
     ("commit_lsn", "change_lsn", "event_serial_no"),  # SQL Server
@@ -115,6 +130,16 @@ def is_envelope(kind: pa.DataType) -> bool:
     if not pa.types.is_struct(kind) or not {"op", "after"} <= set(kind.names):
         return False
     return bool(pa.types.is_string(kind.field("op").type) and pa.types.is_struct(kind.field("after").type))
+
+
+def completed(given: pa.DataType, changes: Changes) -> pa.DataType:
+    """The type of values in JSON without a schema, for which users may give that of the row: it becomes an envelope, or
+    gets the field that tells of a delete. The same object if nothing is missing."""
+    if changes is Changes.DEBEZIUM:
+        return given if is_envelope(given) else pa.struct([("before", given), ("after", given), *_BESIDE_THE_ROW])
+    if not pa.types.is_struct(given) or DELETED_FIELD in given.names:
+        return given
+    return pa.struct([*given, (DELETED_FIELD, pa.string())])
 
 
 def _columns(schema: Schema, path: str) -> tuple[TableColumn, ...]:

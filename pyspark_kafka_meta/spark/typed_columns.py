@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.options import Changes, OnMalformedRecord, SinkOptions, SourceOptions, TypedValuesOptions
+from pyspark_kafka_meta.options import OnMalformedRecord, SinkOptions, SourceOptions, TypedValuesOptions
 from pyspark_kafka_meta.spark.records_table import arrow_type
 
 if TYPE_CHECKING:
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 JSON = "json"
-ENVELOPE = """
-    op string, ts_ms bigint, ts_us bigint, ts_ns bigint,
-    source struct<
-        version string, connector string, name string, ts_ms bigint, ts_us bigint, ts_ns bigint, snapshot string,
-        db string, sequence string, schema string, `table` string, txId bigint, lsn bigint
-    >,
-    transaction struct<id string, total_order bigint, data_collection_order bigint>
-"""
-"""What Debezium's envelope has beside the row, with the source of PostgreSQL."""
 MAX_STREAMS = 100
 """Of one process, whose final answers are kept."""
 
@@ -63,27 +54,21 @@ def with_envelope(options: SourceOptions) -> TypedValuesOptions:
     Raises:
         OptionError, ValueSchemaError: as `typed.reading.query_schemas`.
     """
-    import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_type
 
-    from pyspark_kafka_meta.changes.schema import DELETED_FIELD, is_envelope
+    from pyspark_kafka_meta.changes.schema import completed
     from pyspark_kafka_meta.typed.reading import given_schema
-    from pyspark_kafka_meta.typed.schemas import SchemaText, schema_of
+    from pyspark_kafka_meta.typed.schemas import schema_of
 
     typed = options.typed
     if options.changes is None or typed.value_format != JSON or typed.value_schema is None:
         return typed
     (value,) = (column for column in typed.columns if column.column == "value")
-    kind = schema_of(value.format, given_schema(value, typed.value_schema)).type
-    if options.changes.changes is Changes.UPSERT:
-        if not pa.types.is_struct(kind) or DELETED_FIELD in kind.names:
-            return typed
-        envelope = pa.struct([*kind, (DELETED_FIELD, pa.string())])
-    elif is_envelope(kind):
+    given = schema_of(value.format, given_schema(value, typed.value_schema)).type
+    kind = completed(given, options.changes.changes)
+    if kind is given:
         return typed
-    else:
-        envelope = pa.struct([("before", kind), ("after", kind), *schema_of(value.format, SchemaText(ENVELOPE)).type])
-    return replace(typed, value_schema=from_arrow_type(envelope, prefer_timestamp_ntz=True).json())
+    return replace(typed, value_schema=from_arrow_type(kind, prefer_timestamp_ntz=True).json())
 
 
 def changes_struct_type(schemas: QuerySchemas, options: SourceOptions) -> StructType:

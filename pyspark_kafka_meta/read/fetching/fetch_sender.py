@@ -60,7 +60,11 @@ class _Wait(NamedTuple):
 
 
 class StallDetector:
-    """Progress of the partitions of one task. `now` is in seconds, of the clock that `throttles` uses."""
+    """Progress of the partitions of one task: a partition without any for kafkaConsumer.pollTimeoutMs fails it, even if
+    others progress, and later while brokers throttle. Follows Spark's `KafkaDataConsumer`, which knows one partition.
+
+    `now` is in seconds, of the clock that `throttles` uses.
+    """
 
     def __init__(self, throttles: Throttles, poll_timeout_ms: int) -> None:
         self._throttles = throttles

@@ -187,7 +187,8 @@ def test_added_partition_is_read_if_the_order_is_the_sources(scene: Scene) -> No
     assert query.step() == {T3: (0, 1)}
 
 
-def test_partition_that_was_added_while_the_topic_was_gone_fails_too(scene: Scene) -> None:
+def query_whose_topic_returns(scene: Scene) -> ChangesQuery:
+    """It has noticed that t was gone, and reads u."""
     scene.cluster.create_topic("u", 1)
     query = ChangesQuery(scene, **PATTERN, **GO_ON)
     query.step()
@@ -195,6 +196,11 @@ def test_partition_that_was_added_while_the_topic_was_gone_fails_too(scene: Scen
     lose(scene, delete)
     query.step()
     scene.cluster.topics["t"] = t
+    return query
+
+
+def test_partition_that_was_added_while_the_topic_was_gone_fails_too(scene: Scene) -> None:
+    query = query_whose_topic_returns(scene)
     add_partition(scene, T3, "moved")
     scene.clock.sleep(300)
 
@@ -224,13 +230,7 @@ def test_partition_of_another_topic_is_no_added_one(
 
 
 def test_partitions_that_return_are_no_added_ones(scene: Scene) -> None:
-    scene.cluster.create_topic("u", 1)
-    query = ChangesQuery(scene, **PATTERN, **GO_ON)
-    query.step()
-    t = scene.cluster.topics["t"]
-    lose(scene, delete)
-    query.step()
-    scene.cluster.topics["t"] = t
+    query = query_whose_topic_returns(scene)
     scene.write(T1, "more")
     scene.clock.sleep(300)
 
