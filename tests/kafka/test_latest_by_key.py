@@ -21,4 +21,4 @@ def cluster() -> Iterator[LocalKafka]:
 def test_no_key_is_older_missing_or_twice_while_its_topic_is_written_and_compacted(cluster: LocalKafka) -> None:
     """In tables that are read meanwhile, and in a stream that begins with the latest records; and at the end both are
     equal to what was written."""
-    read_while_written(cluster, 100_000)
+    read_while_written(cluster, 30_000)

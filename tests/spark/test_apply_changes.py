@@ -108,12 +108,12 @@ def apply(spark: SparkSession, target: Any, changes: list[Change], offset: int =
 
 def test_random_histories_cut_into_batches_at_random_equal_the_database(spark: SparkSession) -> None:
     """Of repeated batches too, and of changes that Debezium repeats."""
-    chance = random.Random(59)
-    histories = [history(number) for number in range(cases(300, 1000, 10_000))]
-    cuts = [sorted(chance.choices(range(len(changes)), k=3)) for _, changes in histories]
+    chance, batches = random.Random(59), cases(2, 2, 4)
+    histories = [history(number) for number in range(cases(60, 100, 10_000))]
+    cuts = [sorted(chance.choices(range(len(changes)), k=batches - 1)) for _, changes in histories]
     ends = [[0, *some, len(changes)] for some, (_, changes) in zip(cuts, histories, strict=True)]
     target, expected, offset = DictTable(), Table(), 0
-    for number in range(4):
+    for number in range(batches):
         slices = [changes[end[number] : end[number + 1]] for end, (_, changes) in zip(ends, histories, strict=True)]
         batch = list(chain.from_iterable(slices))
         expected = applied(expected, batch)

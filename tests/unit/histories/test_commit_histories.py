@@ -17,7 +17,7 @@ MUTANT_SEEDS = 600
 
 
 @pytest.mark.budget
-@pytest.mark.parametrize("seeds", blocks(cases(20, 100, 5_000)))
+@pytest.mark.parametrize("seeds", blocks(cases(20, 60, 5_000)))
 def test_each_row_is_visible_once_through_faults(seeds: Iterable[int]) -> None:
     """A failure has the seed and the end of its history: `CommitHistory(seed).run()` repeats it."""
     for seed in seeds:

@@ -217,14 +217,14 @@ MUTANT_SEEDS = 800
 
 
 @pytest.mark.budget
-@pytest.mark.parametrize("seeds", blocks(cases(20, 60, 3_000)))
+@pytest.mark.parametrize("seeds", blocks(cases(20, 40, 3_000)))
 def test_each_record_is_read_once_through_faults(seeds: Iterable[int]) -> None:
     for seed in seeds:
         check(seed, losses=False)
 
 
 @pytest.mark.budget
-@pytest.mark.parametrize("seeds", blocks(cases(20, 60, 2_000)))
+@pytest.mark.parametrize("seeds", blocks(cases(20, 40, 2_000)))
 def test_each_lost_record_is_reported(seeds: Iterable[int]) -> None:
     for seed in seeds:
         check(seed, losses=True)

@@ -21,7 +21,7 @@ from tests.unit.histories.writing_history import WritingHistory
 
 
 @pytest.mark.budget
-@pytest.mark.parametrize("seeds", blocks(cases(40, 200, 5_000)))
+@pytest.mark.parametrize("seeds", blocks(cases(40, 100, 5_000)))
 def test_each_row_is_written_through_faults(seeds: Iterable[int]) -> None:
     """A failure has the seed and the end of its history: `WritingHistory(seed).run()` repeats it."""
     for seed in seeds:

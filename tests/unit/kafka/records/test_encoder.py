@@ -102,7 +102,7 @@ ANY_TIME = st.integers(-MAX_MS // 2, MAX_MS // 2) | st.integers(BASE_MS - 100, B
 
 
 @given(rows=some_rows(ANY_TIME), codec=st.sampled_from(Codec), data=st.data())
-@settings(max_examples=cases(60, 300, 3000))
+@settings(max_examples=cases(60, 120, 3000))
 def test_rows_are_read_back_in_the_order_of_their_partition(rows: list[Row], codec: Codec, data: st.DataObject) -> None:
     number = st.sampled_from([0, 1, 2, 300, 70_000])
     partition = data.draw(st.lists(number, min_size=len(rows), max_size=len(rows)))
@@ -118,7 +118,7 @@ def test_rows_are_read_back_in_the_order_of_their_partition(rows: list[Row], cod
 
 
 @given(rows=some_rows(ANY_TIME), data=st.data())
-@settings(max_examples=cases(20, 100, 1000))
+@settings(max_examples=cases(20, 40, 1000))
 def test_batches_are_as_large_as_the_limit_allows(rows: list[Row], data: st.DataObject) -> None:
     partition = data.draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
     limit = data.draw(st.sampled_from([1, 100, 200, 9500]))
@@ -136,7 +136,7 @@ def test_batches_are_as_large_as_the_limit_allows(rows: list[Row], data: st.Data
 
 
 @given(rows=some_rows(st.integers(BASE_MS - 10**7, BASE_MS + 10**7), min_size=1))
-@settings(max_examples=cases(30, 150, 1500))
+@settings(max_examples=cases(30, 60, 1500))
 def test_bytes_equal_those_of_a_plain_writer(rows: list[Row]) -> None:
     (encoded,) = encode_rows(rows)
 
@@ -146,7 +146,7 @@ def test_bytes_equal_those_of_a_plain_writer(rows: list[Row]) -> None:
 
 
 @given(rows=some_rows(st.integers(0, 2**31).map(lambda seconds: seconds * 1000), min_size=1))
-@settings(max_examples=cases(20, 100, 1000))
+@settings(max_examples=cases(20, 40, 1000))
 def test_kio_reads_the_rows(rows: list[Row]) -> None:
     (encoded,) = encode_rows(rows)
 
@@ -172,7 +172,7 @@ def test_header_of_a_batch(codec: Codec) -> None:
 
 
 @given(rows=some_rows(st.integers(BASE_MS - 10**7, BASE_MS + 10**7), min_size=1), codec=st.sampled_from(Codec))
-@settings(max_examples=cases(10, 50, 500))
+@settings(max_examples=cases(10, 20, 500))
 def test_batch_of_a_transaction_differs_in_its_attributes_alone(rows: list[Row], codec: Codec) -> None:
     (encoded,) = encode_rows(rows, codec)
     plain, transactional = (
@@ -289,7 +289,7 @@ def test_chunk_beyond_2_gib_is_refused() -> None:
 
 
 @given(rows=some_rows(ANY_TIME, min_size=2), codec=st.sampled_from(Codec))
-@settings(max_examples=cases(20, 100, 1000))
+@settings(max_examples=cases(20, 40, 1000))
 def test_split_batches_have_the_same_rows(rows: list[Row], codec: Codec) -> None:
     other = Row(0, b"of another partition")
     _, encoded = encode_rows([other, *rows], codec, [0, *[5] * len(rows)])

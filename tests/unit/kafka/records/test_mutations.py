@@ -30,7 +30,7 @@ from tests.unit.kafka.records.handmade import (
 
 pytestmark = pytest.mark.budget
 
-CASES_OF_EACH_KIND = cases(200, 1_000, 10_000)
+CASES_OF_EACH_KIND = cases(200, 400, 10_000)
 WRITTEN = {data for row in ROWS for data in (row.key, row.value)}
 BODY = b"".join(record(row) for row in ROWS)
 INTERESTING = b"\x00\x01\x02\x03\x7e\x7f\x80\x81\xfe\xff"

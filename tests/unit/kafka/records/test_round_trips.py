@@ -40,7 +40,7 @@ def logs(draw: st.DrawFn, times: st.SearchStrategy[int]) -> list[list[Row]]:
 
 
 @given(log=logs(st.integers(-MAX_MS // 2, MAX_MS // 2)), data=st.data())
-@settings(max_examples=cases(30, 150, 1500))
+@settings(max_examples=cases(30, 60, 1500))
 def test_rows_inside_the_range_are_read_back(log: list[list[Row]], data: st.DataObject) -> None:
     records = b"".join(batch(rows, data.draw(st.sampled_from(Codec))) for rows in log)
     written = [row for rows in log for row in rows]
@@ -53,7 +53,7 @@ def test_rows_inside_the_range_are_read_back(log: list[list[Row]], data: st.Data
 
 
 @given(log=logs(st.integers(0, 2**31).map(lambda seconds: seconds * 1000)))
-@settings(max_examples=cases(20, 100, 1000))
+@settings(max_examples=cases(20, 40, 1000))
 def test_batches_of_kio_are_read(log: list[list[Row]]) -> None:
     buffer = io.BytesIO()
     for rows in log:
@@ -63,7 +63,7 @@ def test_batches_of_kio_are_read(log: list[list[Row]]) -> None:
 
 
 @given(log=logs(st.integers(0, 2**31).map(lambda seconds: seconds * 1000)))
-@settings(max_examples=cases(10, 50, 500))
+@settings(max_examples=cases(10, 20, 500))
 def test_kio_reads_the_same_rows_from_handmade_batches(log: list[list[Row]]) -> None:
     for rows in log:
         records = batch(rows)
@@ -76,7 +76,7 @@ def test_kio_reads_the_same_rows_from_handmade_batches(log: list[list[Row]]) -> 
     steps=st.lists(st.tuples(st.sampled_from([7, 8]), st.sampled_from(["send", "commit", "abort"])), max_size=25),
     plain=st.sets(st.integers(0, 25)),
 )
-@settings(max_examples=cases(30, 150, 1500))
+@settings(max_examples=cases(30, 60, 1500))
 def test_read_committed_equals_a_model_of_transactions(steps: list[tuple[int, str]], plain: set[int]) -> None:
     """The model keeps the offsets of two producers until they commit or abort."""
     log, visible, aborted = b"", set(), []

@@ -341,7 +341,7 @@ def odd_record(chance: random.Random) -> bytes | None:
 
 @pytest.mark.budget
 def test_record_is_the_same_alone_and_among_others() -> None:
-    count = cases(1_000, 4_000, 100_000)
+    count = cases(1_000, 2_000, 100_000)
     chance, decoder = random.Random(3), JsonDecoder(JsonSchema(WITH_TEXTS))
     texts = [odd_record(chance) for _ in range(count)]
     together = decoder.decode(pa.array(texts, pa.binary()))
@@ -357,7 +357,7 @@ def test_record_is_the_same_alone_and_among_others() -> None:
 
 @pytest.mark.budget
 def test_what_is_read_at_once_is_what_json_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = cases(1_000, 4_000, 100_000)
+    count = cases(1_000, 2_000, 100_000)
     chance, quick = random.Random(4), JsonDecoder(JsonSchema(EVERYTHING))
     monkeypatch.setattr(json_decoder_module, "_kind", no_kind)
     slow = JsonDecoder(JsonSchema(EVERYTHING))

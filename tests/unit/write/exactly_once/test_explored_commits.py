@@ -48,7 +48,7 @@ def test_every_row_is_visible_exactly_once_after_many_random_disturbances(
     found = walk(
         Scenario(version, batches=3, overlapping=overlapping, tasks=2, rows=2),
         seed=1,
-        runs=cases(6, 20, 3_000),
+        runs=cases(6, 10, 3_000),
         disturbances=10,
         likelihood=0.1,
     )
@@ -73,13 +73,13 @@ def test_records_that_are_copied_in_several_transactions_are_visible_exactly_onc
     found = walk(
         Scenario(version, tasks=3, disturbances=disturbances),
         seed=1,
-        runs=cases(8, 16, 500),
+        runs=cases(8, 10, 500),
         disturbances=12,
         likelihood=0.2,
     )
 
     assert found.trace is None, found.trace
-    assert len(parts) > cases(4, 8, 20)
+    assert len(parts) > cases(4, 4, 20)
 
 
 def test_late_end_of_a_transaction_ends_no_copies() -> None:
