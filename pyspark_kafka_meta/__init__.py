@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.changes.apply import apply_changes
     from pyspark_kafka_meta.source import KafkaMetaDataSource
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
-    from pyspark_kafka_meta.tables.readers import brokers, caches, lag, open_transactions, partitions, refresh_events
+    from pyspark_kafka_meta.tables.readers import (
+        brokers,
+        caches,
+        lag,
+        leader_changes,
+        open_transactions,
+        partitions,
+        refresh_events,
+    )
     from pyspark_kafka_meta.tools.exporter.driver import QueryListener, start_exporter
 
     __version__: str
@@ -25,6 +33,7 @@ __all__ = [
     "brokers",
     "caches",
     "lag",
+    "leader_changes",
     "open_transactions",
     "partitions",
     "refresh_events",

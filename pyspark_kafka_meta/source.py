@@ -165,7 +165,7 @@ def _parse(given: Mapping[str, str]) -> TableOptions:
     match table:
         case Table.RECORDS | Table.LATEST:
             return table, SourceOptions.parse(options)
-        case Table.REFRESH_EVENTS | Table.CACHES:
+        case Table.REFRESH_EVENTS | Table.CACHES | Table.LEADER_CHANGES:
             return table, EventTableOptions.parse(options)
         case _:
             return table, ClusterOptions.parse(options)

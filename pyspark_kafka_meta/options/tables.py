@@ -30,6 +30,7 @@ class Table(StrEnum):
     LATEST = "latest"
     REFRESH_EVENTS = "refresh_events"
     CACHES = "caches"
+    LEADER_CHANGES = "leader_changes"
     BROKERS = "brokers"
     PARTITIONS = "partitions"
     TRANSACTIONS = "transactions"
@@ -145,8 +146,8 @@ def _query(table: Table, from_topic: bool) -> tuple[Query, str]:
     match table:
         case Table.REFRESH_EVENTS:
             query = Query.EVENT_TOPIC if from_topic else Query.EVENT_FILES
-        case Table.CACHES:
-            query = Query.CACHES_FROM_TOPIC if from_topic else Query.CACHES_FROM_FILES
+        case Table.CACHES | Table.LEADER_CHANGES:
+            query = Query.FOLDED_FROM_TOPIC if from_topic else Query.FOLDED_FROM_FILES
         case _:
             return Query[table.name], f"table {table}"
     return query, f"table {table} from {'a topic' if from_topic else 'files'}"

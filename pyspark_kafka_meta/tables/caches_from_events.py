@@ -69,11 +69,15 @@ def cache_rows(events: Iterable[EventRow], now_ms: int) -> list[CacheRow]:
     Args:
         now_ms: end of the ages, ms since 1970 UTC.
     """
+    return [row for group, has_ended in by_cache(events) if not has_ended for row in _contents(group).rows(now_ms)]
+
+
+def by_cache(events: Iterable[EventRow]) -> Iterator[tuple[Iterator[EventRow], bool]]:
+    """The events of each cache in their order, each once, and whether the cache has ended."""
     distinct = {(event["cache_id"], event["sequence"]): event for event in events}
     ended = ended_caches(distinct.values())
-    in_order = [distinct[key] for key in sorted(distinct) if key[0] not in ended]
-    by_cache = groupby(in_order, itemgetter("cache_id"))
-    return [row for _, group in by_cache for row in _contents(group).rows(now_ms)]
+    for cache_id, group in groupby(map(distinct.__getitem__, sorted(distinct)), itemgetter("cache_id")):
+        yield group, cache_id in ended
 
 
 def ended_caches(events: Collection[EventRow]) -> set[str]:

@@ -40,6 +40,7 @@ from pyspark_kafka_meta.tables.event_file_reader import (
     next_numbers,
     warn_of_deleted,
 )
+from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
 from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type, to_batches
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ def refresh_events(spark: SparkSession, stream: bool = False, **options: str) ->
 def caches(spark: SparkSession, **options: str) -> DataFrame:
     """What each metadata cache knows now: a row for each cache and topic-partition."""
     return _load(spark, Table.CACHES, options)
+
+
+def leader_changes(spark: SparkSession, **options: str) -> DataFrame:
+    """The leader changes that any metadata cache has learned: who knew when, and who does not know yet."""
+    return _load(spark, Table.LEADER_CHANGES, options)
 
 
 def brokers(spark: SparkSession, **options: str) -> DataFrame:
@@ -113,7 +119,7 @@ class FilesTask(InputPartition):
         self.files = tuple(files)
 
 
-class CachesTask(InputPartition):
+class AllEventsTask(InputPartition):
     """All events, in one task, because a row of the table depends on all events of a cache."""
 
     def __init__(self, source: Sequence[InputPartition], now_ms: int) -> None:
@@ -152,21 +158,27 @@ class EventTopicReader(KafkaMetaReader):
 
 
 @entry_points
-class CachesReader(DataSourceReader):
-    """Computes the caches table from all events, in one task."""
+class AllEventsReader(DataSourceReader):
+    """Computes a table from all events, in one task."""
 
-    def __init__(self, events: DataSourceReader, columns: Columns) -> None:
+    def __init__(self, table: Table, events: DataSourceReader, columns: Columns) -> None:
+        self._table = table
         self._events = events
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [CachesTask(self._events.partitions(), _now_ms())]
+        return [AllEventsTask(self._events.partitions(), _now_ms())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, CachesTask)
+        assert isinstance(partition, AllEventsTask)
         batches: Iterator[Any] = chain.from_iterable(map(self._events.read, partition.source))
-        rows = cache_rows((event for batch in batches for event in batch.to_pylist()), partition.now_ms)
-        return _row_batches(Table.CACHES, rows, self._columns)
+        events = (event for batch in batches for event in batch.to_pylist())
+        rows: Sequence[Any]
+        if self._table is Table.LEADER_CHANGES:
+            rows = leader_change_rows(events)
+        else:
+            rows = cache_rows(events, partition.now_ms)
+        return _row_batches(self._table, rows, self._columns)
 
 
 @entry_points
@@ -208,7 +220,7 @@ def batch_reader(table: Table, options: EventTableOptions | ClusterOptions, colu
     all_columns = {name: name for name in arrow_schema(Event).names}
     needed = columns if table is Table.REFRESH_EVENTS else all_columns
     events = EventTopicReader(options, needed) if options.topic is not None else EventFilesReader(options, needed)
-    return events if table is Table.REFRESH_EVENTS else CachesReader(events, columns)
+    return events if table is Table.REFRESH_EVENTS else AllEventsReader(table, events, columns)
 
 
 # --- streams of events ------------------------------------------------------------------------------------------------

@@ -79,6 +79,47 @@ class CacheRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderChangeRow:
+    """One change of a partition's leader or leader epoch, as far as the events of caches show it. Times are of the
+    clocks of their machines. Of brokers without leader epochs, the changes to one leader are one row.
+
+    Attributes:
+        topic_id: null if brokers report none.
+        from_leader_id: the leader before, of the cache that knew the latest; -1 if there was none.
+        to_leader_id: -1 if there was none.
+        leader_epoch: the epoch that the change began, -1 if brokers report none.
+        first_seen: when the first cache knew, also one that was new.
+        first_cache_id, first_reason: that cache, and the reason of its event.
+        caches: how many knew an earlier leader and learned this one.
+        median_ms: from `first_seen` until half of these caches knew, ms.
+        last_seen: when the last of them knew.
+        longest_recovery_ms: the longest of the problems that this change ended in a cache, for as long as which records
+            were late; null if no request of any cache had failed.
+        retries: failed requests and retriable errors of partitions in these caches since the events before.
+        stale_caches: how many caches that have not ended know an earlier epoch alone.
+        stale_cache_ids: the first ten of them.
+    """
+
+    cluster_id: str | None
+    topic: str
+    topic_id: str | None
+    partition: int
+    from_leader_id: int
+    to_leader_id: int
+    leader_epoch: int
+    first_seen: datetime
+    first_cache_id: str
+    first_reason: str | None
+    caches: int
+    median_ms: int
+    last_seen: datetime
+    longest_recovery_ms: float | None
+    retries: int
+    stale_caches: int
+    stale_cache_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRow:
     """One live broker.
 
@@ -202,6 +243,7 @@ ROWS_PER_BATCH = 4_096
 ROWS: Mapping[Table, type] = {
     Table.REFRESH_EVENTS: Event,
     Table.CACHES: CacheRow,
+    Table.LEADER_CHANGES: LeaderChangeRow,
     Table.BROKERS: BrokerRow,
     Table.PARTITIONS: PartitionRow,
     Table.TRANSACTIONS: TransactionRow,

@@ -1,0 +1,241 @@
+"""The leader changes table: who learned of each election, when and why, and who has not."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from statistics import median_low
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.events.event import EventKind
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
+from pyspark_kafka_meta.tables.rows import LeaderChangeRow
+from tests.budget import cases
+from tests.unit.written_events import made
+
+IDS = {"t": "00000000-0000-0000-0000-000000000001", "other": "00000000-0000-0000-0000-000000000002"}
+
+
+def at(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+@dataclass
+class Cache:
+    """Makes the events of one cache."""
+
+    name: str
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def event(self, time_ms: int, changes: SnapshotChanges | None = None, **others: Any) -> None:
+        changed = {} if changes is None else {"changes": changes}
+        given = {"cluster_id": "cluster", **changed, **others}
+        event = made(self.name, len(self.events) + 1, time_ms, **given)
+        self.events.append(json.loads(event.to_json()))
+
+    def learns(self, time_ms: int, epoch: int, leader: int, **others: Any) -> None:
+        learned = (PartitionLearned("t", 0, leader, epoch, IDS["t"]),)
+        self.event(time_ms, SnapshotChanges(partitions_learned=learned), reason=RefreshReason.BOOTSTRAP, **others)
+
+    def moves(self, time_ms: int, old: tuple[int, int], new: tuple[int, int], **others: Any) -> None:
+        """To another (epoch, leader)."""
+        change = LeaderChange("t", 0, old[1], new[1], old[0], new[0])
+        self.event(
+            time_ms, SnapshotChanges(leaders_changed=(change,)), **{"reason": RefreshReason.NOT_LEADER, **others}
+        )
+
+    def closes(self, time_ms: int) -> None:
+        self.event(time_ms, kind=EventKind.CLOSED)
+
+
+def rows(*caches: Cache) -> list[LeaderChangeRow]:
+    return leader_change_rows(event for cache in caches for event in cache.events)
+
+
+def test_a_change_is_one_row_whoever_learned_it_and_however() -> None:
+    first, second, idle = Cache("first"), Cache("second"), Cache("idle")
+    for cache in (first, second, idle):
+        cache.learns(1_000, 4, 1)
+    second.moves(5_400, (4, 1), (5, 2), recovery_ms=350.0, retries=3)
+    first.moves(5_000, (4, 1), (5, 2), kind=EventKind.HINT, reason=RefreshReason.LEADER_HINT, recovery_ms=0.0)
+
+    assert rows(first, second, idle) == [
+        LeaderChangeRow(
+            cluster_id="cluster",
+            topic="t",
+            topic_id=IDS["t"],
+            partition=0,
+            from_leader_id=1,
+            to_leader_id=2,
+            leader_epoch=5,
+            first_seen=at(5_000),
+            first_cache_id="first",
+            first_reason="leader_hint",
+            caches=2,
+            median_ms=0,
+            last_seen=at(5_400),
+            longest_recovery_ms=350.0,
+            retries=3,
+            stale_caches=1,
+            stale_cache_ids=("idle",),
+        )
+    ]
+
+
+def test_a_cache_that_is_born_after_an_election_may_be_the_first_that_knows() -> None:
+    older, born = Cache("older"), Cache("born")
+    older.learns(1_000, 4, 1)
+    born.learns(2_000, 5, 2)
+    older.moves(3_000, (4, 1), (5, 2))
+
+    (row,) = rows(older, born)
+
+    assert (row.first_seen, row.first_cache_id, row.first_reason) == (at(2_000), "born", "bootstrap")
+    assert (row.caches, row.median_ms, row.last_seen) == (1, 1_000, at(3_000))
+
+
+def test_a_cache_that_was_away_learned_the_last_change_alone() -> None:
+    fast, slow = Cache("fast"), Cache("slow")
+    for cache in (fast, slow):
+        cache.learns(1_000, 4, 1)
+    fast.moves(2_000, (4, 1), (5, -1))
+    fast.moves(3_000, (5, -1), (6, 3))
+    slow.moves(4_000, (4, 1), (6, 3))
+
+    assert [(row.leader_epoch, row.from_leader_id, row.to_leader_id, row.caches) for row in rows(slow, fast)] == [
+        (5, 1, -1, 1),
+        (6, -1, 3, 2),
+    ]
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["closed", "reported dead"])
+def test_ended_caches_are_not_stale(ended: bool) -> None:
+    known, gone = Cache("known"), Cache("gone")
+    for cache in (known, gone):
+        cache.learns(1_000, 4, 1)
+    if ended:
+        gone.closes(2_000)
+    known.moves(3_000, (4, 1), (5, 2), died_cache_ids=() if ended else ("gone",))
+
+    assert [row.stale_caches for row in rows(known, gone)] == [0]
+
+
+def test_logs_of_other_topics_ids_and_clusters_are_told_apart() -> None:
+    cache, other_cluster = Cache("c"), Cache("d")
+    cache.learns(1_000, 0, 1)
+    cache.moves(2_000, (0, 1), (1, 2))
+    recreated = SnapshotChanges(
+        topics_recreated=(TopicRecreated("t", IDS["t"], IDS["other"]),),
+        partitions_learned=(PartitionLearned("t", 0, 1, 0, IDS["other"]),),
+    )
+    cache.event(3_000, recreated)
+    cache.moves(4_000, (0, 1), (1, 2))
+    other_cluster.learns(1_000, 0, 1, cluster_id="elsewhere")
+    other_cluster.moves(5_000, (0, 1), (1, 2), cluster_id="elsewhere")
+
+    assert [(row.cluster_id, row.topic_id, row.caches) for row in rows(cache, other_cluster)] == [
+        ("cluster", IDS["t"], 1),
+        ("cluster", IDS["other"], 1),
+        ("elsewhere", IDS["t"], 1),
+    ]
+
+
+def test_brokers_without_epochs_have_a_row_for_each_new_leader_and_no_stale_caches() -> None:
+    cache, idle = Cache("c"), Cache("idle")
+    for each in (cache, idle):
+        each.learns(1_000, -1, 1)
+    cache.moves(2_000, (-1, 1), (-1, 2))
+    cache.moves(3_000, (-1, 2), (-1, 3))
+
+    assert [(row.to_leader_id, row.stale_caches) for row in rows(cache, idle)] == [(2, 0), (3, 0)]
+
+
+def test_of_many_stale_caches_ten_are_named() -> None:
+    caches = [Cache(f"{number:02}") for number in range(30)]
+    for cache in caches:
+        cache.learns(1_000, 4, 1)
+    caches[0].moves(2_000, (4, 1), (5, 2))
+
+    (row,) = rows(*caches)
+
+    assert (row.stale_caches, row.stale_cache_ids) == (29, tuple(f"{number:02}" for number in range(1, 11)))
+
+
+# --- random histories -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class History:
+    """Elections of one partition, and caches each of which learns some of them, in their order, at times of its own."""
+
+    rng: random.Random
+
+    def __post_init__(self) -> None:
+        self.leaders = {epoch: self.rng.randrange(3) for epoch in range(8)}
+        self.moved: Mapping[int, list[tuple[int, str, int]]] = defaultdict(list)
+        self.seen: Mapping[int, list[tuple[int, str]]] = defaultdict(list)
+        self.alive: dict[str, int] = {}
+        self.caches = [self._cache(f"cache-{number}") for number in range(6)]
+
+    def _cache(self, name: str) -> Cache:
+        cache, rng = Cache(name), self.rng
+        epochs = sorted(rng.sample(sorted(self.leaders), rng.randrange(1, 6)))
+        times_ms = sorted(rng.sample(range(1_000, 100_000), len(epochs) + 1))
+        cache.learns(times_ms[0], epochs[0], self.leaders[epochs[0]])
+        self.seen[epochs[0]].append((times_ms[0], name))
+        for (old, new), time_ms in zip(pairwise(epochs), times_ms[1:], strict=False):
+            cache.moves(time_ms, (old, self.leaders[old]), (new, self.leaders[new]))
+            if rng.random() < 0.3:
+                cache.event(time_ms)  # a response without news
+            self.moved[new].append((time_ms, name, old))
+            self.seen[new].append((time_ms, name))
+        if rng.random() < 0.3:
+            cache.closes(times_ms[-1])
+        else:
+            self.alive[name] = epochs[-1]
+        return cache
+
+    def expected(self) -> dict[int, tuple[Any, ...]]:
+        found = {}
+        for epoch, moved in self.moved.items():
+            first_ms, first = min(self.seen[epoch])
+            times_ms = [time_ms for time_ms, _, _ in moved]
+            found[epoch] = (
+                (self.leaders[max(old for _, _, old in moved)], self.leaders[epoch]),
+                (at(first_ms), first, median_low(times_ms) - first_ms, at(max(times_ms))),
+                len(moved),
+                tuple(sorted(name for name, known in self.alive.items() if known < epoch)),
+            )
+        return found
+
+    def events(self) -> Iterable[dict[str, Any]]:
+        """In any order, and some twice."""
+        events = [event for cache in self.caches for event in cache.events]
+        events += self.rng.sample(events, 5)
+        self.rng.shuffle(events)
+        return events
+
+
+@pytest.mark.budget
+def test_random_histories_are_told_as_they_were() -> None:
+    for seed in range(cases(50, 200, 5_000)):
+        history = History(random.Random(seed))
+        found = {
+            row.leader_epoch: (
+                (row.from_leader_id, row.to_leader_id),
+                (row.first_seen, row.first_cache_id, row.median_ms, row.last_seen),
+                row.caches,
+                row.stale_cache_ids,
+            )
+            for row in leader_change_rows(history.events())
+        }
+        assert found == history.expected(), seed
