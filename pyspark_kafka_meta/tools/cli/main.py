@@ -197,6 +197,39 @@ def caches(
 
 
 @app.command()
+def incidents(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: Servers = None,
+    application: Application = None,
+    all_applications: AllApplications = False,
+    since: Annotated[str | None, typer.Option(metavar="10h", help="Only incidents that ended after this.")] = None,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show leader changes that belong together: a broker's death, a rolling restart, an election.
+
+    Computed from the events that the metadata caches wrote meanwhile, also when all of them have ended. Events are
+    read from --path, or from --events-topic at --bootstrap-servers, by default from the default folders of this
+    machine, for the latest application.
+    """
+    from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
+    from pyspark_kafka_meta.tools.incidents import find_incidents, show_incidents
+    from pyspark_kafka_meta.tools.sources import open_events
+
+    console, now_ms = table_console(as_json), int(time.time() * 1000)
+    with reporting():
+        earliest_ms = 0 if since is None else since_ms(since, now_ms)
+        given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
+        given, application = of_application(given, application)
+        with closing(open_events(given, True, all_applications or application is not None)) as source:
+            read = (event for event in source.read() if application in (None, event.get("application_id")))
+            found = find_incidents(leader_change_rows(read))
+        show_incidents([each for each in found if each.ended.timestamp() * 1000 >= earliest_ms], console)
+
+
+@app.command()
 def transactions(
     bootstrap_servers: Servers = None,
     settle: Annotated[
