@@ -279,7 +279,8 @@ class SchemaPin(NamedTuple):
     """The identity of the schema that a column is read as.
 
     Attributes:
-        columns: a digest of the Arrow type; equal for schemas with the same columns.
+        columns: a digest of the Arrow type; equal for schemas with the same columns. Of the rows of changes, digests of
+            each column, with a blank between them.
         fingerprint: a digest of the schema. Ids are none: they differ in each registry.
         source: describes where the schema comes from, for messages.
     """

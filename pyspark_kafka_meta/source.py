@@ -148,11 +148,9 @@ class KafkaMetaDataSource(DataSource):
         pickles this data source with its schema, and makes the reader from it."""
         if not options.typed.columns:
             return {}
-        from pyspark_kafka_meta.spark.typed_columns import changes_struct_type, column_types, with_envelope
-        from pyspark_kafka_meta.typed.reading import query_schemas
+        from pyspark_kafka_meta.spark.typed_columns import changes_struct_type, column_types, schemas_of_query
 
-        newest = partial(newest_schemas, options)
-        self._schemas = self._schemas or query_schemas(with_envelope(options), options.topics, newest)
+        self._schemas = self._schemas or schemas_of_query(options, partial(newest_schemas, options))
         return column_types(self._schemas) if options.changes is None else changes_struct_type(self._schemas, options)
 
     def _read_options(self) -> TableOptions:

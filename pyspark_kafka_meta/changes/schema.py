@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark_kafka_meta.changes.semantic_types import UTC_MICROS, Conversion, conversion
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.options import ChangeOrder, Changes, ChangesOptions, OnMalformedRecord, OnTruncate
-from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas
+from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas, digest
 from pyspark_kafka_meta.typed.schemas import Schema, inner_path
 
 CHANGE_COLUMN = "_change"
@@ -123,6 +123,22 @@ def changes_schema(schemas: QuerySchemas, options: ChangesOptions) -> ChangesSch
         on_malformed is not OnMalformedRecord.FAIL or options.on_truncate is OnTruncate.ROW,
         position,
     )
+
+
+def pinned_rows(schemas: QuerySchemas, options: ChangesOptions) -> QuerySchemas:
+    """The schemas of a query that begins now, pinned as the columns of rows and keys: what is beside them in an
+    envelope, such as `source`, is another one in each version of a connector.
+
+    Raises:
+        ValueSchemaError: as `changes_schema`.
+    """
+    rows = changes_schema(schemas, options)
+    described = {
+        "key": digest(str([(each.name, str(each.type)) for each in rows.keys])),
+        "value": " ".join(digest(f"{each.name} {each.type}") for each in rows.row),
+    }
+    readers = [replace(each, pin=each.pin._replace(columns=described[each.column.column])) for each in schemas.readers]
+    return replace(schemas, readers=tuple(readers))
 
 
 def is_envelope(kind: pa.DataType) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from pyspark_kafka_meta.facts import SchemaLookup
-    from pyspark_kafka_meta.typed.reading import QuerySchemas
+    from pyspark_kafka_meta.typed.reading import NewestSchemas, QuerySchemas
     from pyspark_kafka_meta.typed.writing import FinalAnswers
     from pyspark_kafka_meta.write.input_columns import SinkColumns
 
@@ -47,7 +47,19 @@ def column_types(schemas: QuerySchemas) -> dict[str, DataType]:
     return types
 
 
-def with_envelope(options: SourceOptions) -> TypedValuesOptions:
+def schemas_of_query(options: SourceOptions, newest: NewestSchemas) -> QuerySchemas:
+    """As `typed.reading.query_schemas`; of changes with the pins of their rows."""
+    from pyspark_kafka_meta.typed.reading import query_schemas
+
+    schemas = query_schemas(_with_envelope(options), options.topics, newest)
+    if options.changes is None:
+        return schemas
+    from pyspark_kafka_meta.changes.schema import pinned_rows
+
+    return pinned_rows(schemas, options.changes)
+
+
+def _with_envelope(options: SourceOptions) -> TypedValuesOptions:
     """The options of typed values. If changes are of JSON whose given schema is the row's, it becomes the envelope's. A
     flattened one gets the field that tells of a delete.
 

@@ -55,6 +55,7 @@ __all__ = [
     "RAW_SUFFIX",
     "Malformed",
     "NewestSchema",
+    "NewestSchemas",
     "QuerySchemas",
     "RegisteredSchema",
     "RegistryClient",
@@ -62,6 +63,7 @@ __all__ = [
     "WriterSchemas",
     "check_pins",
     "column_schema",
+    "digest",
     "given_schema",
     "malformed_errors",
     "query_schemas",
@@ -164,7 +166,7 @@ def reader_schema(
         raise ValueSchemaError(f"{source} cannot be read as columns: {error}") from None
     for field, why in left_out.items():
         logger.warning("%s is read without the field %s: %s", source, field, why)
-    pin = SchemaPin(_digest(columns), fingerprint(text), source)
+    pin = SchemaPin(digest(columns), fingerprint(text), source)
     return ReaderSchema(column, text, pin, column.subjects(topics))
 
 
@@ -273,7 +275,7 @@ def fingerprint(schema: SchemaText) -> str:
     message = [str(schema.message)] if schema.message else []
     columns = schema._replace(text="", references=(), message="")
     how = [] if columns == SchemaText("") else [str(columns)]
-    return _digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message, *how]))
+    return digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message, *how]))
 
 
 def _compact(text: str) -> str:
@@ -283,7 +285,8 @@ def _compact(text: str) -> str:
         return text
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """As in a `SchemaPin`."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -292,6 +295,7 @@ def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
 
     Values are read as the query's own schemas say. If those are others than before and the user did not choose them,
     because the latest version is another now, columns must be the same: tables that the query writes to expect them.
+    Rows of changes may have more columns than before, as they do after ALTER TABLE.
 
     Raises:
         SchemaChangedError: the latest version has other columns.
@@ -302,7 +306,7 @@ def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
         if before.fingerprint == now.fingerprint:
             continue
         change = f"the schema of {column.column} was {before.source} in the last micro-batch, and is {now.source} now"
-        if before.columns == now.columns or not column.is_latest:
+        if {*before.columns.split()} <= {*now.columns.split()} or not column.is_latest:
             logger.warning("%s; records are read with the new one from here on", change)
             continue
         if column.format.is_in_values:

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pyspark_kafka_meta.testing import MockRegistry
 from tests.spark.test_typed_values import framed
 from tests.spark.traces import run_to_the_end
+from tests.unit.typed.connect_json.written import of, struct
+from tests.unit.typed.connect_json.written import value as value_with
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -174,6 +177,36 @@ def test_the_position_in_the_database_orders_changes_if_told_to(
     sequences = [each._change.sequence for each in rows_of(frame)]
     assert {sequence.position for sequence in sequences} == {f"{4:020}/{5:020}"}
     assert [sequence.sequence for sequence in sequences] == [0, 1, 2, 3], "without the tombstone"
+
+
+def test_a_restarted_stream_has_the_columns_that_were_added_meanwhile(
+    read: Callable[..., DataFrame], topic: str, produce: Any, tmp_path: Path, spark: SparkSession
+) -> None:
+    """And a newer connector sends more about the source."""
+
+    def produced(number: int, source: dict[str, str], **columns: str) -> None:
+        row = struct(**columns)
+        schema = struct(before=of(row), after=of(row), source=struct(**source), op="string")
+        after = dict.fromkeys(columns, number)
+        value = value_with(schema, envelope("c", after) | {"source": dict.fromkeys(source, 1)})
+        produce(topic, [{"key": value_with(struct(id="int32"), {"id": number}), "value": value}])
+
+    def run() -> None:
+        frame = read(is_stream=True, valueFormat="connect-json")
+        sink = frame.writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+        query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        run_to_the_end(query.start, tmp_path / "checkpoint")
+
+    produced(1, {"lsn": "int64"}, id="int32")
+    run()
+    produced(2, {"lsn": "int64", "txId": "int64"}, price="int64", id="int32")
+    run()
+    rows = spark.read.option("mergeSchema", True).parquet(str(tmp_path / "rows"))
+    assert sorted((each.id, each.price) for each in rows.collect()) == [(1, None), (2, 2)]
+
+    produced(3, {"lsn": "int64"}, id="int32")
+    with pytest.raises(StreamingQueryException, match="with other columns"):
+        run()
 
 
 @pytest.mark.parametrize("schema", ["row", "envelope"])
