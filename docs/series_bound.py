@@ -44,6 +44,7 @@ _VALUES: Mapping[str, Callable[[Size], int]] = {
     "query_id": lambda size: size.queries,
     "topic": lambda size: size.topics,
     "column": lambda _: 3,  # key, value, unknown
+    "op": lambda _: 9,  # six of changes, skipped, malformed, unknown
     "partition": lambda size: size.partitions,
     "sink": lambda size: size.sinks + 1,  # other producers
 }

@@ -49,6 +49,9 @@ OPS = ("c", "u", "r", "d", "t", "m", "tombstone", "heartbeat")
 CREATE, UPDATE, READ, DELETE, TRUNCATE, MESSAGE, TOMBSTONE, HEARTBEAT = range(len(OPS))
 MALFORMED, UNKNOWN = -1, -2
 """A record that was found to be malformed, and a value that is none of these."""
+SKIPPED = len(OPS)
+COUNTED = (*OPS, "skipped", "malformed")
+"""By op, `SKIPPED` and `MALFORMED`."""
 HEARTBEAT_TOPICS = "__debezium-heartbeat"
 """Debezium's default prefix."""
 GENERATION_SHIFT = 48
@@ -74,18 +77,20 @@ def change_rows(
     known: Sequence[RegisteredSchema],
     columns: Sequence[str],
     report: Callable[[SchemaLookup | MalformedRecords], None],
+    count: Callable[[str, str, int], None],
 ) -> Iterator[ChangeRows]:
     """The conversion of the records of one task: args and events as of `typed_rows`.
 
     Args:
         ranges: of the task.
+        count: is called with a topic, what became of records, one of `COUNTED`, and their number.
     """
     needed = ["key", "value", f"key{RAW_SUFFIX}", f"value{RAW_SUFFIX}", "topic", "partition", "offset"]
     needed += [f"{reader.column.column}{ERROR_SUFFIX}" for reader in schemas.readers]
     generations = {each.partition.topic: each.generation for each in ranges}
     with typed_rows(schemas, known, needed, report) as typed:
         is_table = any(each.latest_by_key for each in ranges)
-        yield ChangeRows(changes_schema(schemas, options), typed, columns, generations, is_table)
+        yield ChangeRows(changes_schema(schemas, options), typed, columns, generations, is_table, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ class ChangeRows:
         columns: Sequence[str],
         generations: Mapping[str, int],
         is_table: bool,
+        count: Callable[[str, str, int], None],
     ) -> None:
         """
         Args:
@@ -146,7 +152,7 @@ class ChangeRows:
             is_table: whether the records are the latest of their keys, of which a delete has no row.
         """
         self._schema, self._typed, self._generations = schema, typed, generations
-        self._is_table = is_table
+        self._is_table, self._report_count = is_table, count
         self._fields = pa.schema([schema.type.field(name) for name in columns])
         self._is_debezium = schema.options.changes is Changes.DEBEZIUM
         key_names = {column.name for column in schema.keys}
@@ -177,6 +183,7 @@ class ChangeRows:
             is_bad = kept.ops == MALFORMED
             others = {name: without(array, is_bad) for name, array in others.items()}
             unsent = {name: flags & ~is_bad for name, flags in unsent.items()}
+        self._count(kept, records)
         change["unavailable"] = names_by_row(unsent, len(kept.rows))
         members = list(self._schema.change)
         change |= self._facts(kept, records, value, malformed)
@@ -232,6 +239,14 @@ class ChangeRows:
         needs_key = (ops == TOMBSTONE) | ((ops >= CREATE) & (ops <= DELETE) if keys else False)
         has_none = _flags(kept.take(records.column("key")).is_null())
         yield "it has no key: set 'keyFormat' to bytes for a table without keys", needs_key & has_none
+
+    def _count(self, kept: _Kept, records: pa.RecordBatch) -> None:
+        topics = records.column("topic").dictionary_encode()
+        ops = np.full(kept.count, SKIPPED)
+        ops[kept.rows] = kept.ops
+        for number, topic in enumerate(topics.dictionary.to_pylist()):
+            for op, count in zip(*np.unique(ops[topics.indices.to_numpy() == number], return_counts=True), strict=True):
+                self._report_count(topic, COUNTED[op], int(count))
 
     # --- their columns ------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from pyspark_kafka_meta.events.event import (
     Fact,
     Origin,
     Outcome,
+    TableChanges,
     head_of,
     outcome_of,
 )
@@ -184,6 +185,7 @@ class EventPublisher:
             produces=tuple(BrokerProduces(node_id, *counted) for node_id, counted in sorted(traffic.produces.items())),
             produce_throttle_ms=traffic.produce_throttle_ms,
             transactions_begun=traffic.transactions_begun,
+            table_changes=tuple(TableChanges(*of, records) for of, records in sorted(traffic.table_changes.items())),
             details=fact,
             origin=self.origin,
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafka_meta.changes.rows import ChangeRows
-    from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
+    from pyspark_kafka_meta.facts import SchemaLookup
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
@@ -188,26 +188,24 @@ def _read(
             for batch in _raw_rows(client, options, list(columns), task):
                 yield batch.rename_columns(names)
             return
-        with _rows(options, task, columns, schemas, client.report) as rows:
+        with _rows(client, options, task, columns, schemas) as rows:
             for batch in _raw_rows(client, options, rows.raw_columns, task):
                 yield rows.convert(batch).rename_columns(names)
 
 
 def _rows(
-    options: SourceOptions,
-    task: Task,
-    columns: Columns,
-    schemas: QuerySchemas,
-    report: Callable[[SchemaLookup | MalformedRecords], None],
+    client: KafkaClient, options: SourceOptions, task: Task, columns: Columns, schemas: QuerySchemas
 ) -> AbstractContextManager[TypedRows | ChangeRows]:
     """The conversion of the records of a task."""
     if options.changes is None:
         from pyspark_kafka_meta.typed.reading import typed_rows
 
-        return typed_rows(schemas, task.schemas, list(columns), report)
+        return typed_rows(schemas, task.schemas, list(columns), client.report)
     from pyspark_kafka_meta.changes.rows import change_rows
 
-    return change_rows(schemas, options.changes, task.ranges, task.schemas, list(columns), report)
+    return change_rows(
+        schemas, options.changes, task.ranges, task.schemas, list(columns), client.report, client.count_changes
+    )
 
 
 def _raw_rows(

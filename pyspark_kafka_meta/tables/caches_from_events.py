@@ -32,7 +32,11 @@ _AMOUNTS = (
     *("lost_from_offset", "lost_until_offset", "dropped_before"),
 )
 """Counts, sizes and durations. Readers of events add them up."""
-_AMOUNTS_OF_BROKERS = {"fetches": ("requests", "response_bytes"), "produces": ("requests", "request_bytes")}
+_AMOUNTS_IN_LISTS = {
+    "fetches": ("requests", "response_bytes"),
+    "produces": ("requests", "request_bytes"),
+    "table_changes": ("records",),
+}
 _MAX_AMOUNT = 2**53
 """A double has every integer up to it. A thousand such amounts still fit a column."""
 _MAX_TIME_MS = 253_402_300_800_000 - 24 * 3_600_000
@@ -207,11 +211,11 @@ def _is_event(value: Any) -> bool:
 
 def _amounts(event: EventRow) -> Iterator[Any]:
     yield from (event.get(name) for name in _AMOUNTS)
-    for name, members in _AMOUNTS_OF_BROKERS.items():
-        brokers = event.get(name)
-        for broker in brokers if isinstance(brokers, list) else ():
-            if isinstance(broker, dict):
-                yield from (broker.get(member) for member in members)
+    for name, members in _AMOUNTS_IN_LISTS.items():
+        items = event.get(name)
+        for item in items if isinstance(items, list) else ():
+            if isinstance(item, dict):
+                yield from (item.get(member) for member in members)
 
 
 def _is_possible(amount: Any) -> bool:

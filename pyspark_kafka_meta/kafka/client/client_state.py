@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,6 +39,7 @@ class Traffic:
         fetch_throttle_ms, produce_throttle_ms: throttle time of the responses (KIP-219).
         retries: failed requests, and retriable errors of partitions in responses.
         transactions_begun: by tasks: an event for each would push the others out of their folder.
+        table_changes: records of topics of changes, by topic and op.
     """
 
     fetches: RequestCounts = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Traffic:
     produce_throttle_ms: int = 0
     retries: int = 0
     transactions_begun: int = 0
+    table_changes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
         _count(self.fetches, node_id, response_bytes)
@@ -160,6 +162,9 @@ class ClientState:
 
     def report(self, fact: CacheFact | ClientFact) -> None:
         self.publisher.observe(fact, self)
+
+    def count_changes(self, topic: str, op: str, records: int) -> None:
+        self.traffic.table_changes[topic, op] += records
 
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
         """A request to `node_id` failed without a response: its partitions may have moved to other leaders.

@@ -108,6 +108,11 @@ MALFORMED_RECORDS = _counter(
     "topic column",
     "Keys or values that could not be decoded, and did not fail their task.",
 )
+TABLE_CHANGES = _counter(
+    "kafkameta_table_changes_total",
+    "topic op",
+    "Changes of databases that tasks read: by op, skipped ones without a row, and malformed ones.",
+)
 SCHEMA_LOOKUPS = _counter("kafkameta_schema_lookups_total", "role reason outcome", "Requests to the schema registry.")
 SCHEMA_LOOKUP_SECONDS = _histogram(
     "kafkameta_schema_lookup_seconds",

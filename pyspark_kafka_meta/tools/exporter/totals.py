@@ -29,6 +29,7 @@ Progress = Mapping[str, Any]
 _ROLES, _KINDS = frozenset(Role), frozenset(EventKind)
 _REASONS, _OUTCOMES = frozenset(REASONS), frozenset(Outcome)
 _COLUMNS = frozenset(("key", "value"))
+_OPS = frozenset((*"curdt", "tombstone", "skipped", "malformed"))
 _ENDINGS = {f"transactions_{ending}": ending for ending in Ending}
 
 
@@ -158,6 +159,9 @@ class EventTotals:
         add(metrics.EVENTS_DROPPED, event["dropped_before"] or 0)
         add(metrics.RETRIES, event["retries"] or 0, role)
         add(metrics.TRANSACTIONS_BEGUN, event["transactions_begun"] or 0, role)
+        for changes in event["table_changes"] or ():
+            op = _known(_OPS, changes["op"])
+            add(metrics.TABLE_CHANGES, changes["records"] or 0, changes["topic"] or NO_VALUE, op)
         if event["recovery_ms"] is not None:
             self._totals.observe(metrics.RECOVERY_SECONDS, event["recovery_ms"] / 1000, role)
         self._count_traffic(event, role)

@@ -40,7 +40,7 @@ def converted(name: str) -> pa.RecordBatch:
     readers = query_schemas(options.typed, options.topics)
     names = changes_schema(readers, options.changes).type.names
     ranges = [OffsetRange(TopicPartition(TOPIC, 0), None, 0, 1)]
-    with change_rows(readers, options.changes, ranges, (), names, print) as rows:
+    with change_rows(readers, options.changes, ranges, (), names, print, print) as rows:
         batch = [
             {"offset": each["offset"], "topic": TOPIC, "partition": 0}
             | {side: message(schemas, each[side]) for side in ("key", "value") if side in each}

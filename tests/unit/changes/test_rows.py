@@ -79,6 +79,7 @@ def converted(
     size: int = 100,
     generations: Mapping[str, int] | None = None,
     facts: list[Any] | None = None,
+    counts: list[tuple[str, str, int]] | None = None,
     without: Sequence[str] = (),
     latest_by_key: bool = False,
     **given: str,
@@ -93,7 +94,10 @@ def converted(
         for topic, number in {**dict.fromkeys(TOPICS, 0), **(generations or {})}.items()
     ]
     seen = [] if facts is None else facts
-    with change_rows(schemas, parsed.changes, ranges, (), kind.names, seen.append) as rows:
+    counted = [] if counts is None else counts
+    with change_rows(
+        schemas, parsed.changes, ranges, (), kind.names, seen.append, lambda *count: counted.append(count)
+    ) as rows:
         found = [rows.convert(batch) for batch in batches(records, size, rows.raw_columns)]
     for batch in found:
         batch.validate(full=True)
@@ -318,8 +322,27 @@ def test_rows_are_counted_without_columns() -> None:
     schemas = query_schemas(parsed.typed, parsed.topics)
     records = [Record(envelope("c", {"id": 1}), {"id": 1}), Record(envelope("m"), {"id": 1})]
     ranges = [OffsetRange(TopicPartition("shop", 0), None, 0, 2)]
-    with change_rows(schemas, parsed.changes, ranges, (), [], list[Any]().append) as rows:
+    with change_rows(schemas, parsed.changes, ranges, (), [], print, print) as rows:
         assert [rows.convert(batch).num_rows for batch in batches(records, 9, rows.raw_columns)] == [1]
+
+
+def test_records_are_counted_by_topic_and_op() -> None:
+    image, counts = {"id": 1}, list[tuple[str, str, int]]()
+    deleted = [Record(envelope("d", before=image), image), Record(None, image)]
+    others = [
+        Record(envelope("c", image), image, topic="shop2"),
+        Record(envelope("x"), image),
+        Record(envelope("m"), None),
+    ]
+    converted([*deleted, *others, Record(None, image)], counts=counts, onMalformedRecord="null")
+
+    assert sorted(counts) == [
+        ("shop", "d", 1),
+        ("shop", "malformed", 1),
+        ("shop", "skipped", 2),
+        ("shop", "tombstone", 1),
+        ("shop2", "c", 1),
+    ]
 
 
 def test_the_position_of_postgresql_sorts_as_its_commits() -> None:

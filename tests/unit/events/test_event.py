@@ -21,6 +21,7 @@ from pyspark_kafka_meta.events.event import (
     OtherReason,
     Outcome,
     Role,
+    TableChanges,
     column_types,
     head_of,
 )
@@ -206,18 +207,17 @@ def test_what_a_client_counts_is_in_the_next_event_only(scene: Scene, client: Ka
         client.traffic.count_produce(node_id, 10 * size_bytes, 10 * throttle_ms)
     client.traffic.retries += 2
     client.traffic.transactions_begun += 1
+    client.count_changes("t", "c", 2)
+    client.count_changes("t", "c", 3)
     client.report_failure(ConnectError("gone"), 0, 1)
     event, next_event = report(scene, client), report(scene, client)
 
     assert (event.fetches, event.fetch_throttle_ms) == ((BrokerFetches(1, 1, 7), BrokerFetches(2, 2, 150)), 42)
     assert (event.produces, event.produce_throttle_ms) == ((BrokerProduces(1, 1, 70), BrokerProduces(2, 2, 1500)), 420)
     assert (event.retries, event.transactions_begun) == (3, 1)
-    assert (next_event.fetches, next_event.produces, next_event.retries, next_event.transactions_begun) == (
-        (),
-        (),
-        0,
-        0,
-    )
+    assert event.table_changes == (TableChanges("t", "c", 5),)
+    assert (next_event.fetches, next_event.produces, next_event.table_changes) == ((), (), ())
+    assert (next_event.retries, next_event.transactions_begun) == (0, 0)
     assert (next_event.fetch_throttle_ms, next_event.produce_throttle_ms) == (0, 0)
 
 

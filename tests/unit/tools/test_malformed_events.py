@@ -31,7 +31,15 @@ GOOD = made("good", 1, NOW_MS - 1_000, **learning("t", 1, 2)).to_json()
 BAD: dict[str, Any] = json.loads(made("bad", 1, NOW_MS - 500, **learning("t", 1, 2)).to_json())
 LOSS: dict[str, Any] = json.loads(made("bad", 1, NOW_MS - 500, kind=EventKind.DATA_LOSS).to_json())
 TINY = {"cache_id": "bad", "sequence": 1, "time_ms": NOW_MS}
-LISTS = ("partitions_learned", "leaders_changed", "topics_added", "died_cache_ids", "fetches", "produces")
+LISTS = (
+    "partitions_learned",
+    "leaders_changed",
+    "topics_added",
+    "died_cache_ids",
+    "fetches",
+    "produces",
+    "table_changes",
+)
 LEADER = {"topic": "t", "partition": 0, "leader_id": 1, "leader_epoch": 7}
 
 INVALID: dict[str, object] = {
@@ -71,6 +79,7 @@ INVALID: dict[str, object] = {
     "leader with an epoch of 40 digits": {**BAD, "partitions_learned": [{**LEADER, "leader_epoch": 10**40}]},
     "brokers that moved are texts": {**BAD, "brokers_moved": ["x", {}]},
     "negative requests": {**BAD, "produces": [{"broker_id": 1, "requests": -5, "request_bytes": 1}]},
+    "negative changes": {**BAD, "table_changes": [{"topic": "t", "op": "c", "records": -1}]},
     "fetched bytes are not a number": {**BAD, "fetches": [{"broker_id": 1, "requests": 5, "response_bytes": math.nan}]},
 }
 """Left out, and counted."""
@@ -85,6 +94,7 @@ INCOMPLETE: dict[str, object] = {
     "recreated topic without ids": {**BAD, "topics_recreated": [{"topic": "t"}]},
     "requests of no broker": {**BAD, "produces": [{"requests": 5, "request_bytes": 1}]},
     "broker without requests": {**BAD, "produces": [{"broker_id": 1}], "fetches": [{}]},
+    "changes without a topic": {**BAD, "table_changes": [{}]},
     "loss that ends before it begins": {**LOSS, "lost_from_offset": 9, "lost_until_offset": 3},
 }
 """Events of other versions may lack fields. The rest of the event counts."""

@@ -95,6 +95,7 @@ def busy(size: Size) -> Readings:
                         "transactional_id": f"sink-{sequence % size.sinks}",
                         "recovery_ms": 1.0,
                         "transactions_ms": 1.0,
+                        "table_changes": [{"topic": f"t{sequence % size.topics}", "op": "c", "records": 1}],
                     }
                     totals.add([json.loads(rare.to_json()) | details])
     live = by_partition([PartitionRow(topic="t0", partition=0, leader_epoch=9)])

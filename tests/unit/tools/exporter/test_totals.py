@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.events.event import BrokerFetches, BrokerProduces, EventKind, Origin, OtherReason, Outcome, Role
+from pyspark_kafka_meta.events.event import (
+    BrokerFetches,
+    BrokerProduces,
+    EventKind,
+    Origin,
+    OtherReason,
+    Outcome,
+    Role,
+    TableChanges,
+)
 from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import Position, RefreshReason
@@ -289,6 +298,17 @@ def test_malformed_values_are_counted_by_topic_and_column() -> None:
     assert numbers(readings(*events, *events), metrics.MALFORMED_RECORDS) == {
         ("t", "value"): 105,
         ("t", "key"): 1,
+        ("t", "unknown"): 1,
+    }
+
+
+def test_changes_of_databases_are_counted_by_topic_and_op() -> None:
+    first = event(FIRST, 1, table_changes=(TableChanges("t", "c", 2), TableChanges("t", "skipped", 1)))
+    second = event(FIRST, 2, table_changes=(TableChanges("t", "c", 3), TableChanges("t", "of a newer version", 1)))
+
+    assert numbers(readings(first, second, second), metrics.TABLE_CHANGES) == {
+        ("t", "c"): 5,
+        ("t", "skipped"): 1,
         ("t", "unknown"): 1,
     }
 
