@@ -18,6 +18,7 @@ from pyspark_kafka_meta.testing import MockCluster, MockRegistry
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.doctor import connection_checks
 from tests.kafka.cluster_tools import first_address
+from tests.unit.changes.test_captured import CAPTURED, message
 from tests.wire.scripted_broker import scripted_broker
 
 CLOSED_PORT = "127.0.0.1:1"
@@ -116,6 +117,60 @@ def test_newest_records_are_decoded_as_a_query_would(
     assert (newest["section"], newest["verdict"]) == ("Newest records", verdict)
     assert what in newest["what"]
     assert code == (verdict == "fail")
+
+
+ENVELOPES = ["--option", "valueFormat=connect-json", "--option", "changes=debezium"]
+
+
+@pytest.mark.parametrize(
+    ("captured", "options", "expected"),
+    [
+        (
+            "full_identity",
+            ENVELOPES,
+            {
+                "changes": "debezium in connect-json, 4 columns; records at both ends of partitions: 4 r, 3 c, 2 d, 2 "
+                "skipped, 1 u, 1 t",
+                "key": "identifies rows by k1, k2",
+                "snapshot": "the oldest record is of a snapshot (first_in_data_collection)",
+                "truncates": "1 records of a TRUNCATE, at which a query fails",
+            },
+        ),
+        (
+            "unsent",
+            [*ENVELOPES, "--option", "keyFormat=bytes"],
+            {
+                "key": "there is none: the changes are a log",
+                "snapshot": "the oldest record is of no snapshot: rows that did not change since then may be missing",
+                "unsent columns": "e in 2 changes",
+            },
+        ),
+        (
+            "altered",
+            [],
+            {
+                "values of shop": "look like changes of a database by Debezium: changes=debezium and "
+                "valueFormat=connect-json make rows of the table"
+            },
+        ),
+    ],
+)
+def test_a_topic_of_changes_is_explained(
+    mock_cluster: MockCluster, captured: str, options: list[str], expected: dict[str, str]
+) -> None:
+    mock_cluster.create_topic("shop")
+    content = json.loads((CAPTURED / f"{captured}.json").read_text())
+    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers, "log_level": 0})
+    for record in content["records"]:
+        sides = {side: message(content["schemas"], record[side]) for side in ("key", "value") if side in record}
+        producer.produce("shop", sides.get("value"), sides.get("key"))
+    assert producer.flush(60) == 0
+
+    code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "shop", *options)
+
+    explained = {check: row["what"] for check, row in found.items() if row["section"] == "Changes of a database"}
+    assert code == 0
+    assert {check: explained[check][: len(what)] for check, what in expected.items()} == expected
 
 
 def test_registry_is_checked_without_brokers_and_with_options_of_a_file(registry: MockRegistry, tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ def doctor(
     """Check this machine, the brokers, topics and the executors, and show how to fix problems.
 
     Check --topic as a query reads it, and with --write as a query writes it, with the query's options of brokers, typed
-    values and the schema registry.
+    values, the schema registry and changes.
     docs/troubleshooting.md has the errors of queries.
     """
     from pyspark_kafka_meta.tools.doctor.run_checks import run_checks, show_findings

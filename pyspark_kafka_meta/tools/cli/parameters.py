@@ -20,6 +20,7 @@ from pyspark_kafka_meta.names_and_numbers import INT32_MAX
 from pyspark_kafka_meta.options import (
     DECISIONS_TOPIC,
     PARTS,
+    ChangesOptions,
     ClientOptions,
     FetchOptions,
     ProducerOptions,
@@ -37,7 +38,7 @@ from pyspark_kafka_meta.tools.sources import folder_of_application
 E = TypeVar("E", bound=StrEnum)
 N = TypeVar("N", int, float)
 READING = (ClientOptions, SecurityOptions, FetchOptions)
-OF_QUERIES = (*READING, TypedValuesOptions, RegistryOptions)
+OF_QUERIES = (*READING, TypedValuesOptions, RegistryOptions, ChangesOptions)
 OF_WRITES = (*OF_QUERIES, ProducerOptions)
 _LINE = re.compile(r"\s*[#!].*|(?:[^\\\n]|\\[\s\S]?)+")
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*")

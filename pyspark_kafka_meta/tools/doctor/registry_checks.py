@@ -14,6 +14,8 @@ from itertools import groupby, product
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+
 from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     OptionError,
@@ -23,9 +25,10 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
+from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import (
-    ClientOptions,
+    ChangesOptions,
     ColumnFormat,
     FetchOptions,
     Framing,
@@ -41,6 +44,7 @@ from pyspark_kafka_meta.options import (
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.spark.typed_columns import with_envelope
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
@@ -67,19 +71,20 @@ _OTHER_FIX = "correct the options of typed values as the error says"
 
 def split_typed_options(
     cluster: Mapping[str, str], topics: Sequence[str], *, writes: bool = False
-) -> tuple[dict[str, str], TypedValuesOptions]:
-    """The other options, and the options of typed values of a query that reads, or writes, the topics.
+) -> tuple[dict[str, str], TypedValuesOptions, ChangesOptions | None]:
+    """The other options, the options of typed values of a query that reads, or writes, the topics, and of changes.
 
     Raises:
-        OptionError: an option of typed values is invalid.
+        OptionError: an option of typed values, or of changes, is invalid.
     """
-    names = option_names(TypedValuesOptions, RegistryOptions)
+    names = option_names(TypedValuesOptions, RegistryOptions, ChangesOptions)
     given = CaseInsensitiveMap(cluster)
     typed = {name: text for name, text in given.items() if name in CaseInsensitiveMap(dict.fromkeys(names, ""))}
     query, rest = {"kafka.bootstrap.servers": "localhost:9092", **typed}, given.without(*names)
     if writes:
-        return rest, SinkOptions.parse({"topic": next(iter(topics), "any"), **query}).typed
-    return rest, SourceOptions.parse({"subscribe": ",".join(topics) or "any", **query}).typed
+        return rest, SinkOptions.parse({"topic": next(iter(topics), "any"), **query}).typed, None
+    source = SourceOptions.parse({"subscribe": ",".join(topics) or "any", **query})
+    return rest, source.typed, source.changes
 
 
 def registry_findings(
@@ -185,21 +190,19 @@ TIMEOUT_MS = 10_000
 """For a leader to return the record."""
 
 
-def newest_findings(
-    typed: TypedValuesOptions, topics: Sequence[str], options: ClientOptions, fetch: FetchOptions
-) -> Iterator[Finding]:
+def newest_findings(source: SourceOptions) -> Iterator[Finding]:
     """Findings on the newest records of each topic, a record for each partition, by typed column.
 
     Args:
-        options: with bootstrap addresses that respond.
+        source: with bootstrap addresses that respond.
     """
     try:
-        rows = _newest_rows(replace(typed, on_malformed=OnMalformedRecord.RECORD), topics, options, fetch)
+        rows = _newest_rows(source)
     except KafkaMetaError as error:
         yield warn("newest records", str(error), "see the findings on the topics and the registry")
         return
-    fails = typed.on_malformed is OnMalformedRecord.FAIL
-    for topic, column in product(topics, (each.column for each in typed.columns)):
+    fails = source.typed.on_malformed is OnMalformedRecord.FAIL
+    for topic, column in product(source.topics, (each.column for each in source.typed.columns)):
         if of_topic := [row for row in rows if row["topic"] == topic]:
             yield _judge(topic, column, of_topic, fails)
 
@@ -219,26 +222,33 @@ def _judge(topic: str, column: str, rows: Sequence[dict[str, Any]], fails: bool)
     return fail(check, what, fix) if fails else warn(check, what, fix)
 
 
-def _newest_rows(
-    typed: TypedValuesOptions, topics: Sequence[str], options: ClientOptions, fetch: FetchOptions
-) -> list[dict[str, Any]]:
+def _newest_rows(source: SourceOptions) -> list[dict[str, Any]]:
     """Place and errors of the newest record of each partition; without those whose newest offset has no record."""
-    source = default_options(SourceOptions, client=options, events=None, fetch=fetch, topics=tuple(topics))
-    ranges = list(_newest_ranges(partition_rows(options, topics, fetch.read_committed)))
+    typed = replace(with_envelope(source), on_malformed=OnMalformedRecord.RECORD)
+    partitions = sampled_partitions(partition_rows(source.client, source.topics, source.fetch.read_committed))
+    ranges = [offset_range(row, (row.end_offset or 0) - 1, row.end_offset or 0) for row in partitions]
     columns = ["topic", "partition", "offset", *(each.column + ERROR_SUFFIX for each in typed.columns)]
-    reading = default_options(ReadOptions, fetch=fetch)
-    reading = replace(reading, fail_on_data_loss=False, poll_timeout_ms=TIMEOUT_MS)
-    with closing(client_without_events(options, cli_origin())) as client:
+    with closing(client_without_events(source.client, cli_origin())) as client:
         schemas = query_schemas(typed, source.topics, partial(newest_schemas, client, source))
         with typed_rows(schemas, (), columns, client.report) as rows:
-            batches = TaskReader(client, reading, rows.raw_columns).read(ranges)
+            batches = read_sample(client, source.fetch, rows.raw_columns, ranges)
             return [row for batch in batches for row in rows.convert(batch).to_pylist()]
 
 
-def _newest_ranges(rows: Sequence[PartitionRow]) -> Iterator[OffsetRange]:
+def sampled_partitions(rows: Sequence[PartitionRow]) -> Iterator[PartitionRow]:
+    """Partitions with records, at most `MAX_SAMPLED` of each topic."""
     for _, members in groupby(rows, lambda row: row.topic):
-        filled = [row for row in members if row.end_offset and row.end_offset != row.start_offset]
-        for row in filled[:MAX_SAMPLED]:
-            assert row.topic_partition is not None and row.end_offset is not None
-            topic_id = None if row.topic_id is None else UUID(row.topic_id)
-            yield OffsetRange(row.topic_partition, topic_id, row.end_offset - 1, row.end_offset)
+        filled = [row for row in members if row.end_offset and row.start_offset not in (None, row.end_offset)]
+        yield from filled[:MAX_SAMPLED]
+
+
+def offset_range(row: PartitionRow, start: int, end: int) -> OffsetRange:
+    assert row.topic_partition is not None
+    return OffsetRange(row.topic_partition, None if row.topic_id is None else UUID(row.topic_id), start, end)
+
+
+def read_sample(
+    client: KafkaClient, fetch: FetchOptions, columns: Sequence[str], ranges: Sequence[OffsetRange]
+) -> Iterator[pa.RecordBatch]:
+    reading = default_options(ReadOptions, fetch=fetch, fail_on_data_loss=False, poll_timeout_ms=TIMEOUT_MS)
+    return TaskReader(client, reading, columns).read(ranges)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,9 @@ from pyspark_kafka_meta.tools.console import print_json
 from pyspark_kafka_meta.tools.doctor import Finding, Section, Verdict
 from pyspark_kafka_meta.tools.doctor.machine_checks import machine_findings
 from pyspark_kafka_meta.tools.formatting import plain
+
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.options import SourceOptions, TypedValuesOptions
 
 REGISTRY_TIMEOUT_MS = 10_000
 VERDICT_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
@@ -38,7 +42,7 @@ def run_checks(
     yield "This machine", machine
     if any(finding.verdict is Verdict.FAIL and finding.check.startswith("package") for finding in machine):
         return
-    from pyspark_kafka_meta.options import ClientOptions, FetchOptions
+    from pyspark_kafka_meta.options import ClientOptions, FetchOptions, SourceOptions, default_options
     from pyspark_kafka_meta.tools.doctor.connection_checks import (
         bootstrap_findings,
         broker_findings,
@@ -46,12 +50,12 @@ def run_checks(
         reach_all,
         responding,
     )
-    from pyspark_kafka_meta.tools.doctor.registry_checks import newest_findings, registry_findings, split_typed_options
+    from pyspark_kafka_meta.tools.doctor.registry_checks import split_typed_options
     from pyspark_kafka_meta.tools.doctor.topic_checks import split_options, topic_findings, write_findings
 
     addresses: Sequence[Address] = ()
-    reading = None
-    cluster, typed = split_typed_options(cluster, topics, writes=checks_writes)
+    source = None
+    cluster, typed, changes = split_typed_options(cluster, topics, writes=checks_writes)
     cluster, writing = split_options(cluster) if checks_writes else (cluster, None)
     if cluster:
         options, fetch = ClientOptions.parse(cluster), FetchOptions.parse(cluster)
@@ -67,16 +71,34 @@ def run_checks(
                 options = replace(options, bootstrap_servers=tuple(reached))
                 yield "Topics", topic_findings(topics, brokers, options, fetch, must_read=writing is None)
                 if writing is None:
-                    reading = options, fetch
+                    known = {"client": options, "events": None, "fetch": fetch, "typed": typed, "changes": changes}
+                    source = default_options(SourceOptions, topics=tuple(topics), **known)
                 else:
                     yield "Writes", write_findings(topics, options, writing)
+    yield from _sections_of_values(typed, topics, source, checks_writes)
+    if checks_executors:
+        yield "Executors", executor_findings(cluster, addresses, events_path)
+
+
+def _sections_of_values(
+    typed: TypedValuesOptions, topics: Sequence[str], source: SourceOptions | None, checks_writes: bool
+) -> Iterator[Section]:
+    """
+    Args:
+        source: reads the topics; None if they are not read.
+    """
+    from pyspark_kafka_meta.tools.doctor.changes_checks import changes_findings
+    from pyspark_kafka_meta.tools.doctor.registry_checks import newest_findings, registry_findings
+
     if typed.registry is not None or typed.columns:
         found = list(registry_findings(typed, topics, REGISTRY_TIMEOUT_MS, writes=checks_writes))
         yield "Schemas", found
-        if typed.columns and reading is not None and not any(finding.verdict is Verdict.FAIL for finding in found):
-            yield "Newest records", newest_findings(typed, topics, *reading)
-    if checks_executors:
-        yield "Executors", executor_findings(cluster, addresses, events_path)
+        if any(finding.verdict is Verdict.FAIL for finding in found):
+            source = None
+        if typed.columns and source is not None:
+            yield "Newest records", newest_findings(source)
+    if source is not None and (found := list(changes_findings(source))):
+        yield "Changes of a database", found
 
 
 def show_findings(sections: Iterable[Section], console: Console | None) -> bool:

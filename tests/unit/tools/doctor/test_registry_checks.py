@@ -25,7 +25,7 @@ def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings(registry: MockRegistry | None, *topics: str, writes: bool = False, **options: str) -> list[Finding]:
     url = {} if registry is None else {"schema.registry.url": registry.url}
-    rest, typed = split_typed_options({**SERVERS, **url, **options}, topics, writes=writes)
+    rest, typed, _ = split_typed_options({**SERVERS, **url, **options}, topics, writes=writes)
     assert rest == SERVERS
     return list(registry_findings(typed, topics, timeout_ms=20_000, writes=writes))
 
@@ -187,7 +187,7 @@ def test_each_failure_is_one_sentence_and_the_next_step(
 
 def test_silent_registry_is_left_at_the_deadline_and_the_next_step_is_told(registry: MockRegistry) -> None:
     registry.delay_s = 30.0
-    _, typed = split_typed_options({**SERVERS, "schema.registry.url": registry.url}, (), writes=False)
+    _, typed, _ = split_typed_options({**SERVERS, "schema.registry.url": registry.url}, (), writes=False)
     (failure,) = registry_findings(typed, (), timeout_ms=1_000, writes=False)
 
     assert (failure.check, failure.verdict) == ("registry", Verdict.FAIL)
