@@ -51,7 +51,7 @@ def schemas_of_query(options: SourceOptions, newest: NewestSchemas) -> QuerySche
     """As `typed.reading.query_schemas`; of changes with the pins of their rows."""
     from pyspark_kafka_meta.typed.reading import query_schemas
 
-    schemas = query_schemas(_with_envelope(options), options.topics, newest)
+    schemas = query_schemas(with_envelope(options), options.topics, newest)
     if options.changes is None:
         return schemas
     from pyspark_kafka_meta.changes.schema import pinned_rows
@@ -59,7 +59,7 @@ def schemas_of_query(options: SourceOptions, newest: NewestSchemas) -> QuerySche
     return pinned_rows(schemas, options.changes)
 
 
-def _with_envelope(options: SourceOptions) -> TypedValuesOptions:
+def with_envelope(options: SourceOptions) -> TypedValuesOptions:
     """The options of typed values. If changes are of JSON whose given schema is the row's, it becomes the envelope's. A
     flattened one gets the field that tells of a delete.
 
