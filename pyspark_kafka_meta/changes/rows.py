@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ from pyspark_kafka_meta.changes.unavailable import Placeholders, names_by_row, w
 from pyspark_kafka_meta.errors import TruncatedTableError
 from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
-from pyspark_kafka_meta.model import OffsetRange, TopicPartition
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition, shortened
 from pyspark_kafka_meta.options import Changes, ChangesOptions, OnTruncate
 from pyspark_kafka_meta.typed.reading import (
     ERROR_SUFFIX,
@@ -65,8 +65,21 @@ the second alone is no order."""
 Fields: TypeAlias = Mapping[str, pa.Array]
 Ops: TypeAlias = Longs
 """Indexes of `OPS`, `MALFORMED` or `UNKNOWN`."""
-Bad: TypeAlias = tuple[str, Flags]
-"""A cause, and the rows that are malformed by it."""
+
+
+class Bad(NamedTuple):
+    """
+    Attributes:
+        rows: those that are malformed by the cause.
+        values: of all rows, which the cause ends with; None if it says all.
+    """
+
+    cause: str
+    rows: Flags
+    values: pa.Array | None = None
+
+    def cause_of(self, row: int) -> str:
+        return self.cause if self.values is None else f"{self.cause}: {shortened(str(self.values[row].as_py()))}"
 
 
 @contextmanager
@@ -122,9 +135,9 @@ class _Kept:
     def malformed(self, causes: Sequence[Bad]) -> list[Malformed]:
         """The records with a cause, each with the first. Marks their rows."""
         found: dict[int, str] = {}
-        for cause, is_bad in causes:
-            for row in np.flatnonzero(is_bad & (self.ops != MALFORMED)).tolist():
-                found.setdefault(row, cause)
+        for bad in causes:
+            for row in np.flatnonzero(bad.rows & (self.ops != MALFORMED)).tolist():
+                found.setdefault(row, bad.cause_of(row))
         self.ops[list(found)] = MALFORMED
         return [Malformed(int(self.rows[row]), found[row], None) for row in sorted(found)]
 
@@ -171,7 +184,7 @@ class ChangeRows:
         records = self._typed.convert(batch)
         value = _fields(records.column("value"))
         kept = self._kept(records, (_ops_of_envelopes if self._is_debezium else _ops_of_rows)(records, value))
-        causes = list(self._causes(kept, records, value))
+        causes = list(self._causes(kept, value))
         keys = self._keys(kept, records, causes)
         others, unsent = self._images(kept, value, causes)
         change = {"sequence": self._sequences(kept, records, value, causes)}
@@ -229,16 +242,13 @@ class ChangeRows:
                 self._deleted[place] = keys[end - 1].as_py()
         return is_repeated
 
-    def _causes(self, kept: _Kept, records: pa.RecordBatch, value: Fields) -> Iterator[Bad]:
+    def _causes(self, kept: _Kept, value: Fields) -> Iterator[Bad]:
         """Why records that can be decoded are no changes."""
-        ops, keys = kept.ops, self._schema.keys
-        yield "its op is none of Debezium's (c, u, r, d, t, m)", ops == UNKNOWN
+        ops = kept.ops
+        yield Bad("its op is none of Debezium's (c, u, r, d, t, m)", ops == UNKNOWN)
         if self._is_debezium:
             has_after = (ops >= CREATE) & (ops <= READ)
-            yield "it has no row after the change", has_after & ~_flags(kept.take(value["after"]).is_valid())
-        needs_key = (ops == TOMBSTONE) | ((ops >= CREATE) & (ops <= DELETE) if keys else False)
-        has_none = _flags(kept.take(records.column("key")).is_null())
-        yield "it has no key: set 'keyFormat' to bytes for a table without keys", needs_key & has_none
+            yield Bad("it has no row after the change", has_after & ~_flags(kept.take(value["after"]).is_valid()))
 
     def _count(self, kept: _Kept, records: pa.RecordBatch) -> None:
         topics = records.column("topic").dictionary_encode()
@@ -254,10 +264,11 @@ class ChangeRows:
         key = records.column("key")
         fields = _fields(key) if self._schema.key_is_struct else {KEY_COLUMN: key}
         columns = {each.name: _converted(each, kept.take(fields[each.name]), causes) for each in self._schema.keys}
-        is_change = (kept.ops == TOMBSTONE) | ((kept.ops >= CREATE) & (kept.ops <= DELETE))
-        for name, column in columns.items():
-            has_none = is_change & _flags(column.is_null())
-            causes.append((f"its key has no {name}: set 'keyFormat' to bytes for a table without this key", has_none))
+        is_change = (kept.ops == TOMBSTONE) | ((kept.ops >= CREATE) & (kept.ops <= DELETE) & bool(columns))
+        for name, column in (columns or {KEY_COLUMN: kept.take(key)}).items():
+            part = f", or a key without {name}" if self._schema.key_is_struct else ""
+            cause = f"it has no key{part}: set 'keyFormat' to bytes for a table without this key"
+            causes.append(Bad(cause, is_change & _flags(column.is_null())))
         return columns
 
     def _images(self, kept: _Kept, value: Fields, causes: list[Bad]) -> tuple[dict[str, pa.Array], dict[str, Flags]]:
@@ -298,7 +309,7 @@ class ChangeRows:
             return offsets
         positions = _positions(_fields(kept.take(value["source"])), self._schema.position)
         has_none = _flags(positions.is_null())
-        causes.append(("it has no position in the database, which 'changeOrder' source needs", has_none))
+        causes.append(Bad("it has no position in the database, which 'changeOrder' source needs", has_none))
         return pa.StructArray.from_arrays([positions.fill_null(""), offsets], fields=list(POSITION_TYPE))
 
     def _facts(
@@ -376,7 +387,8 @@ def _converted(column: TableColumn, array: pa.Array, causes: list[Bad], may_be_n
     if may_be_null is not None:
         is_bad = is_bad & ~may_be_null
     if is_bad.any():
-        causes.append((f"its column {column.name} is out of range of {column.type}, or no such value", is_bad))
+        shown = None if pa.types.is_nested(array.type) else array
+        causes.append(Bad(f"its column {column.name} cannot be {column.type}", is_bad, shown))
     return converted
 
 

@@ -11,7 +11,9 @@ days: Spark compares them, but Python has no such `datetime`.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -44,6 +46,9 @@ _INFINITE_TEXTS = {
 """Index in those of timestamps or dates."""
 _SENT_INFINITE_DAYS = ((-625_821_272, -2_147_472_691), (-622_191_234, -2_147_472_692))
 """From snapshots, and from changes. The year -4713 is PostgreSQL's first."""
+_ISO = re.compile(r"([+-]?\d{4,7})(-\d\d-\d\d.*)")
+"""The year, and what follows it."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Converted: TypeAlias = tuple[pa.Array, Flags]
 """The values, and which of them the type cannot hold: null."""
@@ -123,8 +128,9 @@ def numbers_of(array: pa.Array) -> tuple[Longs, Flags]:
 def micros(array: pa.Array, multiplier: int, divisor: int, kind: pa.DataType) -> Converted:
     """Timestamps from numbers of another unit."""
     numbers, valid = numbers_of(array)
-    limit = INT64_MAX // multiplier
-    bad = valid & ((numbers >= limit) | (numbers <= -limit))  # these are sent for infinite nanoseconds
+    # The first and last nanoseconds are sent for all that are out of range.
+    limit = INT64_MAX // multiplier - (divisor > 1)
+    bad = valid & ((numbers > limit) | (numbers < -limit)) & (multiplier != divisor)
     return number_array(np.where(bad, 0, numbers) * multiplier // divisor, valid & ~bad, kind), bad
 
 
@@ -140,29 +146,34 @@ def _date(kind: pa.DataType, _: object) -> Conversion | None:
 
 def _days(array: pa.Array) -> Converted:
     numbers, valid = numbers_of(array)
-    bad = valid & (np.abs(numbers) > INT32_MAX)
+    bad = valid & (numbers != numbers.astype(np.int32))
     for sent, days in zip(_SENT_INFINITE_DAYS, _INFINITE_DAYS, strict=True):
         numbers = np.where(np.isin(numbers, sent), days, numbers) if numbers.min(initial=0) <= max(sent) else numbers
     return number_array(numbers.astype(np.int32), valid & ~bad, pa.date32()), bad
 
 
-def _time(unit: str, day: int, kind: pa.DataType, _: object) -> Conversion | None:
-    """A text that sorts as the times do, as Spark had no type for them before 4.1."""
-    return Conversion(pa.string(), partial(_clock, unit, day)) if pa.types.is_integer(kind) else None
+def _time(unit: str, digits: int, kind: pa.DataType, _: object) -> Conversion | None:
+    """A text that sorts as the times of a day do, as Spark had no type for them before 4.1."""
+    return Conversion(pa.string(), partial(_clock, unit, digits)) if pa.types.is_integer(kind) else None
 
 
-def _clock(unit: str, day: int, array: pa.Array) -> Converted:
+def _clock(unit: str, digits: int, array: pa.Array) -> Converted:
     numbers, valid = numbers_of(array)
-    is_midnight = valid & (numbers == day)  # PostgreSQL has 24:00
-    bad = valid & ((numbers < 0) | (numbers > day))
+    is_other = valid & ((numbers < 0) | (numbers >= 86_400 * 10**digits))
     type_ = pa.time32(unit) if unit == "ms" else pa.time64(unit)
-    clean = np.where(bad | is_midnight, 0, numbers).astype(np.int32 if unit == "ms" else np.int64)
-    texts = number_array(clean, valid & ~bad, type_).cast(pa.string())
-    if is_midnight.any():
-        texts = pc.if_else(
-            flag_array(is_midnight), pc.replace_substring(texts, "00:", "24:", max_replacements=1), texts
-        )
-    return texts, bad
+    clean = np.where(is_other, 0, numbers).astype(np.int32 if unit == "ms" else np.int64)
+    texts = number_array(clean, valid, type_).cast(pa.string())
+    if is_other.any():
+        others = [_other_time(number, digits) for number in numbers[is_other].tolist()]
+        texts = pc.replace_with_mask(texts, flag_array(is_other), pa.array(others, pa.string()))
+    return texts, np.zeros(len(texts), np.bool_)
+
+
+def _other_time(number: int, digits: int) -> str:
+    """PostgreSQL has 24:00:00, MySQL -838:59:59 to 838:59:59."""
+    seconds, fraction = divmod(abs(number), 10**digits)
+    minutes, second = divmod(seconds, 60)
+    return f"{'-' * (number < 0)}{minutes // 60:02}:{minutes % 60:02}:{second:02}.{fraction:0{digits}}"
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -173,14 +184,20 @@ def _iso(target: pa.DataType, kind: pa.DataType, _: object) -> Conversion | None
 
 
 def _parsed(target: pa.DataType, texts: pa.Array) -> Converted:
-    """Times in ISO 8601. If one is not in the usual form, each distinct text is parsed alone."""
-    no_faults = np.zeros(len(texts), np.bool_)
+    """Times in ISO 8601. What Arrow does not know, or what is no time, is parsed alone, each distinct text once."""
     try:
-        return _cast(texts, target), no_faults
+        return _cast(texts, target), np.zeros(len(texts), np.bool_)
     except pa.ArrowInvalid:
-        distinct = texts.dictionary_encode()
-    values = pa.array([_parsed_alone(text, target) for text in distinct.dictionary.to_pylist()], target)
-    parsed = values.take(distinct.indices)
+        usual = pc.if_else(pc.match_substring_regex(texts, r"^\d{4}-"), texts, None)
+    try:
+        parsed = _cast(usual, target)
+    except pa.ArrowInvalid:
+        parsed = pa.nulls(len(texts), target)
+    others = pc.if_else(parsed.is_null(), texts, None).dictionary_encode()
+    is_date = pa.types.is_date(target)
+    numbers = [_number_of(text, is_date) for text in others.dictionary.to_pylist()]
+    distinct = pa.array(numbers, pa.int32() if is_date else pa.int64()).cast(target)
+    parsed = pc.coalesce(parsed, distinct.take(others.indices))
     return parsed, pc.and_(texts.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
 
 
@@ -191,38 +208,56 @@ def _cast(texts: pa.Array, target: pa.DataType) -> pa.Array:
     return micros_only.cast(UTC_MICROS).cast(target)
 
 
-def _parsed_alone(text: str, target: pa.DataType) -> pa.Scalar | None:
+def _number_of(text: str, is_date: bool) -> int | None:
+    """The days of a date, or the microseconds of a timestamp, in any year; None if Spark has no such value."""
     if text in _INFINITE_TEXTS:
-        index = _INFINITE_TEXTS[text]
-        if pa.types.is_date(target):
-            return pa.array([_INFINITE_DAYS[index]], pa.int32()).view(target)[0]
-        return pa.scalar(_INFINITE_MICROS[index], target)
-    try:
-        return _cast(pa.array([text]), target)[0]
-    except pa.ArrowInvalid:
+        return (_INFINITE_DAYS if is_date else _INFINITE_MICROS)[_INFINITE_TEXTS[text]]
+    if (found := _ISO.fullmatch(text)) is None:
         return None
+    cycles, year = divmod(int(found[1]), 400)  # years, after which the calendar repeats itself
+    near, cycle_days = f"{year + 400:04}{found[2]}", (cycles - 1) * 146_097
+    try:
+        if is_date:
+            days = (date.fromisoformat(near.removesuffix("Z")) - _EPOCH.date()).days + cycle_days
+            return days if abs(days) <= INT32_MAX else None
+        time = datetime.fromisoformat(near)
+    except ValueError:
+        return None
+    since = time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH + timedelta(cycle_days)
+    number = since // timedelta(microseconds=1)
+    return number if abs(number) <= INT64_MAX else None
 
 
 # --- decimals ---------------------------------------------------------------------------------------------------------
 
 
 def _decimal(kind: pa.DataType, parameters: Mapping[str, str]) -> Conversion | None:
-    scale = int(parameters.get("scale", 0))
-    precision = max(min(int(parameters.get("connect.decimal.precision", MAX_DIGITS)), MAX_DIGITS), scale, 1)
-    if not 0 <= scale <= MAX_DIGITS or not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+    try:
+        scale, precision = (int(parameters.get(name, 0)) for name in ("scale", "connect.decimal.precision"))
+    except ValueError:
         return None
-    target = pa.decimal128(precision, scale)
+    if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+        return None
+    if not 0 <= scale <= MAX_DIGITS:  # Debezium has one of 2046 for numeric(5,-2)
+        return Conversion(pa.string(), partial(_texts_of_scale, scale))
+    target = pa.decimal128(max(min(precision or MAX_DIGITS, MAX_DIGITS), scale, 1), scale)
     return Conversion(target, partial(_decimals, target))
 
 
 def _decimals(target: pa.Decimal128Type, array: pa.Array) -> Converted:
-    if pa.types.is_string(array.type):  # of JSON Schema, which has no bytes
-        array = pa.array([text and _from_base64(text) for text in array.to_pylist()], pa.binary())
+    array = _bytes(array)
     words, is_long = unscaled(array)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     bad = valid & (is_long | ~_has_digits(words, target.precision))
     words[~valid | bad] = 0
     return number_array(words, valid & ~bad, target), bad
+
+
+def _bytes(array: pa.Array) -> pa.BinaryArray:
+    """Of JSON Schema, which has none, they are texts in Base64."""
+    if pa.types.is_binary(array.type):
+        return array
+    return pa.array([None if text is None else _from_base64(text) for text in array.to_pylist()], pa.binary())
 
 
 def _from_base64(text: str) -> bytes:
@@ -258,6 +293,10 @@ def _variable_scale(kind: pa.DataType, _: object) -> Conversion | None:
     """A text, as each value has digits of its own."""
     is_decimal = pa.types.is_struct(kind) and {"scale", "value"} <= {field.name for field in kind}
     return Conversion(pa.string(), _texts) if is_decimal and pa.types.is_binary(kind.field("value").type) else None
+
+
+def _texts_of_scale(scale: int, array: pa.Array) -> Converted:
+    return _texts(pa.StructArray.from_arrays([pa.array(np.full(len(array), scale)), _bytes(array)], ["scale", "value"]))
 
 
 def _texts(structs: pa.StructArray) -> Converted:
@@ -298,13 +337,13 @@ _Maker: TypeAlias = Callable[[pa.DataType, Mapping[str, str]], Conversion | None
 _CONNECT, _DEBEZIUM = "org.apache.kafka.connect.data", "io.debezium"
 _MAKERS: Mapping[str, _Maker] = {
     f"{_CONNECT}.Date": _date,
-    f"{_CONNECT}.Time": partial(_time, "ms", 86_400_000),
+    f"{_CONNECT}.Time": partial(_time, "ms", 3),
     f"{_CONNECT}.Timestamp": partial(_timestamp, 1000, 1, UTC_MICROS),
     f"{_CONNECT}.Decimal": _decimal,
     f"{_DEBEZIUM}.time.Date": _date,
-    f"{_DEBEZIUM}.time.Time": partial(_time, "ms", 86_400_000),
-    f"{_DEBEZIUM}.time.MicroTime": partial(_time, "us", 86_400_000_000),
-    f"{_DEBEZIUM}.time.NanoTime": partial(_time, "ns", 86_400_000_000_000),
+    f"{_DEBEZIUM}.time.Time": partial(_time, "ms", 3),
+    f"{_DEBEZIUM}.time.MicroTime": partial(_time, "us", 6),
+    f"{_DEBEZIUM}.time.NanoTime": partial(_time, "ns", 9),
     f"{_DEBEZIUM}.time.Timestamp": partial(_timestamp, 1000, 1, LOCAL_MICROS),
     f"{_DEBEZIUM}.time.MicroTimestamp": partial(_timestamp, 1, 1, LOCAL_MICROS),
     f"{_DEBEZIUM}.time.NanoTimestamp": partial(_timestamp, 1, 1000, LOCAL_MICROS),

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ ROW = "struct<name string, id bigint, data binary, tags array<string>, counts ar
 SOURCE = "struct<ts_ms bigint, snapshot string, lsn bigint, sequence string>"
 ENVELOPE = f"before {ROW}, after {ROW}, source {SOURCE}, op string, ts_ms bigint, ts_us bigint"
 TOPICS = ("shop", "store")
+NO_KEY = "it has no key, or a key without id: set 'keyFormat' to bytes for a table without this key"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -247,9 +249,9 @@ def test_a_truncate_fails_unless_there_is_a_rule() -> None:
         (envelope("x"), {"id": 1}, "its op is none of Debezium's (c, u, r, d, t, m)"),
         ({"id": 1}, {"id": 1}, "its op is none of Debezium's (c, u, r, d, t, m)"),
         (envelope("u"), {"id": 1}, "it has no row after the change"),
-        (envelope("c", {"id": 1}), None, "it has no key: set 'keyFormat' to bytes for a table without keys"),
-        (None, None, "it has no key: set 'keyFormat' to bytes for a table without keys"),
-        (None, {"other": 1}, "its key has no id: set 'keyFormat' to bytes for a table without this key"),
+        (envelope("c", {"id": 1}), None, NO_KEY),
+        (None, None, NO_KEY),
+        (None, {"other": 1}, NO_KEY),
     ],
 )
 def test_what_is_no_change_is_malformed_with_a_cause(value: Any, key: Any, cause: str) -> None:
@@ -268,6 +270,52 @@ def test_of_values_that_cannot_be_decoded_the_cause_is_that_of_the_format() -> N
 
     assert (row["id"], row["_change"]["op"], row["_change"]["error"]["raw"]) == (1, None, b"{")
     assert converted([Record(b"{", {"id": 1})], onMalformedRecord="null")[0]["_change"]["op"] is None
+
+
+JSON_ROW = {
+    "id": {"type": "integer"},
+    "at": {"title": "io.debezium.time.ZonedTimestamp", "connect.type": "string", "type": "string"},
+    "price": {
+        "title": "org.apache.kafka.connect.data.Decimal",
+        "connect.type": "bytes",
+        "connect.parameters": {"scale": "2", "connect.decimal.precision": "4"},
+        "type": "string",
+    },
+}
+
+
+def json_schema(**row: Any) -> str:
+    """Of envelopes, as Confluent's converter names the types of Connect in it."""
+    image = {"type": "object", "properties": row}
+    return json.dumps({"type": "object", "properties": {"op": {"type": "string"}, "before": image, "after": image}})
+
+
+def test_json_without_a_schema_has_exact_decimals_if_json_schema_names_them() -> None:
+    (row,) = converted(
+        [Record(envelope("c", {"id": 1, "price": "BNI="}), {"id": 1})], valueSchema=json_schema(**JSON_ROW)
+    )
+
+    assert row["price"] == Decimal("12.34")
+
+
+@pytest.mark.parametrize(
+    ("image", "cause"),
+    [
+        ({"at": "+294276-12-31T23:59:59Z"}, "at cannot be timestamp[us, tz=UTC]: +294276-12-31T23:59:59Z"),
+        ({"price": "AMNQ"}, "price cannot be decimal128(4, 2): AMNQ"),
+    ],
+)
+def test_the_cause_of_a_value_that_a_column_cannot_hold_has_both(image: dict[str, str], cause: str) -> None:
+    records = [
+        Record(envelope("c", {"id": number, **given}), {"id": number}) for number, given in ((1, {}), (2, image))
+    ]
+    rows = converted(records, valueSchema=json_schema(**JSON_ROW), onMalformedRecord="record")
+
+    assert [row["_change"]["error"] and row["_change"]["error"]["cause"] for row in rows] == [
+        None,
+        f"its column {cause}",
+    ]
+    assert rows[1]["id"] == 2
 
 
 def test_messages_and_heartbeats_are_no_rows() -> None:
@@ -307,9 +355,8 @@ def test_there_is_no_row_before_in_envelopes_without_it() -> None:
 
 def test_a_delete_needs_none_of_the_other_columns() -> None:
     """And its tombstone says nothing new."""
-    field = json.dumps({"title": "io.debezium.time.Date", "connect.type": "int32", "type": "integer"})
-    row = f'{{"type": "object", "properties": {{"id": {{"type": "integer"}}, "day": {field}}}}}'
-    schema = f'{{"type": "object", "properties": {{"op": {{"type": "string"}}, "before": {row}, "after": {row}}}}}'
+    day = {"title": "io.debezium.time.Date", "connect.type": "int32", "type": "integer"}
+    schema = json_schema(id={"type": "integer"}, day=day)
     records = [Record(envelope("d", before={"id": 1, "day": 2**40}), {"id": 1}), Record(None, {"id": 1})]
 
     (found,) = converted(records, valueSchema=schema)

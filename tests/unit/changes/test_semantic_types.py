@@ -17,6 +17,8 @@ from pyspark_kafka_meta.changes.semantic_types import conversion
 from pyspark_kafka_meta.typed.schemas import ConnectType
 
 CONNECT, TIME, DATA = "org.apache.kafka.connect.data", "io.debezium.time", "io.debezium.data"
+MILLIS = 9_223_372_036_854_775
+"""Of the last timestamp that Spark has."""
 VARIABLE = pa.struct([("scale", pa.int32()), ("value", pa.binary())])
 
 
@@ -42,6 +44,8 @@ def two_complement(number: int) -> bytes:
         (f"{TIME}.IsoDate", pa.string(), ["2024-02-29Z", None], [date(2024, 2, 29), None]),
         (f"{TIME}.Time", pa.int32(), [0, 86_399_999, None], ["00:00:00.000", "23:59:59.999", None]),
         (f"{TIME}.MicroTime", pa.int64(), [1, 86_400_000_000], ["00:00:00.000001", "24:00:00.000000"]),
+        (f"{TIME}.MicroTime", pa.int64(), [-3_020_399_000_001, None], ["-838:59:59.000001", None]),
+        (f"{CONNECT}.Time", pa.int32(), [-1, 360_000_000], ["-00:00:00.001", "100:00:00.000"]),
         (f"{TIME}.NanoTime", pa.int64(), [3_600_000_000_001], ["01:00:00.000000001"]),
         (f"{TIME}.Timestamp", pa.int64(), [-1, None], [datetime(1969, 12, 31, 23, 59, 59, 999_000), None]),
         (f"{TIME}.MicroTimestamp", pa.int64(), [1], [datetime(1970, 1, 1, microsecond=1)]),
@@ -71,12 +75,25 @@ def test_times_of_the_calendar(name: str, kind: pa.DataType, values: list[Any], 
 @pytest.mark.parametrize(
     ("name", "kind", "values", "bad"),
     [
-        (f"{TIME}.Date", pa.int64(), [2**31, 1, -(2**40)], [0, 2]),
-        (f"{TIME}.Time", pa.int32(), [-1, 86_400_001, 5], [0, 1]),
-        (f"{TIME}.Timestamp", pa.int64(), [2**62, 1], [0]),
-        (f"{TIME}.NanoTimestamp", pa.int64(), [2**63 - 1, 1, -(2**63)], [0, 2]),
+        (f"{TIME}.Date", pa.int64(), [2**31, 1, -(2**40), -(2**31) - 1], [0, 2, 3]),
+        (f"{TIME}.Timestamp", pa.int64(), [MILLIS + 1, 1, -MILLIS - 1, -(2**63)], [0, 2, 3]),
+        (f"{CONNECT}.Timestamp", pa.int64(), [2**63 - 1, 1, -MILLIS - 1], [0, 2]),
+        (f"{TIME}.NanoTimestamp", pa.int64(), [2**63 - 1, 1, -(2**63), -(2**63) + 1], [0, 2, 3]),
         (f"{TIME}.ZonedTimestamp", pa.string(), ["soon", "2024-02-29T12:00:00Z", "2024-02-30T12:00:00Z"], [0, 2]),
-        (f"{TIME}.IsoDate", pa.string(), ["next week"], [0]),
+        (f"{TIME}.ZonedTimestamp", pa.string(), ["+294276-12-31T23:59:59Z", "-300000-01-01T00:00:00Z"], [0, 1]),
+        (
+            f"{TIME}.ZonedTimestamp",
+            pa.string(),
+            ["+10000-02-30T00:00:00Z", "-0043-03-15", "-0043-03-15T24:30Z"],
+            [0, 2],
+        ),
+        (
+            f"{TIME}.IsoDate",
+            pa.string(),
+            ["next week", "2023-02-29Z", "-9999999-01-01Z", "-0043-03-15T12:00Z"],
+            [0, 1, 2, 3],
+        ),
+        (f"{CONNECT}.Decimal", pa.binary(), [b"", b"\x7f" + b"\xff" * 16, b"\1"], [0, 1]),
         (
             f"{DATA}.VariableScaleDecimal",
             VARIABLE,
@@ -92,6 +109,43 @@ def test_values_that_a_type_cannot_hold_are_named(
 
     assert found == bad
     assert [row for row, value in enumerate(array.is_null().to_pylist()) if value] == bad
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values", "numbers"),
+    [
+        (f"{TIME}.Date", pa.int32(), [-(2**31), 2**31 - 1], [-(2**31), 2**31 - 1]),
+        (
+            f"{TIME}.IsoDate",
+            pa.string(),
+            ["-4712-01-01Z", "2024-02-29Z", "+5874897-12-31Z"],
+            [-2_440_550, 19_782, 2_145_042_905],
+        ),
+        (f"{TIME}.Timestamp", pa.int64(), [-MILLIS, MILLIS], [-MILLIS * 1000, MILLIS * 1000]),
+        (f"{CONNECT}.Timestamp", pa.int64(), [-MILLIS, MILLIS], [-MILLIS * 1000, MILLIS * 1000]),
+        (f"{TIME}.MicroTimestamp", pa.int64(), [-(2**63), 2**63 - 1], [-(2**63), 2**63 - 1]),
+        (f"{TIME}.NanoTimestamp", pa.int64(), [2 - 2**63, 2**63 - 2], [-9_223_372_036_854_776, 9_223_372_036_854_775]),
+        (
+            f"{TIME}.ZonedTimestamp",
+            pa.string(),
+            [
+                "-0043-03-15T12:00:00.000001Z",
+                "+10000-01-01T00:00:00+01:00",
+                "0000-02-29T00:00:00Z",
+                "2024-02-29T00:00:00Z",
+            ],
+            [-63_517_780_799_999_999, 253_402_297_200_000_000, -62_162_121_600_000_000, 1_709_164_800_000_000],
+        ),
+        (f"{TIME}.IsoTimestamp", pa.string(), ["+294247-01-10T04:00:54.775807Z"], [2**63 - 1]),
+    ],
+    ids=lambda value: value.rpartition(".")[2] if isinstance(value, str) else "",
+)
+def test_times_are_those_that_spark_has_also_where_python_has_none(
+    name: str, kind: pa.DataType, values: list[Any], numbers: list[int]
+) -> None:
+    array, bad = converted(name, values, kind)
+
+    assert (array.view(pa.int32() if pa.types.is_date(array.type) else pa.int64()).to_pylist(), bad) == (numbers, [])
 
 
 @pytest.mark.parametrize(
@@ -153,6 +207,15 @@ def test_decimals_of_any_scale_are_exact_texts(numbers: list[tuple[int, int] | N
         assert each is None or (Decimal(text) == Decimal(f"{each[0]}e{-each[1]}") and "e" not in text.lower())
 
 
+@pytest.mark.parametrize(
+    ("scale", "text"), [(39, "0." + "0" * 36 + "300"), (-2, "30000"), (2046, f"0.{'0' * 2043}300")]
+)
+def test_decimals_of_a_scale_that_spark_does_not_have_are_texts(scale: int, text: str) -> None:
+    array, bad = converted(f"{CONNECT}.Decimal", [two_complement(300), None], pa.binary(), {"scale": str(scale)})
+
+    assert (array.to_pylist(), bad) == ([text, None], [])
+
+
 def test_types_in_lists_structs_and_maps_are_converted_too() -> None:
     kind = pa.struct([("a", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.int32())), ("n", pa.string())])
     day = ConnectType(f"{TIME}.Date", {})
@@ -190,6 +253,9 @@ def test_other_types_stay_what_they_are(name: str) -> None:
         (f"{CONNECT}.Date", pa.date32()),
         (f"{CONNECT}.Timestamp", pa.timestamp("us", "UTC")),
         (f"{CONNECT}.Decimal", pa.decimal128(5, 2)),
+        (f"{TIME}.MicroDuration", pa.int64()),
+        (f"{TIME}.NanoDuration", pa.int64()),
+        (f"{TIME}.Year", pa.int32()),
     ],
 )
 def test_types_that_a_format_knows_itself_stay(name: str, kind: pa.DataType) -> None:
