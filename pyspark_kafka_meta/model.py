@@ -99,10 +99,12 @@ class TopicGeneration(NamedTuple):
 
     Attributes:
         topic_id: of the topic that the query followed last; None if unknown.
+        partitions: how many the topic had, if some are gone; else 0.
     """
 
     number: int
     topic_id: UUID | None
+    partitions: int = 0
 
 
 class ProducerIdAndEpoch(NamedTuple):

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section
-from pyspark_kafka_meta.options.parsers import parse_choice
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_text
 
 
 class Changes(StrEnum):
@@ -73,11 +73,13 @@ class ChangesOptions:
     include_before: bool = _debeziums.flag(
         "includeBefore", False, "Whether `_change.before` has the row before the change, as far as it was sent."
     )
-    unavailable_value: str = _changes.short_text(
+    unavailable_value: str = _changes.option(
         "unavailableValue",
+        "__debezium_unavailable_value",
+        parse_text,
+        "Option 'unavailableValue' must not be empty",
         "Debezium's `unavailable.value.placeholder`: columns with it were not sent. They are null, and their names are "
         "in `_change.unavailable`.",
-        default="__debezium_unavailable_value",
         needs=("changes",),
     )
 

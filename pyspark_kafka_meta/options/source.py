@@ -22,6 +22,7 @@ from pyspark_kafka_meta.options.offsets import (
     LatestByKeySpec,
     OffsetOptions,
     OffsetsSpec,
+    StartSpec,
     batch_problems,
     stream_problems,
 )
@@ -231,6 +232,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         ending = self.end() or OffsetsSpec(LATEST_OFFSET)
         raise_problems(batch_problems(starting, ending))
         starting = LatestByKeySpec() if latest_by_key else starting
+        raise_problems(self._problems_by_key(starting))
         self._warn_of_group_ids()
         # A batch has no later micro-batch that reads the new topic: failOnDataLoss decides.
         return replace(self, starting_offsets=starting, ending_offsets=ending, on_topic_recreated=None)
@@ -238,9 +240,23 @@ class SourceOptions(ReadOptions, OffsetOptions):
     def for_stream(self) -> SourceOptions:
         """For `spark.readStream`: a new query starts at latest by default. Raises OptionError: the end would move with
         each restart."""
-        raise_problems(stream_problems(self.end()))
+        starting = self.start() or OffsetsSpec(LATEST_OFFSET)
+        raise_problems([*stream_problems(self.end()), *self._problems_by_key(starting)])
         self._warn_of_group_ids()
-        return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
+        return replace(self, starting_offsets=starting)
+
+    def _problems_by_key(self, starting: StartSpec) -> list[str]:
+        """Topics whose keys replace nothing."""
+        topics = [topic for topic in self.topics if EVENTS_TOPIC in topic or topic == self._events_topic]
+        if not topics or not isinstance(starting, LatestByKeySpec):
+            return []
+        return [f"topic {topics[0]} has an event in each record, and none replaces another: read table refresh_events"]
+
+    @property
+    def _events_topic(self) -> str | None:
+        """To which this query writes events; None if that is in another cluster."""
+        is_own = self.events is not None and set(self.events.bootstrap_servers) & set(self.client.bootstrap_servers)
+        return self.events.topic if self.events is not None and is_own else None
 
     @property
     def topic_filter(self) -> Callable[[str], bool] | None:
@@ -248,9 +264,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         queries write for themselves: each micro-batch of a query that reads its own events makes new events."""
         if self.topic_pattern is None:
             return None
-        own: set[str | None] = {self.decisions_topic}
-        if self.events is not None and set(self.events.bootstrap_servers) & set(self.client.bootstrap_servers):
-            own.add(self.events.topic)  # else the topic with this name is of another cluster
+        own = {self.decisions_topic, self._events_topic}
         search = re.compile(self.topic_pattern).search
         return lambda topic: bool(search(topic)) and topic not in own and not _OWN_TOPIC.search(topic)
 

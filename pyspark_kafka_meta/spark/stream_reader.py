@@ -94,7 +94,9 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         return new_tasks(planner.tasks(planned), until.topic_ids.keys(), self._writer_schemas() if planned else ())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._options, partition, self._columns, self._schemas)
+        # What is after the range of a task is of the next micro-batch, also for the latest record of each key.
+        options = replace(self._options, ending_offsets=None)
+        return read_partition(options, partition, self._columns, self._schemas)
 
     def stop(self) -> None:
         if self._opened is not None:

@@ -13,7 +13,7 @@ The layout, version 1. A position is the list of its offset, epoch, epoch start 
 unknown (-1) at its end; if that is all but the offset, the offset alone, as in Spark's checkpoints. The offset is the
 next to read. A start of -2 is the first offset of the log when the batch is planned: new partitions of a migrated batch
 begin there, as their starts are not recorded.
-    {"generations": {"t": [1, "<uuid>" or null]}, only of changes, and of topics that were recreated or are gone
+    {"generations": {"t": [1, "<uuid>" or null, 3]}, only of changes, and of topics that were recreated or are gone
      "initial": true,                             only before batch 0
      "latestByKey": true,                         only after batch 0, if it has the latest record of each key
      "schemas": {"value": {"columns": "<digest>", "fingerprint": "<digest>", "source": "version 3 of t-value (id 7)"}},
@@ -23,7 +23,8 @@ begin there, as their starts are not recorded.
 The topic id detects a recreated topic (KIP-516), the epoch a truncated log (KIP-320). The epoch start is the first
 offset of the epoch, known if records of this epoch lie before the offset. The reported epoch is of the leader that
 reported the offset, if it is another: leaders of lower epochs were replaced. `schemas` is of typed columns alone: what
-the micro-batch that ends here reads them as. `generations` has the number and id of each `TopicGeneration`.
+the micro-batch that ends here reads them as. `generations` has the fields of each `TopicGeneration`, without
+partitions if none is gone.
 Follows Spark's `KafkaSourceOffset`.
 """
 
@@ -46,6 +47,7 @@ from pyspark_kafka_meta.model import (
     TopicEpoch,
     TopicGeneration,
     TopicPartition,
+    is_other_topic,
     name_partitions,
     shortened,
 )
@@ -67,7 +69,7 @@ class SourceOffset:
             An offset may be `EARLIEST_OFFSET`.
         initial: whether this is the initial offset of a query, before any batch.
         schemas: of the typed columns.
-        generations: of topics whose generation is not 0, and of those that are gone.
+        generations: of topics whose generation is not 0, and of those that are gone, or have partitions that are.
         latest_by_key: whether the batch that ends here has the latest record of each key alone.
     """
 
@@ -83,6 +85,13 @@ class SourceOffset:
         """The number of the topic's generation."""
         return self.generations[topic].number if topic in self.generations else 0
 
+    def partition_counts(self) -> dict[str, int]:
+        """How many partitions each topic had at most. Their numbers have no gap."""
+        counts = {topic: known.partitions for topic, known in self.generations.items()}
+        for topic, number in self.positions:
+            counts[topic] = max(counts.get(topic, 0), number + 1)
+        return counts
+
     def topic_epochs(self) -> dict[TopicPartition, TopicEpoch]:
         """The leader epochs that are known of the logs, as far as brokers report topic ids."""
         return {
@@ -96,8 +105,8 @@ class SourceOffset:
         ids = {topic: topic_id and str(topic_id) for topic, topic_id in self.topic_ids.items()}
         by_topic = _by_topic(self.positions)
         generations = {
-            topic: [number, topic_id and str(topic_id)]
-            for topic, (number, topic_id) in sorted(self.generations.items())
+            topic: [number, topic_id and str(topic_id), *([partitions] if partitions else [])]
+            for topic, (number, topic_id, partitions) in sorted(self.generations.items())
         }
         return {
             **({"generations": generations} if generations else {}),
@@ -198,7 +207,7 @@ def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceO
 
 def with_generations(start: SourceOffset, end: SourceOffset, begun_again: Collection[str]) -> SourceOffset:
     """`end`, with a generation more for each topic whose offsets begin again in the batch. A topic that is gone keeps
-    its generation: it may return with its offsets, or be recreated.
+    its generation: it may return with its offsets, or be recreated. So may partitions: they are no added ones.
 
     Args:
         end: the offset to log, from `advance`.
@@ -206,8 +215,13 @@ def with_generations(start: SourceOffset, end: SourceOffset, begun_again: Collec
     """
     left = {topic: TopicGeneration(start.generation(topic), topic_id) for topic, topic_id in start.topic_ids.items()}
     gone = {topic: known for topic, known in {**start.generations, **left}.items() if topic not in end.topic_ids}
-    numbers = {topic: start.generation(topic) + (topic in begun_again) for topic in end.topic_ids}
-    read = {topic: TopicGeneration(number, end.topic_ids[topic]) for topic, number in numbers.items() if number}
+    before, now, read = start.partition_counts(), replace(end, generations={}).partition_counts(), {}
+    for topic, topic_id in end.topic_ids.items():
+        number = start.generation(topic) + (topic in begun_again)
+        had = 0 if is_other_topic(start.topic_ids.get(topic), topic_id) else before.get(topic, 0)
+        partitions = had if had > now.get(topic, 0) else 0
+        if number or partitions:
+            read[topic] = TopicGeneration(number, topic_id, partitions)
     return replace(end, generations={**gone, **read})
 
 
@@ -288,10 +302,14 @@ def _parse(value: Mapping[str, object]) -> SourceOffset:
 
 
 def _parse_generation(value: object) -> TopicGeneration:
-    if not isinstance(value, list) or len(value) != 2:
+    if not isinstance(value, list) or len(value) not in (2, 3):
         raise ValueError(f"{str(value)[:40]} is no generation")
-    number, topic_id = value
-    return TopicGeneration(whole_number(number, 0, INT32_MAX), None if topic_id is None else UUID(str(topic_id)))
+    number, topic_id, partitions = TopicGeneration(*value)
+    return TopicGeneration(
+        whole_number(number, 0, INT32_MAX),
+        None if topic_id is None else UUID(str(topic_id)),
+        whole_number(partitions, 0, MAX_PARTITIONS),
+    )
 
 
 def _parse_pin(value: object) -> SchemaPin:

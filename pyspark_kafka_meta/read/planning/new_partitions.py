@@ -65,7 +65,7 @@ class NewPartitions:
         }
         new -= returned.keys()
         old_ids = {
-            **{topic: topic_id for topic, (_, topic_id) in start.generations.items()},
+            **{topic: known.topic_id for topic, known in start.generations.items()},
             **{partition.topic: topic_id for partition, topic_id in self._left_off},
             **start.topic_ids,
         }
@@ -107,10 +107,13 @@ class NewPartitions:
         """Raise an error for new partitions of topics that were read before."""
         read = {(topic, ids.get(topic)) for topic in start.topic_ids if topic not in recreated}
         read |= {(partition.topic, topic_id) for partition, topic_id in self._left_off}
+        counts = start.partition_counts()
         added = [
             part
             for part in new
-            if (part.topic, ids[part.topic]) in read and (part, ids[part.topic]) not in self._left_off
+            if (part.topic, ids[part.topic]) in read
+            and (part, ids[part.topic]) not in self._left_off
+            and part.partition >= counts.get(part.topic, 0)
         ]
         if added:
             raise PartitionsAddedError(

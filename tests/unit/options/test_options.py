@@ -358,6 +358,20 @@ def test_default_start_and_end_of_batches_and_streams() -> None:
     assert (stream.starting_offsets, stream.ending_offsets) == (OffsetsSpec(LATEST_OFFSET), None)
 
 
+@pytest.mark.parametrize(("topic", "events"), [("team-kafkameta-events", {}), ("own", {"eventsTopic": "own"})])
+def test_topics_of_events_have_no_latest_record_of_a_key(topic: str, events: dict[str, str]) -> None:
+    given = {**MINIMAL, "subscribe": f"t,{topic}", **events}
+    problem = f"topic {topic} has an event in each record, and none replaces another"
+    with pytest.raises(OptionError, match=problem):
+        SourceOptions.parse(given).for_batch(latest_by_key=True)
+    with pytest.raises(OptionError, match=problem):
+        SourceOptions.parse({**given, "startingOffsets": "latestByKey"}).for_stream()
+
+    SourceOptions.parse(given).for_batch()
+    other = {**given, "subscribe": "t", "eventsTopic": "t", "eventsBootstrapServers": "other:1"}
+    SourceOptions.parse({**other, "startingOffsets": "latestByKey"}).for_stream()
+
+
 def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> None:
     given = {**MINIMAL, "startingOffsets": "-5", "endingOffsets": '{"t":{"0":7}}'}
     assert SourceOptions.parse(given).for_batch().starting_offsets == LastOffsetsSpec(5)

@@ -23,11 +23,21 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.schema import RECORD_COLUMNS, records_arrow_schema
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, EventsOptions, SourceOptions
+from pyspark_kafka_meta.read.fetching import latest_by_key
+from pyspark_kafka_meta.read.fetching.latest_by_key import MayEndLater
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.spark import batch_reader
-from pyspark_kafka_meta.spark.batch_reader import SCHEMAS_BYTES, TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
+from pyspark_kafka_meta.spark.batch_reader import (
+    SCHEMAS_BYTES,
+    TOPIC_NAMES_BYTES,
+    KafkaMetaReader,
+    Task,
+    new_tasks,
+    read_partition,
+)
 from pyspark_kafka_meta.spark.client_pool import worker_clients
 from pyspark_kafka_meta.spark.records_table import records_struct_type
+from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.spark.worker_memory import worker_memory
 from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
 from pyspark_kafka_meta.typed.schemas import SchemaText
@@ -53,6 +63,42 @@ def test_a_task_writes_its_events_where_its_planner_does(
 
     assert used[0] is not None
     assert used[0].driver == driver_name()
+
+
+@pytest.mark.parametrize(
+    ("is_stream", "ending", "expected"),
+    [
+        (False, {}, MayEndLater.ANY_KEY),
+        (False, {"endingOffsets": '{"t": {"0": 9}}'}, MayEndLater.REMOVED_KEY),
+        (False, {"endingTimestamp": "9"}, MayEndLater.REMOVED_KEY),
+        (True, {}, MayEndLater.NO_KEY),
+        (True, {"endingOffsets": '{"t": {"0": 9}}'}, MayEndLater.NO_KEY),
+    ],
+)
+def test_the_latest_record_of_a_key_may_be_after_the_end_of_a_batch_alone(
+    is_stream: bool, ending: dict[str, str], expected: MayEndLater, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream reads it with the next micro-batch."""
+    options = SourceOptions.parse({"kafka.bootstrap.servers": "b:9", "subscribe": "t", **ending})
+    worker, used = Scene(monkeypatch).client(), list[MayEndLater]()
+
+    @contextmanager
+    def client(*_: object) -> Iterator[KafkaClient]:
+        yield worker
+
+    def latest(_: object, __: object, ___: object, may_end_later: MayEndLater) -> SimpleNamespace:
+        used.append(may_end_later)
+        return SimpleNamespace(read=lambda *_: iter([]))
+
+    monkeypatch.setattr(worker_clients, "client", client)
+    monkeypatch.setattr(latest_by_key, "LatestReader", latest)
+    (task,) = new_tasks([(OffsetRange(TopicPartition("t", 0), None, 0, 5, latest_by_key=True),)], ["t"])
+    if is_stream:
+        reader = KafkaMetaStreamReader(options.for_stream(), {})
+        assert list(reader.read(task)) == []
+    else:
+        assert list(KafkaMetaReader(options.for_batch(latest_by_key=True), {}).read(task)) == []
+    assert used == [expected]
 
 
 def tasks_of(topics: int, tasks: int) -> list[Task]:
@@ -136,6 +182,7 @@ def test_spark_schema_is_that_of_sparks_kafka_source() -> None:
 THREADS_IN_LIMITED_PROCESS = """
 import resource, sys, threading
 from pathlib import Path
+from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.spark.worker_memory import worker_memory
 
 def size():

@@ -66,13 +66,15 @@ def test_a_checkpoint_without_generations_has_no_word_of_them() -> None:
 
 
 def test_generations_are_written_and_read() -> None:
-    offset = SourceOffset({}, {}, generations={"u": TopicGeneration(0, None), "t": TopicGeneration(2, ID)})
+    known = {"u": TopicGeneration(0, None), "t": TopicGeneration(2, ID), "v": TopicGeneration(0, None, 3)}
+    offset = SourceOffset({}, {}, generations=known)
 
-    assert text(offset) == f'{{"generations": {{"t": [2, "{ID}"], "u": [0, null]}}, "topics": {{}}, "version": 1}}'
+    generations = f'{{"t": [2, "{ID}"], "u": [0, null], "v": [0, null, 3]}}'
+    assert text(offset) == f'{{"generations": {generations}, "topics": {{}}, "version": 1}}'
     assert restored(offset) == offset
 
 
-@pytest.mark.parametrize("pair", [1, [1], [1, None, 2], ["1", None], [-1, None], [1, "no id"], {}])
+@pytest.mark.parametrize("pair", [1, [1], [1, None, "2"], [1, None, 2, 3], ["1", None], [-1, None], [1, "no id"], {}])
 def test_a_generation_that_is_written_otherwise_is_refused(pair: object) -> None:
     with pytest.raises(CheckpointError, match="cannot be read"):
         SourceOffset.parse({"generations": {"t": pair}, "topics": {}, "version": 1})
@@ -235,6 +237,28 @@ def test_partitions_that_return_are_no_added_ones(scene: Scene) -> None:
     scene.clock.sleep(300)
 
     assert query.step() == {T1: (12, 13)}
+
+
+@pytest.mark.parametrize("gone", [T1, T2])
+def test_partition_that_was_gone_at_a_restart_is_no_added_one(scene: Scene, gone: TopicPartition) -> None:
+    query = ChangesQuery(scene, **GO_ON)
+    query.step()
+    t = scene.cluster.topics["t"]
+    others = [each for each in t.partitions if each.partition != gone.partition]
+    lose(scene, lambda scene: scene.cluster.topics.update(t=replace(t, partitions=tuple(others))))
+    for _ in range(2):
+        query.restart()
+        query.step()
+        scene.write(T0, "more")
+    query.restart()
+    scene.cluster.topics["t"] = t
+    scene.clock.sleep(300)
+
+    assert gone in query.step()
+    add_partition(scene, T3, "moved")
+    scene.clock.sleep(300)
+    with pytest.raises(PartitionsAddedError, match="^t-3 were added"):
+        query.step()
 
 
 def test_topic_that_returns_without_ids_is_not_refused(scene: Scene) -> None:
