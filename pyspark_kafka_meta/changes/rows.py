@@ -59,8 +59,8 @@ GENERATION_SHIFT = 48
 POSITION_DIGITS = 20
 """Of a number in a position, which sorts as text."""
 _SEQUENCE = r'^\[(?:"(?P<commit>\d+)"|null),(?:"(?P<lsn>\d+)"|null)\]$'
-"""Of PostgreSQL: the end of the transaction before, and the change. Changes of transactions interleave in its log, so
-the second alone is no order."""
+"""Of PostgreSQL: the end of the transaction before, unless none was streamed, and the change. Changes of transactions
+interleave in its log, so the second alone is no order."""
 
 Fields: TypeAlias = Mapping[str, pa.Array]
 Ops: TypeAlias = Longs
@@ -410,12 +410,17 @@ def _time(fields: Fields, count: int) -> pa.Array:
 
 
 def _positions(source: Fields, names: Sequence[str]) -> pa.StringArray:
-    """Texts that sort as the positions; null without one."""
+    """Texts that sort as the positions; null without one. A snapshot has that of its beginning."""
     if names == ("sequence",):
-        parts = pc.extract_regex(source["sequence"], _SEQUENCE).flatten()
+        commit, change = pc.extract_regex(source["sequence"], _SEQUENCE).flatten()
+        parts = [pc.if_else(pc.equal(commit, ""), change, commit), change]
         parts = [pc.replace_substring_regex(part, "^$", "0") for part in parts]
     else:
         parts = [source[name].cast(pa.string()) for name in names]
         is_there = pc.coalesce(*parts).is_valid()
+        if names[0] == "commit_scn":
+            parts[0] = pc.coalesce(*parts)
+        if names[0] == "file":  # its number has a digit more some day
+            parts[0] = pc.replace_substring_regex(parts[0], r"^.*\.", "")
         parts = [pc.if_else(is_there, part.fill_null("0"), None) for part in parts]
     return pc.binary_join_element_wise(*(pc.utf8_lpad(part, POSITION_DIGITS, "0") for part in parts), "/")

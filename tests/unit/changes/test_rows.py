@@ -392,20 +392,83 @@ def test_records_are_counted_by_topic_and_op() -> None:
     ]
 
 
-def test_the_position_of_postgresql_sorts_as_its_commits() -> None:
-    sequences = ['[null,"90"]', '["100","95"]', '["100","205"]', '["1000","101"]']
-    records = [Record(envelope("r", {"id": 1}, source={"sequence": text}), {"id": 1}) for text in sequences]
-    rows = converted([Record(None, {"id": 1}), *records], changeOrder="source")
+def sqlserver(commit: str, change: str | None, event: int | None) -> dict[str, Any]:
+    return {"commit_lsn": f"00000027:{commit}:0003", "change_lsn": change, "event_serial_no": event, "schema": "dbo"}
 
-    positions = [row["_change"]["sequence"]["position"] for row in rows]
-    assert positions == sorted(positions)
-    assert positions[0] == f"{0:020}/{90:020}"
+
+def binlog(file: str, pos: int, row: int) -> dict[str, Any]:
+    return {"file": file, "pos": pos, "row": row, "server_id": 223_344, "gtid": None, "thread": 7}
+
+
+CHANGE_LSN = "00000027:00000758:000"
+ORDERED = {
+    "postgresql": (
+        "sequence string, lsn bigint, txId bigint",
+        [
+            *({"sequence": '[null,"90"]', "lsn": 90} for _ in range(2)),  # a snapshot
+            {"sequence": '[null,"95"]', "lsn": 95},
+            {"sequence": '["100","95"]', "lsn": 95},  # began first, and committed last
+            {"sequence": '["100","205"]', "lsn": 205},
+            {"sequence": '["210","210"]', "lsn": None},  # an incremental snapshot
+            {"sequence": '["1000","101"]', "lsn": 101},
+            {"sequence": '[null,"2000"]', "lsn": 2000},  # another snapshot, with a new slot
+        ],
+    ),
+    "sqlserver": (
+        "commit_lsn string, change_lsn string, event_serial_no bigint, schema string",
+        [
+            sqlserver("00000758", None, None),  # a snapshot
+            sqlserver("00000ac0", f"{CHANGE_LSN}3", 1),
+            sqlserver("00000ac0", f"{CHANGE_LSN}3", 2),
+            sqlserver("00000ac0", f"{CHANGE_LSN}5", 1),
+            sqlserver("00000ac1", f"{CHANGE_LSN}2", 1),
+            sqlserver("00000ad0", None, None),  # another snapshot
+        ],
+    ),
+    "oracle": (
+        "scn string, commit_scn string, txId string, ssn bigint",
+        [
+            {"scn": "900", "commit_scn": None},  # a snapshot
+            {"scn": "1590", "commit_scn": "1600"},
+            {"scn": "1595", "commit_scn": "1600"},
+            {"scn": "1580", "commit_scn": "1601"},
+            {"scn": "1700", "commit_scn": None},  # another snapshot
+            {"scn": "1690", "commit_scn": "18446744073709551615"},
+        ],
+    ),
+    "mysql": (
+        "server_id bigint, gtid string, file string, pos bigint, row int, thread bigint",
+        [
+            binlog("mysql-bin-changelog.999998", 154, 0),  # a snapshot
+            binlog("mysql-bin-changelog.999999", 4, 0),
+            binlog("mysql-bin-changelog.999999", 4, 1),
+            binlog("mysql-bin-changelog.999999", 1154, 0),
+            binlog("mysql-bin-changelog.1000000", 154, 0),
+            binlog("mysql-bin-changelog.1000000", 154, 10),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("connector", ORDERED)
+def test_positions_sort_as_the_database_committed_and_snapshots_where_they_began(connector: str) -> None:
+    kind, sources = ORDERED[connector]
+    schema = f"before {ROW}, after {ROW}, op string, source struct<ts_ms bigint, snapshot string, {kind}>"
+    changes = [Record(envelope("c", {"id": 1}, source=source), {"id": 1}) for source in sources]
+    rows = converted([Record(None, {"id": 1}), *changes], changeOrder="source", valueSchema=schema)
+
+    sequences = [row["_change"]["sequence"] for row in rows]
+    found = [(each["position"], each["sequence"]) for each in sequences]
+    assert found == sorted(found)
+    assert len(found) == len(sources), "without the tombstone"
+    assert len({position for position, _ in found}) == len({json.dumps(source) for source in sources})
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"valueSchema": "id bigint, op string"}, "not Debezium's envelope"),
+        ({"valueSchema": "op string, after string", "changeOrder": "source"}, "no struct 'after'"),  # of MongoDB
         ({"changes": "upsert", "valueSchema": "`_change` int"}, "several columns would have the name _change"),
         ({"changes": "upsert", "valueSchema": "key int", "keySchema": '"long"'}, "would have the name key"),
         ({"changes": "upsert", "valueSchema": "a int, A int"}, "several columns would have the name a"),

@@ -257,7 +257,7 @@ def test_partition_that_was_gone_at_a_restart_is_no_added_one(scene: Scene, gone
     assert gone in query.step()
     add_partition(scene, T3, "moved")
     scene.clock.sleep(300)
-    with pytest.raises(PartitionsAddedError, match="^t-3 were added"):
+    with pytest.raises(PartitionsAddedError, match=r"^t-3 were added"):
         query.step()
 
 
