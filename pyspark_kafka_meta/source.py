@@ -148,9 +148,10 @@ class KafkaMetaDataSource(DataSource):
         pickles this data source with its schema, and makes the reader from it."""
         if not options.typed.columns:
             return {}
-        from pyspark_kafka_meta.spark.typed_columns import changes_struct_type, column_types, schemas_of_query
+        from pyspark_kafka_meta.arrow_reader import schemas_of
+        from pyspark_kafka_meta.spark.typed_columns import changes_struct_type, column_types
 
-        self._schemas = self._schemas or schemas_of_query(options, partial(newest_schemas, options))
+        self._schemas = self._schemas or schemas_of(options, partial(newest_schemas, options))
         return column_types(self._schemas) if options.changes is None else changes_struct_type(self._schemas, options)
 
     def _read_options(self) -> TableOptions:

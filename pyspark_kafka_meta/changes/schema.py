@@ -14,11 +14,19 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.changes.semantic_types import UTC_MICROS, Conversion, conversion
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.options import ChangeOrder, Changes, ChangesOptions, OnMalformedRecord, OnTruncate
-from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas, digest
-from pyspark_kafka_meta.typed.schemas import Schema, inner_path
+from pyspark_kafka_meta.options import (
+    ChangeOrder,
+    Changes,
+    ChangesOptions,
+    OnMalformedRecord,
+    OnTruncate,
+    TypedValuesOptions,
+)
+from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas, digest, given_schema, spark_type_json
+from pyspark_kafka_meta.typed.schemas import Schema, inner_path, schema_of
 
 CHANGE_COLUMN = "_change"
+JSON = "json"
 KEY_COLUMN = "key"
 """Of a key that is no struct."""
 DELETED_FIELD = "__deleted"
@@ -146,6 +154,21 @@ def is_envelope(kind: pa.DataType) -> bool:
     if not pa.types.is_struct(kind) or not {"op", "after"} <= set(kind.names):
         return False
     return bool(pa.types.is_string(kind.field("op").type) and pa.types.is_struct(kind.field("after").type))
+
+
+def with_envelope(typed: TypedValuesOptions, options: ChangesOptions | None) -> TypedValuesOptions:
+    """The options of typed values. If values are JSON whose given schema is the row's, it becomes the envelope's. A
+    flattened one gets the field that tells of a delete.
+
+    Raises:
+        OptionError, ValueSchemaError: as `typed.reading.query_schemas`.
+    """
+    if options is None or typed.value_format != JSON or typed.value_schema is None:
+        return typed
+    (value,) = (column for column in typed.columns if column.column == "value")
+    given = schema_of(value.format, given_schema(value, typed.value_schema)).type
+    kind = completed(given, options.changes)
+    return typed if kind is given else replace(typed, value_schema=spark_type_json(kind))
 
 
 def completed(given: pa.DataType, changes: Changes) -> pa.DataType:

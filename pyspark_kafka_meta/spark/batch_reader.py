@@ -9,14 +9,14 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_kafka_meta.options import LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_plan_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
@@ -25,12 +25,10 @@ from pyspark_kafka_meta.spark.worker_memory import worker_memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.changes.rows import ChangeRows
     from pyspark_kafka_meta.facts import SchemaLookup
-    from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-    from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, RegisteredSchema, TypedRows, WriterSchemas
+    from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, RegisteredSchema, WriterSchemas
     from pyspark_kafka_meta.typed.schemas import SchemaText
 
 
@@ -176,54 +174,15 @@ def read_partition(
 def _read(
     options: SourceOptions, task: Task, columns: Columns, schemas: QuerySchemas | None
 ) -> Iterator[pa.RecordBatch]:
+    from pyspark_kafka_meta.arrow_reader import rows_of
     from pyspark_kafka_meta.events.event import Role
     from pyspark_kafka_meta.events.origin import task_origin
     from pyspark_kafka_meta.spark.client_pool import worker_clients
 
     if options.events is not None:
         options = replace(options, events=replace(options.events, driver=task.driver))
-    names = list(columns.values())
     with worker_clients.client(options.client, options.events, task_origin(Role.READER)) as client:
-        if schemas is None:
-            for batch in _raw_rows(client, options, list(columns), task):
-                yield batch.rename_columns(names)
-            return
-        with _rows(client, options, task, columns, schemas) as rows:
-            for batch in _raw_rows(client, options, rows.raw_columns, task):
-                yield rows.convert(batch).rename_columns(names)
-
-
-def _rows(
-    client: KafkaClient, options: SourceOptions, task: Task, columns: Columns, schemas: QuerySchemas
-) -> AbstractContextManager[TypedRows | ChangeRows]:
-    """The conversion of the records of a task."""
-    if options.changes is None:
-        from pyspark_kafka_meta.typed.reading import typed_rows
-
-        return typed_rows(schemas, task.schemas, list(columns), client.report)
-    from pyspark_kafka_meta.changes.rows import change_rows
-
-    return change_rows(
-        schemas, options.changes, task.ranges, task.schemas, list(columns), client.report, client.count_changes
-    )
-
-
-def _raw_rows(
-    client: KafkaClient, options: SourceOptions, columns: Sequence[str], task: Task
-) -> Iterator[pa.RecordBatch]:
-    """The records of a task, or the latest of each key."""
-    if not task.is_by_key:
-        from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-
-        return TaskReader(client, options, columns).read(task.ranges, task.topics)
-    from pyspark_kafka_meta.read.fetching.latest_by_key import LatestReader, MayEndLater
-
-    may_end_later = MayEndLater.REMOVED_KEY
-    if options.ending_offsets is None:
-        may_end_later = MayEndLater.NO_KEY
-    elif options.ending_offsets == OffsetsSpec(LATEST_OFFSET):
-        may_end_later = MayEndLater.ANY_KEY
-    return LatestReader(client, options, columns, may_end_later).read(task.ranges[0], task.topics)
+        yield from rows_of(client, options, task.ranges, columns, schemas, task.topics, task.schemas)
 
 
 def new_writer_schemas(schemas: QuerySchemas, report: Callable[[SchemaLookup], None]) -> WriterSchemas:

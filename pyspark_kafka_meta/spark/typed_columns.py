@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.options import OnMalformedRecord, SinkOptions, SourceOptions, TypedValuesOptions
+from pyspark_kafka_meta.options import SinkOptions, SourceOptions
 from pyspark_kafka_meta.spark.records_table import arrow_type
 
 if TYPE_CHECKING:
@@ -17,70 +17,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from pyspark_kafka_meta.facts import SchemaLookup
-    from pyspark_kafka_meta.typed.reading import NewestSchemas, QuerySchemas
+    from pyspark_kafka_meta.typed.reading import QuerySchemas
     from pyspark_kafka_meta.typed.writing import FinalAnswers
     from pyspark_kafka_meta.write.input_columns import SinkColumns
 
 logger = logging.getLogger(__name__)
 
-JSON = "json"
 MAX_STREAMS = 100
 """Of one process, whose final answers are kept."""
 
 
 def column_types(schemas: QuerySchemas) -> dict[str, DataType]:
-    """The Spark types of the typed columns, and of the columns with their bytes and what is wrong with them."""
-    from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.types import BinaryType
-
-    from pyspark_kafka_meta.typed.reading import ERROR_SUFFIX, ERROR_TYPE, RAW_SUFFIX
-
-    types = {
-        reader.column.column: from_arrow_type(reader.schema.type, prefer_timestamp_ntz=True)
-        for reader in schemas.readers
-    }
-    names = sorted(types, reverse=True)
-    if schemas.typed.includes_raw:
-        types |= {f"{column}{RAW_SUFFIX}": BinaryType() for column in names}
-    if schemas.typed.on_malformed is OnMalformedRecord.RECORD:
-        types |= {f"{column}{ERROR_SUFFIX}": from_arrow_type(ERROR_TYPE) for column in names}
-    return types
-
-
-def schemas_of_query(options: SourceOptions, newest: NewestSchemas) -> QuerySchemas:
-    """As `typed.reading.query_schemas`; of changes with the pins of their rows."""
-    from pyspark_kafka_meta.typed.reading import query_schemas
-
-    schemas = query_schemas(with_envelope(options), options.topics, newest)
-    if options.changes is None:
-        return schemas
-    from pyspark_kafka_meta.changes.schema import pinned_rows
-
-    return pinned_rows(schemas, options.changes)
-
-
-def with_envelope(options: SourceOptions) -> TypedValuesOptions:
-    """The options of typed values. If changes are of JSON whose given schema is the row's, it becomes the envelope's. A
-    flattened one gets the field that tells of a delete.
-
-    Raises:
-        OptionError, ValueSchemaError: as `typed.reading.query_schemas`.
-    """
+    """The Spark types of `QuerySchemas.types`."""
     from pyspark.sql.pandas.types import from_arrow_type
 
-    from pyspark_kafka_meta.changes.schema import completed
-    from pyspark_kafka_meta.typed.reading import given_schema
-    from pyspark_kafka_meta.typed.schemas import schema_of
-
-    typed = options.typed
-    if options.changes is None or typed.value_format != JSON or typed.value_schema is None:
-        return typed
-    (value,) = (column for column in typed.columns if column.column == "value")
-    given = schema_of(value.format, given_schema(value, typed.value_schema)).type
-    kind = completed(given, options.changes.changes)
-    if kind is given:
-        return typed
-    return replace(typed, value_schema=from_arrow_type(kind, prefer_timestamp_ntz=True).json())
+    return {name: from_arrow_type(kind, prefer_timestamp_ntz=True) for name, kind in schemas.types.items()}
 
 
 def changes_struct_type(schemas: QuerySchemas, options: SourceOptions) -> StructType:

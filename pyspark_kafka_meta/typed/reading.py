@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+import pyarrow as pa
+
 from pyspark_kafka_meta.errors import (
     OptionError,
     SchemaChangedError,
@@ -45,6 +47,7 @@ from pyspark_kafka_meta.typed.decoding import (
     TypedRows,
     malformed_errors,
 )
+from pyspark_kafka_meta.typed.json.schema import spark_type_json
 from pyspark_kafka_meta.typed.registry.client import RegisteredSchema, RegistryClient, SubjectVersion
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR, worker_schemas
 from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, schema_of
@@ -68,6 +71,7 @@ __all__ = [
     "malformed_errors",
     "query_schemas",
     "reader_schema",
+    "spark_type_json",
     "typed_rows",
 ]
 
@@ -116,6 +120,17 @@ class QuerySchemas:
     def pins(self) -> dict[str, SchemaPin]:
         """By column."""
         return {reader.column.column: reader.pin for reader in self.readers}
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """Of the typed columns, and of the columns with their bytes and what is wrong with them."""
+        types = {reader.column.column: reader.schema.type for reader in self.readers}
+        names = sorted(types, reverse=True)
+        if self.typed.includes_raw:
+            types |= {f"{column}{RAW_SUFFIX}": pa.binary() for column in names}
+        if self.typed.on_malformed is OnMalformedRecord.RECORD:
+            types |= {f"{column}{ERROR_SUFFIX}": ERROR_TYPE for column in names}
+        return types
 
 
 class NewestSchema(NamedTuple):

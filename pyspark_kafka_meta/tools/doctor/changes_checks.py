@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_kafka_meta.changes.rows import change_rows
-from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN, changes_schema, is_envelope
+from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN, changes_schema, is_envelope, with_envelope
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
@@ -23,7 +23,6 @@ from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import Changes, ChangesOptions, OnMalformedRecord, OnTruncate, SourceOptions
 from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
-from pyspark_kafka_meta.spark.typed_columns import with_envelope
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, fail, ok, warn
@@ -82,7 +81,7 @@ def format_of_envelope(value: bytes) -> str:
 
 
 def _explained(client: KafkaClient, source: SourceOptions, changes: ChangesOptions) -> Iterator[Finding]:
-    typed = replace(with_envelope(source), on_malformed=OnMalformedRecord.RECORD)
+    typed = replace(with_envelope(source.typed, source.changes), on_malformed=OnMalformedRecord.RECORD)
     schemas = query_schemas(typed, source.topics, partial(newest_schemas, client, source))
     reading = replace(changes, on_truncate=OnTruncate.ROW, include_before=False)
     partitions = partition_rows(source.client, source.topics, source.fetch.read_committed)

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from pyspark_kafka_meta.changes.schema import with_envelope
 from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     OptionError,
@@ -44,7 +45,6 @@ from pyspark_kafka_meta.options import (
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.spark.typed_columns import with_envelope
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
@@ -224,7 +224,7 @@ def _judge(topic: str, column: str, rows: Sequence[dict[str, Any]], fails: bool)
 
 def _newest_rows(source: SourceOptions) -> list[dict[str, Any]]:
     """Place and errors of the newest record of each partition; without those whose newest offset has no record."""
-    typed = replace(with_envelope(source), on_malformed=OnMalformedRecord.RECORD)
+    typed = replace(with_envelope(source.typed, source.changes), on_malformed=OnMalformedRecord.RECORD)
     partitions = sampled_partitions(partition_rows(source.client, source.topics, source.fetch.read_committed))
     ranges = [offset_range(row, (row.end_offset or 0) - 1, row.end_offset or 0) for row in partitions]
     columns = ["topic", "partition", "offset", *(each.column + ERROR_SUFFIX for each in typed.columns)]

@@ -351,6 +351,29 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     return both if len(properties) < 2 else {**both, "properties": {**properties[0], **properties[1]}}
 
 
+def spark_type_json(kind: pa.DataType) -> str:
+    """What Spark's `DataType.json()` returns for the type of a column: `parse_json_schema` reads it as this type."""
+    return json.dumps(_json_value(kind), separators=(",", ":"), sort_keys=True)
+
+
+def _json_value(kind: pa.DataType) -> object:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        fields = [
+            {"name": each.name, "type": _json_value(each.type), "nullable": True, "metadata": {}} for each in kind
+        ]
+        return {"type": "struct", "fields": fields}
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _json_value(kind.value_type), "containsNull": True}
+    if pa.types.is_map(kind):
+        types = {"keyType": _json_value(kind.key_type), "valueType": _json_value(kind.item_type)}
+        return {"type": "map", **types, "valueContainsNull": True}
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return {column_type(known): name for name, known in _SparkTypes().atomic.items()}[kind]
+
+
 class _SparkTypes:
     """Arrow types of Spark's types as JSON (`DataType.jsonValue`)."""
 
@@ -358,7 +381,7 @@ class _SparkTypes:
         import pyarrow as pa
 
         self._columns = _Columns()
-        self._atomic = {
+        self.atomic = {
             "string": pa.large_string(),
             "boolean": pa.bool_(),
             "byte": pa.int8(),
@@ -378,8 +401,8 @@ class _SparkTypes:
 
         self._columns.add(depth)
         match given:
-            case str() if given in self._atomic:
-                return self._atomic[given]
+            case str() if given in self.atomic:
+                return self.atomic[given]
             case str() if decimal := _DECIMAL.fullmatch(given):
                 if 0 <= int(decimal[2]) <= int(decimal[1]) <= 38 and int(decimal[1]):
                     return pa.decimal128(int(decimal[1]), int(decimal[2]))

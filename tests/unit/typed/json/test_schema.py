@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DateType,
@@ -21,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.json.schema import column_type, parse_json_schema
+from pyspark_kafka_meta.typed.json.schema import column_type, parse_json_schema, spark_type_json
 
 
 def type_of(schema: Any) -> pa.DataType:
@@ -273,3 +274,14 @@ def test_types_of_spark_have_the_same_type_in_any_form(text: str, type_: pa.Data
 def test_text_that_is_no_type_of_spark_is_refused(text: str) -> None:
     with pytest.raises(ValueSchemaError):
         parse_json_schema(text)
+
+
+def test_a_column_becomes_the_type_of_spark_that_spark_makes_of_it() -> None:
+    atomic = "boolean, byte, short, integer, long, float, double, binary, date, timestamp, timestamp_ntz, string"
+    fields = ", ".join(
+        f"`a-{number}` {name}" for number, name in enumerate(atomic.replace("long", "bigint").split(", "))
+    )
+    kind = parse_json_schema(f"a struct<{fields}>, b map<string, array<decimal(38, 18)>>").type
+
+    assert spark_type_json(kind) == from_arrow_type(kind, prefer_timestamp_ntz=True).json()
+    assert parse_json_schema(spark_type_json(kind)).type == kind
