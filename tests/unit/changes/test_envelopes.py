@@ -1,0 +1,160 @@
+"""Envelopes of each encoding become the rows that a short oracle has, and damaged ones rows with a cause."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.envelopes import COLUMNS, ENCODINGS, UNAVAILABLE, Change, Encoding, changes
+from pyspark_kafka_meta.changes.rows import OPS, ChangeRows, change_rows
+from pyspark_kafka_meta.changes.schema import changes_schema
+from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
+from pyspark_kafka_meta.options import Framing, SourceOptions
+from pyspark_kafka_meta.spark.typed_columns import schemas_of_query
+from pyspark_kafka_meta.testing import MockRegistry
+from pyspark_kafka_meta.typed.framing import frame
+from tests.budget import cases
+
+EPOCH, BATCH = datetime(1970, 1, 1, tzinfo=UTC), 5_000
+REGISTERED = ("avro", "protobuf")
+
+
+class Reading:
+    """Reads records of one encoding."""
+
+    def __init__(self, rows: ChangeRows, encoding: Encoding, frames: tuple[bytes, bytes]) -> None:
+        self._rows, self._encoding, self._frames = rows, encoding, frames
+
+    def encoded(self, given: Sequence[Change]) -> tuple[list[bytes], list[bytes | None]]:
+        keys, values = self._encoding.encode(given)
+        key_frame, value_frame = self._frames
+        return [key_frame + key for key in keys], [None if each is None else value_frame + each for each in values]
+
+    def rows(self, keys: Sequence[bytes], values: Sequence[bytes | None], partition: int = 0) -> list[dict[str, Any]]:
+        count, schema = len(keys), records_arrow_schema(self._rows.raw_columns)
+        columns = {"key": keys, "value": values, "topic": ["t"] * count, "partition": [partition] * count}
+        given = {**columns, "offset": range(count), "schemaIdHeaders": [None] * count}
+        arrays = [pa.array(given[field.name], field.type) for field in schema]
+        found = self._rows.convert(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        found.validate(full=True)
+        return list(found.to_pylist())
+
+
+@contextmanager
+def reading(name: str) -> Iterator[Reading]:
+    encoding, frames = ENCODINGS[name](), (b"", b"")
+    given = {"keySchema": encoding.key_schema, "valueSchema": encoding.value_schema}
+    with MockRegistry() as registry:
+        if name in REGISTERED:
+            given = {"schema.registry.url": registry.url}
+            schemas = {"t-key": encoding.key_schema, "t-value": encoding.value_schema}
+            ids = [registry.register(subject, text, name.upper()) for subject, text in schemas.items()]
+            indexes = b"\0" if name == "protobuf" else b""
+            key_frame, value_frame = (frame(each, Framing.CONFLUENT.id_bytes) + indexes for each in ids)
+            frames = (key_frame, value_frame)
+        given |= {"valueFormat": name, "changes": "debezium", "onMalformedRecord": "record"}
+        options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **given})
+        assert options.changes is not None
+        readers = schemas_of_query(options, lambda *_: [])
+        names = changes_schema(readers, options.changes).type.names
+        ranges = [OffsetRange(TopicPartition("t", 0), None, 0, 1)]
+        with change_rows(readers, options.changes, ranges, (), names, lambda _: None, lambda *_: None) as rows:
+            yield Reading(rows, encoding, frames)
+
+
+def oracle(records: Sequence[Change], name: str, is_typed: bool) -> Iterator[dict[str, Any]]:
+    """The rows of a batch."""
+    deleted, unsent = None, {"name": UNAVAILABLE, "data": UNAVAILABLE.encode(), "tags": [UNAVAILABLE]}
+    for offset, (op, key, after, before) in enumerate(records):
+        is_repeated, deleted = op == "tombstone" and key == deleted, key if op == "d" else None
+        if is_repeated or op == "m":
+            continue
+        image = before if op == "d" else after
+        row = {column: image[column] if image else None for column in COLUMNS}
+        unavailable = [column for column in row if op != "r" and row[column] and row[column] == unsent.get(column)]
+        row |= dict.fromkeys(unavailable) | {"id": key}
+        if is_typed:
+            day, at, seen = row["day"], row["at"], row["seen"]
+            row["day"] = day if day is None else date(1970, 1, 1) + timedelta(day)
+            row["at"] = at if at is None else (EPOCH + timedelta(microseconds=at)).replace(tzinfo=None)
+            row["seen"] = seen and datetime.fromisoformat(seen)
+        else:
+            row["price"] = None if row["price"] is None else str(row["price"])
+        if name == "protobuf" and image and "tags" not in unavailable:
+            row["tags"] = row["tags"] or []
+        yield {**row, "op": op, "deleted": op in ("d", "tombstone"), "offset": offset, "unavailable": unavailable}
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    change = row.pop("_change")
+    assert change["error"] is None
+    return row | {name: change[name] for name in ("op", "deleted", "offset", "unavailable")}
+
+
+@pytest.mark.budget
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_envelopes_are_the_rows_of_an_oracle(name: str) -> None:
+    count = cases(2_000, 20_000, 1_000_000)
+    with reading(name) as read:
+        for seed in range(max(1, count // BATCH)):
+            given = list(changes(seed, min(count, BATCH)))
+            found = [flat(row) for row in read.rows(*read.encoded(given), partition=seed)]
+
+            assert found == list(oracle(given, name, ENCODINGS[name]().is_typed)), f"seed {seed}"
+
+
+def damaged(rng: random.Random, value: bytes) -> bytes:
+    """A value that is cut off, has a byte more, less or another one, or is something else."""
+    at = rng.randrange(len(value))
+    return rng.choice(
+        [
+            value[:at],
+            value[:at] + value[at + 1 :],
+            value[:at] + rng.randbytes(1) + value[at:],
+            value[:at] + rng.randbytes(1) + value[at + 1 :],
+            rng.randbytes(rng.randrange(40)),
+            b"",
+            b"{}",
+            b"null",
+            b'{"op":"c","after":7}',
+        ]
+    )
+
+
+@pytest.mark.budget
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_damaged_envelopes_are_rows_with_a_cause_or_still_changes(name: str) -> None:
+    """A damaged text may be another text; but no row is null without a cause, and none of the others changes."""
+    rng, count = random.Random(name), cases(500, 2_000, 10_000)
+    with reading(name) as read:
+        given = [each for each in changes(7, 2 * count) if each.op in ("c", "u", "r")][:count]
+        keys, values = read.encoded(given)
+        bad = [row % 2 == 1 for row in range(len(given))]
+        mixed = [damaged(rng, value or b"") if is_bad else value for value, is_bad in zip(values, bad, strict=True)]
+        rows = {row["_change"]["offset"]: row for row in read.rows(keys, mixed)}
+        expected = list(oracle(given, name, ENCODINGS[name]().is_typed))
+
+        causes = 0
+        for offset, (is_bad, value, change) in enumerate(zip(bad, mixed, given, strict=True)):
+            if not is_bad:
+                assert flat(rows[offset]) == expected[offset]
+                continue
+            if offset not in rows:  # no message of a table
+                continue
+            row, error = rows[offset], rows[offset]["_change"]["error"]
+            assert row["id"] == change.key
+            if error is None:
+                assert row["_change"]["op"] in OPS
+            else:
+                causes += 1
+                assert error["cause"]
+                assert error["raw"] == value
+                assert (row["_change"]["op"], row["name"], row["_change"]["unavailable"]) == (None, None, [])
+        assert causes > 0.2 * count
