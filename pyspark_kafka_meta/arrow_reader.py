@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.changes.rows import ChangeRows
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.model import OffsetRange
-    from pyspark_kafka_meta.typed.reading import NewestSchemas, QuerySchemas, RegisteredSchema, TypedRows
+    from pyspark_kafka_meta.typed.reading import NewestSchemas, QuerySchemas, RegisteredSchema, TypedRows, WriteLetters
 
 
 def schemas_of(options: SourceOptions, newest: NewestSchemas) -> QuerySchemas:
@@ -37,6 +37,7 @@ def rows_of(
     schemas: QuerySchemas | None = None,
     topics: Collection[str] = (),
     known: Sequence[RegisteredSchema] = (),
+    write_letters: WriteLetters | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges`, in the order of offsets within each partition. Raises as `TaskReader.read`, and as the
     `convert` of typed rows or of changes.
@@ -46,13 +47,14 @@ def rows_of(
         schemas: of typed columns; None without these.
         topics: see `TaskReader.read`.
         known: schemas of writers that need not be fetched.
+        write_letters: for onMalformedRecord deadLetter.
     """
     names = list(columns.values())
     if schemas is None:
         for batch in _raw_rows(client, options, list(columns), ranges, topics):
             yield batch.rename_columns(names)
         return
-    with _conversion(client, options, ranges, columns, schemas, known) as rows:
+    with _conversion(client, options, ranges, columns, schemas, known, write_letters) as rows:
         for batch in _raw_rows(client, options, rows.raw_columns, ranges, topics):
             yield rows.convert(batch).rename_columns(names)
 
@@ -64,14 +66,17 @@ def _conversion(
     columns: Mapping[str, str],
     schemas: QuerySchemas,
     known: Sequence[RegisteredSchema],
+    write_letters: WriteLetters | None,
 ) -> AbstractContextManager[TypedRows | ChangeRows]:
     if options.changes is None:
         from pyspark_kafka_meta.typed.reading import typed_rows
 
-        return typed_rows(schemas, known, list(columns), client.report)
+        offsets = sum(planned.size for planned in ranges)
+        return typed_rows(schemas, known, list(columns), client.report, offsets, write_letters)
     from pyspark_kafka_meta.changes.rows import change_rows
 
-    return change_rows(schemas, options.changes, ranges, known, list(columns), client.report, client.count_changes)
+    report, count = client.report, client.count_changes
+    return change_rows(schemas, options.changes, ranges, known, list(columns), report, count, write_letters)
 
 
 def _raw_rows(

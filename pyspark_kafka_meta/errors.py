@@ -170,7 +170,8 @@ class UnknownSchemaError(SchemaRegistryError):
 
 
 class MalformedRecordError(KafkaMetaError):
-    """A key or value does not have the format of keyFormat or valueFormat, and onMalformedRecord is fail.
+    """A key or value does not have the format of keyFormat or valueFormat, and onMalformedRecord is fail, or a task has
+    more such records than maxMalformedRecords allows.
 
     Attributes:
         topic, partition, offset: of the record; None if unknown.
@@ -187,6 +188,10 @@ class MalformedRecordError(KafkaMetaError):
     ) -> None:
         super().__init__(message, topic, partition, offset, schema_id)
         self.topic, self.partition, self.offset, self.schema_id = topic, partition, offset, schema_id
+
+
+class DeadLetterError(KafkaMetaError):
+    """Malformed records cannot be written to deadLetterTopic. The task fails, so that none of them is skipped."""
 
 
 class MissingKeyError(KafkaMetaError):

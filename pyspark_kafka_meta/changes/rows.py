@@ -6,6 +6,7 @@ delete itself was compacted away: so it is dropped after the delete of its key a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,11 +36,13 @@ from pyspark_kafka_meta.model import OffsetRange, TopicPartition, shortened
 from pyspark_kafka_meta.options import Changes, ChangesOptions, OnTruncate
 from pyspark_kafka_meta.typed.reading import (
     ERROR_SUFFIX,
+    LETTER_COLUMNS,
     RAW_SUFFIX,
     Malformed,
     QuerySchemas,
     RegisteredSchema,
     TypedRows,
+    WriteLetters,
     malformed_errors,
     typed_rows,
 )
@@ -91,6 +94,7 @@ def change_rows(
     columns: Sequence[str],
     report: Callable[[SchemaLookup | MalformedRecords], None],
     count: Callable[[str, str, int], None],
+    write_letters: WriteLetters | None = None,
 ) -> Iterator[ChangeRows]:
     """The conversion of the records of one task: args and events as of `typed_rows`.
 
@@ -100,8 +104,9 @@ def change_rows(
     """
     needed = ["key", "value", f"key{RAW_SUFFIX}", f"value{RAW_SUFFIX}", "topic", "partition", "offset"]
     needed += [f"{reader.column.column}{ERROR_SUFFIX}" for reader in schemas.readers]
+    needed += [name for name in LETTER_COLUMNS if name not in needed] if write_letters else []
     generations = {each.partition.topic: each.generation for each in ranges}
-    with typed_rows(schemas, known, needed, report) as typed:
+    with typed_rows(schemas, known, needed, report, sum(each.size for each in ranges), write_letters) as typed:
         is_table = any(each.latest_by_key for each in ranges)
         yield ChangeRows(changes_schema(schemas, options), typed, columns, generations, is_table, count)
 
@@ -179,9 +184,15 @@ class ChangeRows:
 
         Raises:
             TruncatedTableError: the table was truncated, and onTruncate is fail.
-            MalformedRecordError, SchemaRegistryError: as `TypedRows.convert`.
+            MalformedRecordError, DeadLetterError, SchemaRegistryError: as `TypedRows.convert`.
         """
         records = self._typed.convert(batch)
+        if len(records) < len(batch):
+            read, left = (Counter[str](each.column("topic").to_pylist()) for each in (batch, records))
+            for topic, letters in (read - left).items():
+                self._report_count(topic, COUNTED[MALFORMED], letters)
+        if not len(records):
+            return pa.RecordBatch.from_pylist([], schema=self._fields)
         value = _fields(records.column("value"))
         kept = self._kept(records, (_ops_of_envelopes if self._is_debezium else _ops_of_rows)(records, value))
         causes = list(self._causes(kept, value))
@@ -190,10 +201,11 @@ class ChangeRows:
         change = {"sequence": self._sequences(kept, records, value, causes)}
         if self._schema.options.include_before:
             change["before"] = self._before(kept, value, causes)
-        malformed = kept.malformed(causes)
+        malformed, has_row = kept.malformed(causes), np.ones(len(kept.rows), np.bool_)
         if malformed:
-            self._typed.reject("value", malformed, records)
             is_bad = kept.ops == MALFORMED
+            if self._typed.reject({"value": malformed}, records):  # they became letters
+                has_row = ~is_bad
             others = {name: without(array, is_bad) for name, array in others.items()}
             unsent = {name: flags & ~is_bad for name, flags in unsent.items()}
         self._count(kept, records)
@@ -201,10 +213,11 @@ class ChangeRows:
         members = list(self._schema.change)
         change |= self._facts(kept, records, value, malformed)
         if not self._fields.names:
-            return rows_without_columns(len(kept.rows))
+            return rows_without_columns(int(has_row.sum()))
         columns = {**others, **keys}
         columns[CHANGE_COLUMN] = pa.StructArray.from_arrays([change[each.name] for each in members], fields=members)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._fields.names], schema=self._fields)
+        rows = pa.RecordBatch.from_arrays([columns[name] for name in self._fields.names], schema=self._fields)
+        return rows if has_row.all() else rows.filter(pa.array(has_row))
 
     # --- which records become rows ------------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ def changes_schema(schemas: QuerySchemas, options: ChangesOptions) -> ChangesSch
         key_is_struct,
         row,
         pa.struct(_change_fields(value.type, row, options, on_malformed)),
-        on_malformed is not OnMalformedRecord.FAIL or options.on_truncate is OnTruncate.ROW,
+        on_malformed in (OnMalformedRecord.NULL, OnMalformedRecord.RECORD) or options.on_truncate is OnTruncate.ROW,
         position,
     )
 

@@ -264,7 +264,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         queries write for themselves: each micro-batch of a query that reads its own events makes new events."""
         if self.topic_pattern is None:
             return None
-        own = {self.decisions_topic, self._events_topic}
+        own = {self.decisions_topic, self._events_topic, self.typed.dead_letter_topic}
         search = re.compile(self.topic_pattern).search
         return lambda topic: bool(search(topic)) and topic not in own and not _OWN_TOPIC.search(topic)
 
@@ -285,6 +285,8 @@ def _contradictions(given: GivenOptions, options: SourceOptions) -> Iterator[str
     if len(chosen) != 1:
         rule = "Only one of the following options can be" if chosen else "One of the following options must be"
         yield f"{rule} specified for Kafka source: {', '.join(strategies)}."
+    if options.typed.dead_letter_topic in (options.topics or ()):
+        yield "'deadLetterTopic' is one of the topics that are read: name another one"
     fewest, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if fewest is not None and most is not None and fewest > most:
         yield f"The value of minOffsetsPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most})."

@@ -7,16 +7,18 @@ The subject name strategies are those of Confluent's serializers (`AbstractKafka
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX, non_empty
+from pyspark_kafka_meta.names_and_numbers import INT32_MAX, non_empty, topic_name
 from pyspark_kafka_meta.options.changes import ChangesOptions
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options
-from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_word
 from pyspark_kafka_meta.options.schema_registry import RegistryOptions, renamed_row
 from pyspark_kafka_meta.typed.schemas import formats
 
@@ -67,14 +69,28 @@ class OnMalformedRecord(StrEnum):
     FAIL = "fail"
     NULL = "null"
     RECORD = "record"
+    DEAD_LETTER = "deadLetter"
+    """It has no row: its task writes it to another topic."""
 
 
 _rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)
 _values = replace(_rows, needs=("valueFormat",))
+_malformed = Rows(Section.FAILURES, Query.RECORDS, ("onMalformedRecord",))
+_letters = replace(_malformed, needs_values=(OnMalformedRecord.DEAD_LETTER,))
 
 
 def _parse_version(text: str) -> int | str:
     return LATEST_VERSION if text.strip().lower() == LATEST_VERSION else parse_number(text, 1, INT32_MAX)
+
+
+def _parse_most(text: str) -> int | Decimal:
+    """A number, or a share with a point. A decimal: 7 % of 100 in binary are a little more than 7."""
+    if "." not in text:
+        return parse_number(text, 0, INT32_MAX)
+    share = Decimal(parse_word(text, r"[01]?\.[0-9]{1,9}"))
+    if share > 1:
+        raise ValueError
+    return share
 
 
 def _parse_record_names(text: str) -> tuple[str, ...]:
@@ -227,10 +243,31 @@ class TypedValuesOptions:
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
         "When a value cannot be decoded: fail, null, or null with a struct of cause, schema_id and raw bytes in "
-        "value_error (key_error).",
+        "value_error (key_error); or no row, but the record in deadLetterTopic.",
         section=Section.FAILURES,
         queries=Query.RECORDS,
         needs=("valueFormat", "keyFormat"),
+    )
+    max_malformed: int | Decimal | None = _malformed.option(
+        "maxMalformedRecords",
+        None,
+        _parse_most,
+        "Option 'maxMalformedRecords' must be a whole number from 0, or a share from 0.0 to 1.0, got '{value}'",
+        "A task that finds more malformed records fails: a number, or a share of its offsets as 0.01, rounded up.",
+    )
+    dead_letter_topic: str | None = _letters.option(
+        "deadLetterTopic",
+        None,
+        topic_name,
+        "Option 'deadLetterTopic' must be the name of one topic, got '{value}'",
+        "Topic of the same cluster for malformed records, with their place and cause in headers. subscribePattern does"
+        " not match it.",
+    )
+    dead_letter_has_own_key: bool = _letters.choice(
+        "deadLetterKey",
+        {"record": False, "offset": True},
+        "Key of a letter: the record's; or its topic, partition and offset (orders-0-42), so that a compacted topic "
+        "keeps repeated letters once.",
     )
     auto_register: bool = _rows.flag(
         "auto.register.schemas",
@@ -253,6 +290,11 @@ class TypedValuesOptions:
                 given.refuse(problems(given, options, column))
             given.refuse(_format_problems(given, options))
         return options
+
+    def most_malformed(self, offsets: int) -> int | None:
+        """How many malformed records a task of so many offsets may have; None for any number."""
+        most = self.max_malformed
+        return math.ceil(most * offsets) if isinstance(most, Decimal) else most
 
     @property
     def columns(self) -> tuple[ColumnFormat, ...]:
@@ -279,6 +321,8 @@ def _format_problems(given: GivenOptions, options: TypedValuesOptions) -> Iterat
             able = " or ".join(name for name, each in formats().items() if getattr(each, trait))
             for name in given.given(TypedValuesOptions, field):
                 yield f"Option '{name}' has no effect without a format {able}"
+    if options.on_malformed is OnMalformedRecord.DEAD_LETTER and options.dead_letter_topic is None:
+        yield "'onMalformedRecord' deadLetter needs 'deadLetterTopic', an existing topic: set it"
     if given.given(TypedValuesOptions, "auto_register") and not (options.columns and options.registry):
         yield "Option 'auto.register.schemas' has no effect without 'schema.registry.url' and a format"
 

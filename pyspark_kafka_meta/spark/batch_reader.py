@@ -11,12 +11,12 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, ProducerOptions, SourceOptions, default_options
 from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import LowLatencyTask, avoid_plan_delays
 from pyspark_kafka_meta.spark.user_errors import entry_points
@@ -37,6 +37,8 @@ TOPIC_NAMES_BYTES = 4 * 1024 * 1024
 190 kB uncompressed."""
 SCHEMAS_BYTES = 4 * 1024 * 1024
 """Of a batch: what its tasks together carry of writers' schemas, which may have megabytes in each task."""
+LETTER_BYTES = 100_000_000
+"""Of a dead letter. Brokers close connections with larger requests (socket.request.max.bytes)."""
 
 
 class Task(InputPartition):
@@ -110,8 +112,21 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 
+    if options.typed.dead_letter_topic is not None:
+        _require_topic(options.client, options.typed.dead_letter_topic)
     publisher = new_publisher(options.events, planner_origin())
     return OffsetPlanner(KafkaClient(client, publisher, options.topic_filter), options)
+
+
+def _require_topic(client: ClientOptions, topic: str) -> None:
+    """Raises UnknownTopicError, BrokerError, ConnectError: as `ask_partitions`. With a client of its own, as that of a
+    planner with subscribePattern does not know the topic."""
+    from pyspark_kafka_meta.events.origin import planner_origin
+    from pyspark_kafka_meta.events.publisher import client_without_events
+    from pyspark_kafka_meta.write.topic_metadata import ask_partitions
+
+    with closing(client_without_events(client, planner_origin())) as own:
+        ask_partitions(own, [topic], client.default_api_timeout_ms)
 
 
 def newest_schemas(
@@ -182,7 +197,22 @@ def _read(
     if options.events is not None:
         options = replace(options, events=replace(options.events, driver=task.driver))
     with worker_clients.client(options.client, options.events, task_origin(Role.READER)) as client:
-        yield from rows_of(client, options, task.ranges, columns, schemas, task.topics, task.schemas)
+        write = None if options.typed.dead_letter_topic is None else partial(_write_letters, options)
+        yield from rows_of(client, options, task.ranges, columns, schemas, task.topics, task.schemas, write)
+
+
+def _write_letters(options: SourceOptions, letters: Sequence[pa.RecordBatch]) -> None:
+    """As `typed.reading.WriteLetters`. With a second client, as requests of the reading one are in flight."""
+    from pyspark_kafka_meta.events.event import Role
+    from pyspark_kafka_meta.events.origin import task_origin
+    from pyspark_kafka_meta.spark.client_pool import worker_clients
+    from pyspark_kafka_meta.write.input_columns import RECORD_COLUMNS
+    from pyspark_kafka_meta.write.task_writer import TaskWriter
+
+    # What was read may be as large as brokers allow, whatever a sink's default is.
+    producer = default_options(ProducerOptions, max_request_bytes=LETTER_BYTES)
+    with worker_clients.client(options.client, options.events, task_origin(Role.WRITER)) as client:
+        TaskWriter(client, producer, RECORD_COLUMNS, options.typed.dead_letter_topic).write(letters)
 
 
 def new_writer_schemas(schemas: QuerySchemas, report: Callable[[SchemaLookup], None]) -> WriterSchemas:

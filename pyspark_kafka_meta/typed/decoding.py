@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,8 @@ ERROR_TYPE = pa.struct([("cause", pa.string()), ("schema_id", pa.int64()), ("raw
 NO_INDEXES: tuple[int, ...] = ()
 """Of a format without message indexes."""
 LOCATION = ("topic", "partition", "offset")
+LETTER_COLUMNS = ("key", "value", *LOCATION, "timestamp", HEADERS_COLUMN)
+"""What a dead letter needs of a record."""
 
 
 class Malformed(NamedTuple):
@@ -56,6 +58,10 @@ class Malformed(NamedTuple):
     cause: str
     schema_id: int | None
     is_unresolved: bool = False
+
+
+AddLetters: TypeAlias = Callable[[pa.RecordBatch, Mapping[int, tuple[str, Malformed]]], None]
+"""Takes records, and the rows that become letters, each with the column that is malformed."""
 
 
 class _Parts(NamedTuple):
@@ -202,22 +208,34 @@ class TypedRows:
     """
 
     def __init__(
-        self, columns: Sequence[str], typed: Mapping[str, ColumnDecoding], on_malformed: OnMalformedRecord
+        self,
+        columns: Sequence[str],
+        typed: Mapping[str, ColumnDecoding],
+        on_malformed: OnMalformedRecord,
+        most_malformed: int | None = None,
+        add_letters: AddLetters | None = None,
     ) -> None:
         """
         Args:
             columns: of the converted batches.
             typed: by column, `key` or `value`.
+            most_malformed: records; None for any number.
+            add_letters: takes malformed records, of which none becomes a row; None if onMalformedRecord is not
+                deadLetter.
         """
         self._columns = columns
         decoded = [column.removesuffix(ERROR_SUFFIX) for column in columns]
         self._typed = {column: each for column, each in typed.items() if column in decoded}
         bases = [column.removesuffix(RAW_SUFFIX) for column in decoded]
         self._on_malformed = on_malformed
+        self._most_malformed, self._malformed_records = most_malformed, 0
+        self._add_letters = add_letters
         self._in_headers = {column: each.header for column, each in self._typed.items() if each.header is not None}
         is_apicurios = any(each.framing is Framing.APICURIO_HEADER for each in self._typed.values())
         self._headers = HEADERS_COLUMN if HEADERS_COLUMN in columns or is_apicurios else SCHEMA_ID_HEADERS_COLUMN
         needed = [*(LOCATION if self._typed else ()), *([self._headers] if self._in_headers else ())]
+        if self._typed and add_letters is not None:
+            self._headers, needed = HEADERS_COLUMN, [*LETTER_COLUMNS]
         self.raw_columns = list(dict.fromkeys([*bases, *needed]))
         self.malformed: dict[tuple[str, TopicPartition], MalformedCount] = {}
 
@@ -225,33 +243,56 @@ class TypedRows:
         """The rows of a batch with typed columns.
 
         Raises:
-            MalformedRecordError: a value cannot be decoded, and onMalformedRecord is fail.
+            MalformedRecordError, DeadLetterError: as `reject`.
             SchemaRegistryError: the registry did not respond with a schema.
         """
         if not self._typed and self.raw_columns == list(self._columns):
             return batch
         arrays = {name: batch.column(name) for name in self.raw_columns}
         arrays |= {f"{name}{RAW_SUFFIX}": arrays[name] for name in ("key", "value") if name in arrays}
+        found: dict[str, list[Malformed]] = {}
         for column, typed in self._typed.items():
             raw = arrays[column]
             header = self._in_headers.get(column)
             in_headers = None if header is None else header_frames(arrays[self._headers], header)
             arrays[column], malformed = typed.decode(raw, in_headers)
             if malformed:
-                self.reject(column, malformed, batch)
+                found[column] = malformed
             if column + ERROR_SUFFIX in self._columns:
                 arrays[column + ERROR_SUFFIX] = malformed_errors(raw, malformed)
-        return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], names=list(self._columns))
+        converted = pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], names=list(self._columns))
+        if not found or not (letters := self.reject(found, batch)):
+            return converted
+        has_row = np.ones(len(batch), np.bool_)
+        has_row[letters] = False
+        return converted.filter(pa.array(has_row))
 
-    def reject(self, column: str, malformed: Sequence[Malformed], batch: pa.RecordBatch) -> None:
-        """Count the malformed values of a batch, or fail with the first of them.
+    def reject(self, found: Mapping[str, Sequence[Malformed]], batch: pa.RecordBatch) -> list[int]:
+        """Count malformed records, or fail. Returns those that became letters, which have no row.
 
         Args:
-            batch: with `LOCATION`.
+            found: by column.
+            batch: with `LOCATION`; for letters with `LETTER_COLUMNS`, of which those with `RAW_SUFFIX` count.
 
         Raises:
-            MalformedRecordError: onMalformedRecord is fail.
+            MalformedRecordError: onMalformedRecord is fail, or there are too many.
+            DeadLetterError: letters cannot be written.
         """
+        records: dict[int, tuple[str, Malformed]] = {}
+        for column, malformed in found.items():
+            self._count(column, malformed, batch)
+            for value in malformed:
+                records.setdefault(value.row, (column, value))
+        self._malformed_records += len(records)
+        if self._most_malformed is not None and self._malformed_records > self._most_malformed:
+            raise _too_many(self._most_malformed, *next(iter(self.malformed.items())))
+        if self._add_letters is None:
+            return []
+        self._add_letters(batch, records)
+        return list(records)
+
+    def _count(self, column: str, malformed: Sequence[Malformed], batch: pa.RecordBatch) -> None:
+        """Raises MalformedRecordError: onMalformedRecord is fail."""
         rows = pa.array([value.row for value in malformed])
         topics, partitions, offsets = (batch.column(name).take(rows).to_pylist() for name in LOCATION)
         places = map(TopicPartition, topics, partitions)
@@ -283,6 +324,19 @@ def _error(column: str, value: Malformed, place: TopicPartition, offset: int) ->
         place.partition,
         offset,
         value.schema_id,
+    )
+
+
+def _too_many(most: int, where: tuple[str, TopicPartition], first: MalformedCount) -> MalformedRecordError:
+    column, place = where
+    return MalformedRecordError(
+        f"a task has more malformed records than the {most} that 'maxMalformedRecords' allows: the {column} of {place} "
+        f"at offset {first.offset} cannot be decoded: {first.cause}. Correct the schema or the format of the query, or "
+        "raise the option",
+        place.topic,
+        place.partition,
+        first.offset,
+        first.schema_id,
     )
 
 

@@ -38,9 +38,11 @@ from pyspark_kafka_meta.options import (
     SubjectNameStrategy,
     TypedValuesOptions,
 )
+from pyspark_kafka_meta.typed.dead_letters import DeadLetters, WriteLetters
 from pyspark_kafka_meta.typed.decoding import (
     ERROR_SUFFIX,
     ERROR_TYPE,
+    LETTER_COLUMNS,
     RAW_SUFFIX,
     ColumnDecoding,
     Malformed,
@@ -55,6 +57,7 @@ from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, schema_of
 __all__ = [
     "ERROR_SUFFIX",
     "ERROR_TYPE",
+    "LETTER_COLUMNS",
     "RAW_SUFFIX",
     "Malformed",
     "NewestSchema",
@@ -63,6 +66,7 @@ __all__ = [
     "RegisteredSchema",
     "RegistryClient",
     "TypedRows",
+    "WriteLetters",
     "WriterSchemas",
     "check_pins",
     "column_schema",
@@ -401,12 +405,20 @@ def typed_rows(
     known: Sequence[RegisteredSchema],
     columns: Sequence[str],
     report: Callable[[SchemaLookup | MalformedRecords], None],
+    offsets: int = 0,
+    write_letters: WriteLetters | None = None,
 ) -> Iterator[TypedRows]:
     """The conversion of the records of one task, with a client of the registry. Its malformed records are events at the
-    end.
+    end, and all letters are written, unless the task fails.
 
     Args:
         known: schemas that need not be fetched.
+        offsets: number of offsets that the task reads.
+        write_letters: for onMalformedRecord deadLetter.
+
+    Raises:
+        OptionError: nobody writes letters here.
+        DeadLetterError: at the end; letters cannot be written.
     """
     registry, on_malformed = schemas.typed.registry, schemas.typed.on_malformed
     client = None
@@ -418,9 +430,15 @@ def typed_rows(
         column = reader.column
         writer = partial(_writer, reader, registry, client, on_malformed is OnMalformedRecord.FAIL)
         typed[column.column] = ColumnDecoding(reader.schema, column.framing, writer, column.record_names, column.column)
-    rows = TypedRows(columns, typed, on_malformed)
+    if on_malformed is OnMalformedRecord.DEAD_LETTER and write_letters is None:
+        raise OptionError("'onMalformedRecord' deadLetter is for Spark's queries: set it to record")
+    letters = None if write_letters is None else DeadLetters(schemas.typed, write_letters)
+    add_letters = None if letters is None else letters.add
+    rows = TypedRows(columns, typed, on_malformed, schemas.typed.most_malformed(offsets), add_letters)
     try:
         yield rows
+        if letters is not None:
+            letters.flush()
     finally:
         for (name, partition), count in rows.malformed.items():
             error = f"offset {count.offset}: {count.cause}"

@@ -52,6 +52,10 @@ class SinkColumns:
     typed: Mapping[str, ColumnEncoding] = field(default_factory=dict)
 
 
+RECORD_COLUMNS = SinkColumns(key=0, value=1, headers=2, timestamp=3, topic=None, partition=None)
+"""Of records that are written as they are: dead letters, and the records of these that are sent again."""
+
+
 def sink_columns(schema: StructType, topic: str | None, typed: Collection[str] = ()) -> SinkColumns:
     """Find the columns by exact name, as Spark does.
 

@@ -16,10 +16,11 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events.event import REASONS, Role
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.names_and_numbers import INT32_MAX
-from pyspark_kafka_meta.options import DECISIONS_TOPIC
+from pyspark_kafka_meta.options import DECISIONS_TOPIC, ProducerOptions
 from pyspark_kafka_meta.tools.cli.parameters import (
     OF_QUERIES,
     OF_WRITES,
+    READING,
     AllApplications,
     Application,
     Checkpoints,
@@ -276,6 +277,38 @@ def transactions(
         else:
             seen = show_looks(lambda: query_transactions(given), TRANSACTIONS, console, watch, count)
             is_done = seen is not None
+        if not is_done:
+            raise typer.Exit(1)
+
+
+@app.command()
+def replay(
+    letters: Annotated[str, typer.Argument(metavar="LETTERS", help="The deadLetterTopic of a query.")],
+    to: Annotated[str, typer.Option(metavar="TOPIC", help="Topic to which the records are sent.")],
+    bootstrap_servers: Servers = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only records that were in this topic.")] = None,
+    cause: Annotated[str, typer.Option(metavar="TEXT", help="Only letters whose cause has this text.")] = "",
+    since: Annotated[str | None, typer.Option(metavar="10m", help="Only letters newer than this.")] = None,
+    yes: Annotated[bool, flag("--yes", "Do not ask before the records are sent.")] = False,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Send the records of dead letters again, once the schema or the query is mended.
+
+    Shows the letters that are there now, by topic and cause, and asks. Each record is sent once, as it was, with a
+    header kafkameta.replay that names its first topic, partition and offset. A second replay sends it again.
+    """
+    from pyspark_kafka_meta.tools.cli.replay import LetterFilter
+    from pyspark_kafka_meta.tools.cli.replay import replay as replay_letters
+
+    with reporting():
+        earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
+        cluster = cluster_options(bootstrap_servers, option, config, (*READING, ProducerOptions))
+        wanted = LetterFilter(topic, cause, earliest_ms)
+        is_done = replay_letters(
+            cluster, letters, wanted, to, lambda question: yes or typer.confirm(question), table_console(as_json)
+        )
         if not is_done:
             raise typer.Exit(1)
 

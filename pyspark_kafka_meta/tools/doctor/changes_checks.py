@@ -81,7 +81,8 @@ def format_of_envelope(value: bytes) -> str:
 
 
 def _explained(client: KafkaClient, source: SourceOptions, changes: ChangesOptions) -> Iterator[Finding]:
-    typed = replace(with_envelope(source.typed, source.changes), on_malformed=OnMalformedRecord.RECORD)
+    typed = with_envelope(source.typed, source.changes)
+    typed = replace(typed, on_malformed=OnMalformedRecord.RECORD, max_malformed=None)
     schemas = query_schemas(typed, source.topics, partial(newest_schemas, client, source))
     reading = replace(changes, on_truncate=OnTruncate.ROW, include_before=False)
     partitions = partition_rows(source.client, source.topics, source.fetch.read_committed)

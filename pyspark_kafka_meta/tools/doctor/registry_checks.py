@@ -224,7 +224,8 @@ def _judge(topic: str, column: str, rows: Sequence[dict[str, Any]], fails: bool)
 
 def _newest_rows(source: SourceOptions) -> list[dict[str, Any]]:
     """Place and errors of the newest record of each partition; without those whose newest offset has no record."""
-    typed = replace(with_envelope(source.typed, source.changes), on_malformed=OnMalformedRecord.RECORD)
+    typed = with_envelope(source.typed, source.changes)
+    typed = replace(typed, on_malformed=OnMalformedRecord.RECORD, max_malformed=None)
     partitions = sampled_partitions(partition_rows(source.client, source.topics, source.fetch.read_committed))
     ranges = [offset_range(row, (row.end_offset or 0) - 1, row.end_offset or 0) for row in partitions]
     columns = ["topic", "partition", "offset", *(each.column + ERROR_SUFFIX for each in typed.columns)]

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.facts import MalformedRecords
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.typed.reading import query_schemas
+from pyspark_kafka_meta.typed.reading import WriteLetters, query_schemas
 
 UNAVAILABLE = "__debezium_unavailable_value"
 UNAVAILABLE_BYTES = base64.b64encode(UNAVAILABLE.encode()).decode()
@@ -70,6 +70,7 @@ def batches(records: Sequence[Record], size: int, columns: Sequence[str]) -> Ite
                 "topic": each.topic,
                 "partition": each.partition,
                 "offset": offset,
+                "timestamp": offset,
             }
             for offset, each in rows
         ]
@@ -84,6 +85,7 @@ def converted(
     counts: list[tuple[str, str, int]] | None = None,
     without: Sequence[str] = (),
     latest_by_key: bool = False,
+    write_letters: WriteLetters | None = None,
     **given: str,
 ) -> list[dict[str, Any]]:
     """The rows of records."""
@@ -98,7 +100,14 @@ def converted(
     seen = [] if facts is None else facts
     counted = [] if counts is None else counts
     with change_rows(
-        schemas, parsed.changes, ranges, (), kind.names, seen.append, lambda *count: counted.append(count)
+        schemas,
+        parsed.changes,
+        ranges,
+        (),
+        kind.names,
+        seen.append,
+        lambda *count: counted.append(count),
+        write_letters,
     ) as rows:
         found = [rows.convert(batch) for batch in batches(records, size, rows.raw_columns)]
     for batch in found:
@@ -501,3 +510,29 @@ def test_a_delete_without_a_tombstone_has_no_row_among_the_latest_of_each_key(
     records = [Record(value, {"id": number}) for number, value in enumerate(rows, 1)]
 
     assert [row["id"] for row in converted(records, latest_by_key=latest_by_key)] == ids
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_malformed_changes_become_letters_and_no_rows(size: int) -> None:
+    key, row = {"id": 1}, {"name": "a", "id": 1}
+    records = [
+        Record(b"no JSON", key),
+        Record(envelope("c", row), key),
+        Record(envelope("x", row), key),
+        Record(envelope("d", None, row), key),
+        Record(b"nor this", key),
+        Record(None, key),
+        Record(envelope("u", row), None),
+    ]
+    written, counts = list[pa.RecordBatch](), list[tuple[str, str, int]]()
+    rows = converted(
+        records, size, counts=counts, write_letters=written.extend, onMalformedRecord="deadLetter", deadLetterTopic="x"
+    )
+
+    assert [row["_change"]["op"] for row in rows][:2] == ["c", "d"]
+    letters = [letter for batch in written for letter in batch.to_pylist()]
+    places = [each["value"] for letter in letters for each in letter["headers"] if each["key"].endswith("s.offset")]
+    assert sorted(places) == [b"0", b"2", b"4", b"6"]
+    assert {letter["value"] for letter in letters} == {encoded(records[number].value) for number in (0, 2, 4, 6)}
+    assert sum(count for _, op, count in counts if op == "malformed") == 4
+    assert sum(count for _, _, count in counts) == len(records)

@@ -78,6 +78,7 @@ ISSUER = {
     "schema.registry.bearer.auth.client.id": "me",
     "schema.registry.bearer.auth.client.secret": SECRET,
 }
+LETTERS = {"onMalformedRecord": "deadLetter", "deadLetterTopic": "my-letters"}
 GOOD = [
     ({"valueSchemaVersion": "3"}, lambda typed: typed.value_version == 3),
     ({"valueSchemaVersion": "LATEST"}, lambda typed: typed.value_version == "latest"),
@@ -87,6 +88,10 @@ GOOD = [
     ({"recursiveFieldMaxDepth": "3"}, lambda typed: typed.columns[0].max_depth == 3),
     ({"includeRaw": "true"}, lambda typed: typed.includes_raw),
     ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
+    ({**LETTERS, "deadLetterKey": "offset"}, lambda typed: typed.dead_letter_has_own_key),
+    ({**LETTERS}, lambda typed: (typed.dead_letter_topic, typed.dead_letter_has_own_key) == ("my-letters", False)),
+    ({"onMalformedRecord": "null", "maxMalformedRecords": "7"}, lambda typed: typed.most_malformed(9) == 7),
+    ({"onMalformedRecord": "null", "maxMalformedRecords": "0.07"}, lambda typed: typed.most_malformed(100) == 7),
     (
         {"schema.registry.url": "http://a:1/x/, https://b,"},
         lambda typed: typed.registry.urls == ("http://a:1/x", "https://b"),
@@ -140,6 +145,19 @@ BAD = [
     ({"valueFormat": "avro"}, "'valueFormat' avro needs 'schema.registry.url' or 'valueSchema'"),
     ({"valueSchema": '"int"'}, "Option 'valueSchema' has no effect without 'valueFormat': set it or remove the option"),
     ({"onMalformedRecord": "null"}, "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'"),
+    (LETTERS, "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat': set it"),
+    ({**AVRO, "onMalformedRecord": "deadLetter"}, "'onMalformedRecord' deadLetter needs 'deadLetterTopic'"),
+    (
+        {**AVRO, "onMalformedRecord": "null", "deadLetterTopic": "letters"},
+        "Option 'deadLetterTopic' has no effect without 'onMalformedRecord' deadLetter: set it or remove the option",
+    ),
+    ({**AVRO, **LETTERS, "deadLetterTopic": "t"}, "'deadLetterTopic' is one of the topics that are read"),
+    ({**AVRO, **LETTERS, "deadLetterTopic": "a/b"}, "Option 'deadLetterTopic' must be the name of one topic, got 'a/b"),
+    ({**AVRO, "maxMalformedRecords": "3"}, "Option 'maxMalformedRecords' has no effect without 'onMalformedRecord'"),
+    (
+        {**AVRO, **LETTERS, "maxMalformedRecords": "1.5"},
+        "Option 'maxMalformedRecords' must be a whole number from 0, or a share from 0.0 to 1.0, got '1.5'",
+    ),
     (
         {"valueFormat": "json", "valueSchema": "{}", "enableStableIdentifiersForUnionType": "true"},
         "Option 'enableStableIdentifiersForUnionType' has no effect without a format avro",
@@ -309,3 +327,11 @@ def test_values_with_their_schemas_take_none_from_a_registry(option: str, text: 
 def test_values_with_their_schemas_are_not_written() -> None:
     with pytest.raises(OptionError, match="'valueFormat' connect-json is for reads alone: write json, or avro with"):
         SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "valueFormat": "connect-json"})
+
+
+def test_a_pattern_does_not_match_the_letter_topic() -> None:
+    pattern = {"kafka.bootstrap.servers": "a:1", "subscribePattern": "my-.*", **AVRO, "valueSubject": "s"}
+    matches = SourceOptions.parse({**pattern, **LETTERS}).topic_filter
+
+    assert matches is not None
+    assert (matches("my-orders"), matches("my-letters"), matches("my-letters-2")) == (True, False, True)
