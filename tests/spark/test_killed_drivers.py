@@ -26,14 +26,16 @@ SEED = 20
 class Driver:
     """A Spark driver with its JVM and Python workers in a new session."""
 
-    def __init__(self, kafka: Any, topic: str, folder: Path) -> None:
-        program = [sys.executable, str(Path(__file__).parent / "killed_driver.py")]
+    def __init__(
+        self, kafka: Any, topic: str, folder: Path, *arguments: str, program: str = "killed_driver.py"
+    ) -> None:
+        command = [sys.executable, str(Path(__file__).parent / program)]
         # pytest removes the temporary files of killed processes with the test's folder.
         java = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
         environment = {**os.environ, "TMPDIR": str(folder), "JAVA_TOOL_OPTIONS": java}
         # Python workers have their own process group, but the same session.
         self.process = subprocess.Popen(
-            [*program, kafka.bootstrap_servers, topic, str(folder)],
+            [*command, kafka.bootstrap_servers, topic, str(folder), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
