@@ -163,7 +163,7 @@ def _record(name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
 def avro() -> Encoding:
     value = _record("Value", [_avro_field(name, *about) for name, about in COLUMNS.items()])
     source = _record("Source", [_avro_field(name, kind, "", {}) for name, kind in SOURCE.items()])
-    images = [{"name": "before", "type": ["null", value]}, {"name": "after", "type": ["null", "Value"]}]
+    images: list[Any] = [{"name": "before", "type": ["null", value]}, {"name": "after", "type": ["null", "Value"]}]
     others = [_avro_field("op", pa.string(), "", {}), _avro_field("ts_ms", pa.int64(), "", {})]
     value_schema = json.dumps(_record("Envelope", [*images, {"name": "source", "type": source}, *others]))
     key_schema = json.dumps(_record("Key", [_avro_field("id", *COLUMNS["id"])]))
@@ -206,7 +206,7 @@ def _in_json(row: Row | None, is_typed: bool) -> Row | None:
 def _json_value(change: Change, offset: int, is_typed: bool) -> bytes | None:
     value = envelope(change, offset)
     images = {side: _in_json(getattr(change, side), is_typed) for side in ("before", "after")}
-    return value and json.dumps(value | images, separators=(",", ":")).encode()
+    return None if value is None else json.dumps(value | images, separators=(",", ":")).encode()
 
 
 def plain_json() -> Encoding:

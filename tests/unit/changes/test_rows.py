@@ -410,7 +410,7 @@ def binlog(file: str, pos: int, row: int) -> dict[str, Any]:
 
 
 CHANGE_LSN = "00000027:00000758:000"
-ORDERED = {
+ORDERED: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "postgresql": (
         "sequence string, lsn bigint, txId bigint",
         [
