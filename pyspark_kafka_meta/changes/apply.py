@@ -11,6 +11,7 @@ takes the table back and forward again to the same state.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from itertools import takewhile
@@ -18,7 +19,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructField,
+    StructType,
+)
 
 from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN as CHANGE
 from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
@@ -26,8 +40,17 @@ from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+logger = logging.getLogger(__name__)
+
 NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 """Delta maps names with these characters to others, if a table says so."""
+WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
+    ByteType: (ShortType, IntegerType, LongType),
+    ShortType: (IntegerType, LongType),
+    IntegerType: (LongType,),
+    FloatType: (DoubleType,),
+}
+"""The other types that hold every value of a type. Iceberg has no short one."""
 CREATE, TRUNCATE = "c", "t"
 
 
@@ -48,20 +71,23 @@ def apply_changes(
         changes: a stream of changes, as the option `changes` makes it, filtered as you like.
         target: a table's name in SQL, such as "lake.shop.orders" or "delta.`/data/orders`", created if it is missing.
             Or a function that is called with the rows of each micro-batch and its number: a row for each key with its
-            newest change. `_change.unavailable` then names the columns that keep the target's value, a row with
-            `_change.deleted` is to be removed, and one with `_change.op` t empties the target before the others. Spark
-            calls it again with the same rows if the query ended before the batch was committed.
+            newest change. `_change.unavailable` then names the columns that keep the target's value, which is lost if
+            the target has no such row; a row with `_change.deleted` is to be removed, and one with `_change.op` t
+            empties the target before the others. Spark calls it again with the same rows if the query ended before the
+            batch was committed.
         checkpoint: a folder of this query alone.
         table_format: of a table that is created: delta or iceberg.
         keys: the columns that identify a row. By default the first ones, as far as they are never null.
         add_columns: add new columns of the database to the table when the query starts, instead of failing. Columns
             that the database does not have any more stay: changes leave their values as they are, new rows have null.
-        on_lost_value: what to do with a row that the database created without a column's value: it changed a key and
-            did not send a large value that did not change.
+        on_lost_value: what to do with a row whose value the database did not send and the table does not have: it was
+            created without the value, by a change of its key, or is missing from a table at the first batch. Later a
+            missing row gets null with a warning: after a crash Debezium repeats changes of rows that were deleted.
         trigger: of the query, such as `{"availableNow": True}` or `{"processingTime": "1 minute"}`.
 
     Raises:
-        SchemaError: `changes` has no `_change` or no key, or the table lacks a column and `add_columns` is false.
+        SchemaError: `changes` has no `_change` or no key, the table lacks a column and `add_columns` is false, or a
+            column of the table has another type.
     """
     names = tuple(key_columns(changes.schema, keys))
     if isinstance(target, str):
@@ -95,15 +121,41 @@ def prepare_table(changes: DataFrame, table: str, table_format: str, add_columns
     mapped = table_format == "delta" and any(NOT_IN_PARQUET & set(field.name) for field in fields)
     properties = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')" if mapped else ""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl(fields)}) USING {table_format} {properties}")
-    known = {name.lower() for name in spark.table(table).columns}
+    known = {field.name.lower(): field.dataType for field in spark.table(table).schema}
     missing = [field for field in fields if field.name.lower() not in known]
     if missing and not add_columns:
         names = ", ".join(field.name for field in missing)
         raise SchemaError(f"table {table} lacks columns of the database: {names}. Add them with add_columns=True")
+    for field in fields:
+        kind, column_type = field.dataType, known.get(field.name.lower(), field.dataType)
+        if not fits(kind, column_type):
+            raise SchemaError(
+                f"column {field.name} of table {table} is {column_type.simpleString()}, and {kind.simpleString()} in "
+                "the changes: change the type in the table, or begin another table with a new checkpoint"
+            )
     if missing:
         spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({ddl(missing)})")
     # Iceberg's catalog would keep the table of now in this session for half a minute. The query has another session.
     spark.sql(f"REFRESH TABLE {table}")
+
+
+def fits(kind: DataType, column_type: DataType) -> bool:
+    """Whether a column holds every value of a type."""
+    match kind, column_type:
+        case ArrayType(), ArrayType():
+            return fits(kind.elementType, column_type.elementType)
+        case MapType(), MapType():
+            return fits(kind.keyType, column_type.keyType) and fits(kind.valueType, column_type.valueType)
+        case StructType(), StructType():
+            pairs = zip(kind, column_type, strict=False)
+            return len(kind) == len(column_type) and all(
+                one.name.lower() == other.name.lower() and fits(one.dataType, other.dataType) for one, other in pairs
+            )
+        case DecimalType(), DecimalType():
+            digits, column_digits = (each.precision - each.scale for each in (kind, column_type))
+            return kind.scale <= column_type.scale and digits <= column_digits
+        case _:
+            return kind == column_type or isinstance(column_type, WIDER.get(type(kind), ()))
 
 
 def row_fields(schema: StructType) -> list[StructField]:
@@ -133,6 +185,8 @@ def apply_batch(
         truncated = found.truncated is not None
         applied = rows.where(is_truncate() | (change("sequence") > F.lit(found.truncated))) if truncated else rows
         if isinstance(target, str):
+            if found.unsent:
+                check_missing(target, applied, keys, fails=fail_on_lost and batch_id == 0)
             merge_into(target, applied, keys, truncated)
         else:
             target(applied.withColumn(CHANGE, column(CHANGE).dropFields("lost")), batch_id)
@@ -185,7 +239,8 @@ def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
         F.max(F.when(is_truncate(), change("sequence"))).alias("truncated"),
         F.max(change("partition")).alias("last_partition"),
         F.count_distinct(change("topic")).alias("topics"),
-        F.array_distinct(F.flatten(F.collect_set(change("lost")))).alias("lost"),
+        F.count_if(has_unsent()).alias("unsent"),
+        names_in("lost"),
     ).collect()
     return found
 
@@ -203,9 +258,27 @@ def refuse(found: Row, fail_on_lost: bool) -> None:
         )
     if found.lost and fail_on_lost:
         raise InvalidRowError(
-            f"the database changed the key of rows without sending {', '.join(found.lost)} again: set REPLICA IDENTITY "
-            "FULL on the table, and go on with on_lost_value='null', which makes the values null that were not sent"
+            f"the database created rows, or changed their keys, without sending {', '.join(found.lost)}: set REPLICA "
+            "IDENTITY FULL on the table, and go on with on_lost_value='null', which makes the values null"
         )
+
+
+def check_missing(table: str, rows: DataFrame, keys: Sequence[str], fails: bool) -> None:
+    """Report rows for which the table should have values that were not sent. Raises InvalidRowError if it `fails`."""
+    known = rows.sparkSession.table(table).select(*map(column, keys))
+    missing = rows.where(has_unsent()).join(known, list(keys), "left_anti")
+    (found,) = missing.agg(F.count(F.lit(1)).alias("rows"), names_in("unavailable")).collect()
+    what = (
+        f"{found.rows} changes lack {', '.join(found.unavailable)}, which the database did not send again, and table "
+        f"{table} has no row of their key ({', '.join(keys)})"
+    )
+    if found.rows and fails:
+        raise InvalidRowError(
+            f"{what}: read a topic that begins with a snapshot, or go on with on_lost_value='null', which makes the "
+            "values null, and let an incremental snapshot send the rows again"
+        )
+    if found.rows:
+        logger.warning("%s: they are null until the rows are deleted or sent again", what)
 
 
 def merge_into(table: str, rows: DataFrame, keys: Sequence[str], truncated: bool) -> None:
@@ -228,6 +301,14 @@ def change(path: str) -> Column:
 
 def is_unavailable(name: str) -> Column:
     return F.array_contains(change("unavailable"), F.lit(name))
+
+
+def has_unsent() -> Column:
+    return ~change("deleted") & (F.size(change("unavailable")) > 0)
+
+
+def names_in(member: str) -> Column:
+    return F.array_distinct(F.flatten(F.collect_set(change(member)))).alias(member)
 
 
 def is_truncate() -> Column:

@@ -1,6 +1,6 @@
 """`apply_changes` into tables of Delta and Iceberg, with the installed release of pyspark: `make compat`.
 
-Tables equal the database through repeated batches, a column that is added, and a truncate.
+Tables equal the database through repeated batches, a column that is added, a truncate, and a row that is missing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyspark
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -22,6 +24,7 @@ from pyspark_kafka_meta.errors import SchemaError
 from pyspark_kafka_meta.testing.maven_jars import resolve_jars
 from tests.spark.change_histories import (
     KEYS,
+    LARGE,
     WITH_NULL_KEYS,
     Change,
     Table,
@@ -68,6 +71,7 @@ def main() -> None:
             for name in formats:
                 table = f"delta.`{folder}/table`" if name == "delta" else "lake.shop.table"
                 Copy(spark, Path(folder) / name, name, table).run()
+                Copy(spark, Path(folder) / f"{name}-2", name, table.replace("table", "other")).begin_without_a_row()
         finally:
             spark.stop()
     print(f"pyspark {pyspark.__version__}: tables of {' and '.join(formats) or 'no format'} equal the database")  # noqa: T201
@@ -113,7 +117,17 @@ class Copy:
         self.receive([Change("u", KEY, OLD), Change("t", (0, "")), Change("c", OTHER_KEY, NEW)], ADDED)
         self.equals({OTHER_KEY: NEW})
 
-    def receive(self, changes: Sequence[Change], columns: Sequence[str] = (), add_columns: bool = False) -> None:
+    def begin_without_a_row(self) -> None:
+        """Whose values that were not sent are lost."""
+        try:
+            self.receive([Change("c", OTHER_KEY, NEW), Change("u", KEY, OLD, LARGE)])
+        except StreamingQueryException as error:
+            assert "1 changes lack" in str(error), error
+        self.equals({})
+        self.receive([], on_lost_value="null")
+        self.equals({OTHER_KEY: NEW, KEY: (OLD[0], None, None)})
+
+    def receive(self, changes: Sequence[Change], columns: Sequence[str] = (), **options: Any) -> None:
         """Apply the changes, and the last of them again, as after a crash."""
         batch = self._spark.createDataFrame(rows(changes, self._sent), WITH_NULL_KEYS).select(
             "*", *map(F.expr, columns)
@@ -128,8 +142,8 @@ class Copy:
                 checkpoint=str(self._folder / "checkpoint"),
                 keys=KEYS,
                 table_format=self._format,
-                add_columns=add_columns,
                 trigger={"availableNow": True},
+                **options,
             )
             assert query.awaitTermination(300), "the query did not end"
             forget_last_commit(self._folder / "checkpoint")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import BooleanType, LongType
 
 from pyspark_kafka_meta import apply_changes
-from pyspark_kafka_meta.changes.apply import apply_batch, key_columns, prepare_table
+from pyspark_kafka_meta.changes.apply import apply_batch, check_missing, fits, fold, key_columns, prepare_table
 from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
 from tests.budget import cases
 from tests.spark.change_histories import (
+    COLUMNS,
     KEYS,
     LARGE,
     NAMES,
@@ -155,7 +157,7 @@ def test_after_a_truncate(spark: SparkSession, case: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([Change("c", A, FULL, LARGE)], r"without sending large `text`, a\.list again: set REPLICA IDENTITY FULL"),
+        ([Change("c", A, FULL, LARGE)], r"without sending large `text`, a\.list: set REPLICA IDENTITY FULL"),
         ([TRUNCATE, Change("c", (0, "b"), FULL)], "changes of several topics or partitions have no order"),
         ([Change("u", (0, None), FULL)], "1 changes are malformed records or have no key"),
         ([Change(None, A), Change("u", A, FULL)], "1 changes are malformed records or have no key"),
@@ -175,6 +177,42 @@ def test_lost_values_are_null_when_told_to(spark: SparkSession) -> None:
     target.table = {A: OLD}
     apply(spark, target, [Change("d", A), Change("c", A, FULL, LARGE)], fail_on_lost=False)
     assert target.table == {A: (5, None, None)}
+
+
+def test_changes_without_a_value_that_the_table_lacks_are_refused_or_reported(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At first the topic lacks their beginning; later Debezium may have repeated changes of rows that were deleted."""
+    spark.createDataFrame([(*A, *OLD)], COLUMNS).createOrReplaceTempView("known")
+    known = [Change("u", A, FULL, LARGE), Change("d", (1, "b"))]
+    missing = [*known, Change("u", (1, "c"), FULL, LARGE[1:])]
+    folded, with_missing = (fold(spark.createDataFrame(rows(some), SCHEMA), KEYS) for some in (known, missing))
+
+    check_missing("known", folded, KEYS, fails=True)
+    assert caplog.messages == []
+    what = r"1 changes lack a\.list.* table known has no row of their key \(history, id\)"
+    with pytest.raises(InvalidRowError, match=f"{what}: read a topic that begins with a snapshot"):
+        check_missing("known", with_missing, KEYS, fails=True)
+    check_missing("known", with_missing, KEYS, fails=False)
+    (message,) = caplog.messages
+    assert re.match(what, message)
+
+
+@pytest.mark.parametrize(
+    ("in_changes", "in_table"),
+    [
+        ("a SMALLINT", "A BIGINT"),
+        ("a FLOAT", "a DOUBLE"),
+        ("a DECIMAL(8,2)", "a DECIMAL(10,4)"),
+        ("a ARRAY<SMALLINT>", "a ARRAY<INT>"),
+        ("a MAP<STRING, STRUCT<b: TINYINT>>", "a MAP<STRING, STRUCT<B: INT>>"),
+    ],
+)
+def test_a_table_with_wider_types_is_right_and_with_narrower_ones_is_refused(
+    spark: SparkSession, in_changes: str, in_table: str
+) -> None:
+    narrow, wide = (spark.createDataFrame([], columns).schema[0].dataType for columns in (in_changes, in_table))
+    assert (fits(narrow, wide), fits(wide, narrow)) == (True, False)
 
 
 def test_a_batch_without_changes_is_not_applied(spark: SparkSession) -> None:
@@ -253,4 +291,7 @@ def test_a_table_is_created_and_takes_new_columns_only_when_told_to(spark: Spark
         prepare_table(after, "taken", "parquet", add_columns=False)
     prepare_table(after, "taken", "parquet", add_columns=True)
     assert spark.table("taken").schema == spark.createDataFrame([], f"{first}, {new}").schema
+    other = spark.createDataFrame([], "id INT, `a b` STRING, _change STRUCT<op: STRING>")
+    with pytest.raises(SchemaError, match=r"column a b of table taken is array.*, and string in the changes"):
+        prepare_table(other, "taken", "parquet", add_columns=False)
     spark.sql("DROP TABLE taken")
