@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark_kafka_meta.testing import MockRegistry
 from tests.spark.test_typed_values import framed
 from tests.spark.traces import run_to_the_end
-from tests.unit.typed.connect_json.written import of, struct
+from tests.unit.typed.connect_json.written import debeziums, decimal, of, struct, unscaled
 from tests.unit.typed.connect_json.written import value as value_with
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -207,6 +208,102 @@ def test_a_restarted_stream_has_the_columns_that_were_added_meanwhile(
     produced(3, {"lsn": "int64"}, id="int32")
     with pytest.raises(StreamingQueryException, match="with other columns"):
         run()
+
+
+@pytest.mark.thorough
+def test_values_with_their_schemas_become_rows_of_the_table(
+    read: Callable[..., DataFrame], topic: str, produce: Any
+) -> None:
+    row_schema = struct(
+        id="int32",
+        name="string",
+        day=debeziums("int32", "Date"),
+        at=debeziums("int64", "MicroTimestamp"),
+        price=decimal(2),
+    )
+    source = struct(ts_ms="int64", snapshot="string", lsn="int64", sequence="string")
+    schema = struct(before=of(row_schema), after=of(row_schema), source=source, op="string", ts_ms="int64")
+
+    def written(image: dict[str, Any] | None) -> dict[str, Any] | None:
+        return image and {**image, "price": unscaled(int(image["price"].scaleb(2)))}
+
+    produce(
+        topic,
+        [
+            {
+                "key": value_with(struct(id="int32"), {"id": key}),
+                "value": change
+                and value_with(
+                    schema, {**change, "before": written(change["before"]), "after": written(change["after"])}
+                ),
+            }
+            for key, change in CHANGES
+        ],
+        partition=0,
+    )
+
+    rows = rows_of(read(valueFormat="connect-json"))
+    check_changes(rows)
+    assert (rows[1].day, rows[1].at) == (date(2024, 2, 29), datetime(2023, 11, 14, 22, 13, 20, 1))
+    assert rows[1].price == Decimal("0.02")
+
+
+KEY_FILE = """
+name: "key.proto" syntax: "proto3"
+message_type { name: "Key" field { name: "id" number: 1 type: TYPE_INT32 label: LABEL_OPTIONAL } }
+"""
+ENVELOPE_FILE = """
+name: "envelope.proto" syntax: "proto3"
+message_type {
+  name: "Envelope"
+  field { name: "before" number: 1 type: TYPE_MESSAGE type_name: ".Value" label: LABEL_OPTIONAL }
+  field { name: "after" number: 2 type: TYPE_MESSAGE type_name: ".Value" label: LABEL_OPTIONAL }
+  field { name: "source" number: 3 type: TYPE_MESSAGE type_name: ".Source" label: LABEL_OPTIONAL }
+  field { name: "op" number: 4 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "ts_ms" number: 5 type: TYPE_INT64 label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "Value"
+  field { name: "id" number: 1 type: TYPE_INT32 label: LABEL_OPTIONAL }
+  field { name: "name" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL proto3_optional: true oneof_index: 0 }
+  oneof_decl { name: "_name" }
+}
+message_type {
+  name: "Source"
+  field { name: "ts_ms" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }
+  field { name: "snapshot" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "lsn" number: 3 type: TYPE_INT64 label: LABEL_OPTIONAL }
+  field { name: "sequence" number: 4 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+"""
+
+
+@pytest.mark.thorough
+def test_protobuf_becomes_rows_of_the_table(
+    read: Callable[..., DataFrame], topic: str, produce: Any, registry: MockRegistry
+) -> None:
+    pytest.importorskip("google.protobuf")
+    from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, text_format  # type: ignore[import-untyped, unused-ignore]
+
+    pool = descriptor_pool.DescriptorPool()
+
+    def writer(side: str, text: str, name: str) -> Callable[[Any], bytes]:
+        file = text_format.Parse(text, descriptor_pb2.FileDescriptorProto()).SerializeToString()
+        schema_id = registry.register(f"{topic}-{side}", base64.b64encode(file).decode(), "PROTOBUF")
+        pool.AddSerializedFile(file)
+        message = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+        head = b"\0" + schema_id.to_bytes(4, "big") + b"\0"
+        return lambda value: head + json_format.ParseDict(value, message()).SerializeToString()
+
+    key, value = writer("key", KEY_FILE, "Key"), writer("value", ENVELOPE_FILE, "Envelope")
+    plain = [
+        (number, of and {**of, "before": named(of["before"]), "after": named(of["after"])}) for number, of in CHANGES
+    ]
+    produce(topic, [{"key": key({"id": number}), "value": of and value(of)} for number, of in plain], partition=0)
+
+    frame = read(**{"valueFormat": "protobuf", "schema.registry.url": registry.url})
+    assert [field.name for field in frame.schema if not field.nullable] == ["id", "_change"]
+    check_changes(rows_of(frame))
 
 
 @pytest.mark.parametrize("schema", ["row", "envelope"])
