@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, flag_array, list_lengths, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import Flags, flag_array, number_array, offsets_of
 
 
 class Placeholders:
@@ -58,7 +58,8 @@ class Placeholders:
 
 def _equal_lists(lists: pa.Array, items: pa.Array, expected: list[Any]) -> Flags | None:
     """Which lists have these items; None if none has."""
-    rows = np.flatnonzero(list_lengths(lists) == len(expected))
+    has_length = np.diff(offsets_of(lists)) == len(expected)
+    rows = np.flatnonzero(has_length & lists.is_valid().to_numpy(zero_copy_only=False))
     at = offsets_of(lists)[rows][:, None] + np.arange(len(expected))
     pattern = pa.array(expected, items.type).take(number_array(np.tile(np.arange(len(expected)), len(rows))))
     is_equal = pc.equal(items.take(number_array(at.ravel())), pattern).fill_null(False)
