@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.envelopes import COLUMNS, ENCODINGS, UNAVAILABLE, Change, Encoding, changes
+from pyspark_kafka_meta.arrow_reader import schemas_of
 from pyspark_kafka_meta.changes.rows import OPS, ChangeRows, change_rows
 from pyspark_kafka_meta.changes.schema import changes_schema
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import Framing, SourceOptions
-from pyspark_kafka_meta.spark.typed_columns import schemas_of_query
 from pyspark_kafka_meta.testing import MockRegistry
 from pyspark_kafka_meta.typed.framing import frame
 from tests.budget import cases
@@ -62,7 +62,7 @@ def reading(name: str) -> Iterator[Reading]:
         given |= {"valueFormat": name, "changes": "debezium", "onMalformedRecord": "record"}
         options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **given})
         assert options.changes is not None
-        readers = schemas_of_query(options, lambda *_: [])
+        readers = schemas_of(options, lambda *_: [])
         names = changes_schema(readers, options.changes).type.names
         ranges = [OffsetRange(TopicPartition("t", 0), None, 0, 1)]
         with change_rows(readers, options.changes, ranges, (), names, lambda _: None, lambda *_: None) as rows:
