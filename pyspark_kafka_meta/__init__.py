@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_kafka_meta.arrow_reader import read_arrow
     from pyspark_kafka_meta.changes.apply import apply_changes
     from pyspark_kafka_meta.source import KafkaMetaDataSource
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
@@ -36,6 +37,7 @@ __all__ = [
     "leader_changes",
     "open_transactions",
     "partitions",
+    "read_arrow",
     "refresh_events",
     "start_exporter",
 ]
@@ -67,6 +69,8 @@ def __getattr__(name: str) -> Any:
         return _imported("tools.exporter.driver", name)
     if name == "apply_changes":
         return _imported("changes.apply", name)
+    if name == "read_arrow":
+        return _imported("arrow_reader", name)
     if name in __all__:
         return _imported("tables.readers", name)
     if name == "__version__":

@@ -1,12 +1,21 @@
-"""The rows of offset ranges as Arrow record batches, without Spark: raw, typed, the latest of each key, or changes."""
+"""Reads Kafka into Arrow without Spark: `read_arrow` for programs, `reading` for commands, `rows_of` for Spark's tasks.
+
+A read has one client, no thread and no consumer group. All partitions are read at once: see `TaskReader`.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_kafka_meta.options import LATEST_OFFSET, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, RECORD_COLUMNS, records_arrow_schema
+from pyspark_kafka_meta.model import name_first
+from pyspark_kafka_meta.options import LATEST_OFFSET, OffsetsSpec, SourceOptions, Table, choose_table
+from pyspark_kafka_meta.options.tables import batch_warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,6 +24,132 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.typed.reading import NewestSchemas, QuerySchemas, RegisteredSchema, TypedRows, WriteLetters
+
+logger = logging.getLogger(__name__)
+
+
+# --- for programs and commands ----------------------------------------------------------------------------------------
+
+
+def read_arrow(*, columns: Sequence[str] | None = None, **options: str | int) -> pa.RecordBatchReader:
+    """Read topics into Arrow, without Spark: the rows of `spark.read.format("kafkameta")` with the same options.
+
+        kafka = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks", "startingOffsets": "-1h"}
+        frame = polars.from_arrow(read_arrow(**kafka))
+
+    The offsets are resolved now. Records are fetched as batches are taken: a few megabytes are in memory. Rows of a
+    partition are in the order of its offsets, those of several partitions are mixed. The connections are closed after
+    the last row, after an error, and when the reader is released (`del reader`): pyarrow's `close()` does not close
+    them. Refresh events are written only to `eventsPath` or `eventsTopic`.
+
+    Args:
+        columns: those to read, in this order; by default all. Others are not decoded.
+        options: of a batch query, `table` `latest` included. Those of tasks have no effect.
+
+    Raises:
+        OptionError: an option or a column is unknown, or invalid.
+        KafkaMetaError: a topic does not exist, no broker responds, a schema cannot be read. The same, from the reader,
+            while it reads; other libraries that read it raise errors of their own with this text.
+    """
+    import pyarrow as pa
+
+    batches = _schema_and_batches({name: _text(value) for name, value in options.items()}, columns)
+    return pa.RecordBatchReader.from_batches(next(batches), batches)
+
+
+def _text(value: str | int) -> str:
+    """As Spark makes texts of the values of options."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _schema_and_batches(given: Mapping[str, str], columns: Sequence[str] | None) -> Iterator[Any]:
+    """The schema first: a generator that has begun is closed when its reader is released."""
+    for warning in batch_warnings(given):
+        logger.warning("%s", warning)
+    table, options = source_options(given)
+    with reading(options.for_batch(table is Table.LATEST), columns) as opened:
+        from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+
+        ranges = OffsetPlanner(opened.client, opened.options).batch_ranges()
+        yield opened.schema
+        yield from opened.rows(ranges)
+
+
+def source_options(given: Mapping[str, str]) -> tuple[Table, SourceOptions]:
+    """The table and the options of a read without Spark. Raises OptionError."""
+    table, options = choose_table(given)
+    if table not in (Table.RECORDS, Table.LATEST):
+        raise OptionError(f"table {table} can be read in Spark alone: see kafkameta --help for commands that show it")
+    parsed = SourceOptions.parse(options)
+    if parsed.typed.dead_letter_topic is not None:
+        raise OptionError(
+            "'onMalformedRecord' deadLetter needs a query of Spark: set it to record, to see causes and bytes"
+        )
+    return table, parsed
+
+
+class Reading(NamedTuple):
+    """An open read.
+
+    Attributes:
+        schema: of the rows.
+        schemas: see `rows_of`.
+    """
+
+    client: KafkaClient
+    options: SourceOptions
+    schema: pa.Schema
+    schemas: QuerySchemas | None
+
+    def rows(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """As `rows_of`."""
+        columns = {name: name for name in self.schema.names}
+        return rows_of(self.client, self.options, [each for each in ranges if each.size], columns, self.schemas)
+
+
+@contextmanager
+def reading(options: SourceOptions, columns: Sequence[str] | None = None) -> Iterator[Reading]:
+    """Opens a client and finds the schemas. Args and errors as of `read_arrow`."""
+    from pyspark_kafka_meta.events.origin import cli_origin
+    from pyspark_kafka_meta.events.publisher import new_publisher
+    from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+
+    events = options.events
+    if events is not None and events.path is None and events.topic is None:
+        events = None  # the default folders are for applications of Spark
+    publisher = new_publisher(events, cli_origin())
+    with closing(KafkaClient(options.client, publisher, options.topic_filter)) as client:
+        schemas = None
+        if options.typed.columns:
+            from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
+
+            schemas = schemas_of(options, partial(newest_schemas, client, options))
+        yield Reading(client, options, _chosen(_schema(options, schemas), columns), schemas)
+
+
+def _schema(options: SourceOptions, schemas: QuerySchemas | None) -> pa.Schema:
+    """Of all columns."""
+    import pyarrow as pa
+
+    if schemas is not None and options.changes is not None:
+        from pyspark_kafka_meta.changes.schema import changes_schema
+
+        return pa.schema(list(changes_schema(schemas, options.changes).type))
+    records = records_arrow_schema([*RECORD_COLUMNS, *([HEADERS_COLUMN] if options.include_headers else ())])
+    types = dict(zip(records.names, records.types, strict=True))
+    return pa.schema(list((types | ({} if schemas is None else schemas.types)).items()))
+
+
+def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Raises OptionError: there is no such column."""
+    import pyarrow as pa
+
+    if unknown := [name for name in columns or () if name not in schema.names]:
+        raise OptionError(f"there is no column {name_first(unknown)}: the columns are {name_first(schema.names, 100)}")
+    return schema if columns is None else pa.schema([schema.field(name) for name in dict.fromkeys(columns)])
+
+
+# --- for tasks of Spark, too ------------------------------------------------------------------------------------------
 
 
 def schemas_of(options: SourceOptions, newest: NewestSchemas) -> QuerySchemas:

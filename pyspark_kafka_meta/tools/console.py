@@ -10,7 +10,8 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
 from time import sleep
@@ -44,7 +45,23 @@ def table_console(as_json: bool) -> Console | None:
 
 def print_json(row: Mapping[str, Any]) -> None:
     """One line, flushed at once to the reader of the pipe."""
-    typer.echo(json.dumps(row, default=str))
+    typer.echo(json.dumps(row, default=readable))
+
+
+def print_lines(rows: Iterable[Mapping[str, Any]]) -> None:
+    """As JSON lines."""
+    for row in rows:
+        print_json(row)
+
+
+def readable(value: object) -> object:
+    """A value that JSON does not have. Bytes that are no UTF-8 become an object, which no text can be taken for."""
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}
 
 
 def error_text(error: KafkaMetaError) -> str:
@@ -124,6 +141,24 @@ def reporting(until_ended: bool = False) -> Iterator[None]:
         raise typer.Exit(0 if until_ended else INTERRUPTED) from None
 
 
+class Tables(Generic[T]):
+    """Prints tables with the same columns; only the first has a header.
+
+    Args:
+        draw: makes a table of some rows, with a header or without.
+    """
+
+    def __init__(self, console: Console, draw: Callable[[Sequence[T], bool], RenderableType]) -> None:
+        self._console = console
+        self._draw = draw
+        self._is_first = True
+
+    def __call__(self, rows: Sequence[T]) -> None:
+        if rows:
+            self._console.print(self._draw(rows, self._is_first))
+            self._is_first = False
+
+
 class Shown(NamedTuple, Generic[T]):
     """How a look at the cluster is shown: as lines of JSON, or drawn on a terminal."""
 
@@ -135,8 +170,7 @@ class Shown(NamedTuple, Generic[T]):
         if terminal is not None:
             terminal.print(self.draw(seen))
             return
-        for row in self.rows(seen):
-            print_json(row)
+        print_lines(self.rows(seen))
 
 
 def show_looks(

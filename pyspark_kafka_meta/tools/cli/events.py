@@ -33,7 +33,6 @@ from pyspark_kafka_meta.tools.formatting import (
     STALE_STYLE,
     TABLE_STYLE,
     UNKNOWN,
-    EventsTable,
     joined,
     leader_cell,
     leader_text,
@@ -95,25 +94,6 @@ def follow_events(source: EventSource, wanted: EventFilter, show: Callable[[list
         events = filter(wanted.accepts, source.read())
         while chunk := sorted(islice(events, EVENTS_AT_ONCE), key=event_order):
             show(chunk)
-
-
-def print_events(events: Iterable[EventRow]) -> None:
-    """As JSON lines."""
-    for event in events:
-        print_json(event)
-
-
-class EventTables:
-    """Prints tables with the same columns; only the first has a header."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._is_first = True
-
-    def __call__(self, events: Collection[EventRow]) -> None:
-        if events:
-            self._console.print(EventsTable(events, self._is_first))
-            self._is_first = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events.event import REASONS, Role
 from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.names_and_numbers import INT32_MAX
-from pyspark_kafka_meta.options import DECISIONS_TOPIC, ProducerOptions
+from pyspark_kafka_meta.options import DECISIONS_TOPIC, PARTS, ProducerOptions
 from pyspark_kafka_meta.tools.cli.parameters import (
     OF_QUERIES,
     OF_WRITES,
@@ -32,6 +32,7 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     Host,
     JsonOrPipe,
     Options,
+    QueryOptions,
     Servers,
     StartedCluster,
     TimeoutMs,
@@ -47,7 +48,9 @@ from pyspark_kafka_meta.tools.cli.parameters import (
 )
 from pyspark_kafka_meta.tools.console import (
     WARNINGS,
+    Tables,
     handle_signals,
+    print_lines,
     reporting,
     show_looks,
     table_console,
@@ -116,6 +119,44 @@ def metadata(
 
 
 @app.command()
+def read(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC,...", help="Topics, separated by commas.")],
+    last: Annotated[
+        int | None,
+        typer.Option(callback=within(1, INT32_MAX), metavar="N", help="Only the newest N rows; 10 without a start."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="10m", help="Start so long ago, or at a time such as 2030-01-31T12:00.")
+    ] = None,
+    follow: Annotated[bool, flag("--follow", "Keep printing new rows until Ctrl-C.")] = False,
+    bootstrap_servers: Servers = None,
+    timeout_ms: TimeoutMs = 10_000,
+    as_json: JsonOrPipe = False,
+    option: QueryOptions = None,
+    config: Config = None,
+) -> None:
+    """Show the records of a topic, as a query with these options reads them.
+
+    Keys and values are columns with `--option valueFormat=avro` or another format. Without a format they are text; in
+    JSON, bytes that are no UTF-8 are an object with their Base64. `--option startingOffsets=earliest` shows all.
+    """
+    from pyspark_kafka_meta.tools.cli.read import read_rows, rows_table
+
+    console = table_console(as_json)
+    show = print_lines if console is None else Tables(console, rows_table)
+    with reporting(until_ended=follow):
+        given = {**cluster_options(bootstrap_servers, option, config, PARTS), **timeout_options(timeout_ms)}
+        given["subscribe"] = topic
+        if since is not None:
+            begin_ms = str(since_ms(since, int(time.time() * 1000)))
+            given |= {"startingTimestamp": begin_ms, "startingOffsetsByTimestampStrategy": "latest"}
+        given = given if "changes" in given else {"includeHeaders": "true", **given}
+        with closing(read_rows(given, last, follow)) as chunks:
+            for rows in chunks:
+                show(rows)
+
+
+@app.command()
 def events(
     path: EventsPath = None,
     topic: EventsTopic = None,
@@ -142,11 +183,12 @@ def events(
     Events are read from --path, or from --events-topic at --bootstrap-servers, by default from the default folders of
     this machine, for the latest application.
     """
-    from pyspark_kafka_meta.tools.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
+    from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events, show_events
+    from pyspark_kafka_meta.tools.formatting import EventsTable
     from pyspark_kafka_meta.tools.sources import open_events
 
     console = table_console(as_json)
-    show = print_events if console is None else EventTables(console)
+    show = print_lines if console is None else Tables(console, EventsTable)
     with reporting(until_ended=follow):
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -80,6 +81,10 @@ Servers = Annotated[
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="A kafka.* option of the source; may be given several times."),
+]
+QueryOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the query; may be given several times."),
 ]
 Config = Annotated[
     Path | None,
@@ -188,13 +193,15 @@ def check_checkpoints(checkpoints: Sequence[str] | None, cluster: Mapping[str, s
 
 
 def since_ms(text: str, now_ms: int) -> int:
-    """The start of the period `text` before `now_ms`, in ms since 1970 UTC. Raises OptionError."""
+    """The start of the period `text` before `now_ms`, or a local time, in ms since 1970 UTC. Raises OptionError."""
     try:
+        if "-" in text:
+            return int(datetime.fromisoformat(text).timestamp() * 1000)
         if text.strip().isdecimal():  # a number without a unit is probably meant as minutes
             raise ValueError
         return now_ms - parse_duration_ms(text)
     except ValueError:
-        raise OptionError("--since must be a time like 10m, 30s or 2h") from None
+        raise OptionError("--since must be a time like 10m, 30s or 2h, or 2030-01-31T12:00") from None
 
 
 def _in_file(config: Path, parts: Sequence[type]) -> dict[str, str]:
