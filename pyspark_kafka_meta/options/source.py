@@ -148,6 +148,15 @@ class SourceOptions(ReadOptions, OffsetOptions):
         high=INT64_MAX,
         queries=Query.RECORDS_STREAM | Query.EVENT_TOPIC_STREAM,
     )
+    max_bytes_per_trigger: int | None = _tasks.number(
+        "maxBytesPerTrigger",
+        None,
+        "About as many bytes per micro-batch, as brokers store them (compressed), but at least one offset of each "
+        "partition with a backlog. The planner learns sizes from single record batches.",
+        low=1,
+        high=INT64_MAX,
+        queries=Query.RECORDS_STREAM,
+    )
     min_offsets_per_trigger: int | None = _tasks.number(
         "minOffsetsPerTrigger",
         None,

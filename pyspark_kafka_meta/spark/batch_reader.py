@@ -115,7 +115,13 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     if options.typed.dead_letter_topic is not None:
         _require_topic(options.client, options.typed.dead_letter_topic)
     publisher = new_publisher(options.events, planner_origin())
-    return OffsetPlanner(KafkaClient(client, publisher, options.topic_filter), options)
+    kafka = KafkaClient(client, publisher, options.topic_filter)
+    if options.max_bytes_per_trigger is None:
+        return OffsetPlanner(kafka, options)
+    from pyspark_kafka_meta.read.fetching.batch_sizes import batch_sizes
+    from pyspark_kafka_meta.read.planning.byte_limit import ByteLimit
+
+    return OffsetPlanner(kafka, options, ByteLimit(options.max_bytes_per_trigger, partial(batch_sizes, kafka, options)))
 
 
 def _require_topic(client: ClientOptions, topic: str) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",
     "ReadLimit",
+    "ReadMaxBytes",
     "ReadMaxFiles",
     "ReadMaxRows",
     "ReadMinRows",
@@ -44,6 +45,7 @@ if TYPE_CHECKING or PASSES_START:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
+        ReadMaxBytes,
         ReadMaxFiles,
         ReadMaxRows,
         ReadMinRows,
@@ -70,6 +72,10 @@ else:
     class ReadMaxFiles(ReadLimit):
         max_files: int
 
+    @dataclass
+    class ReadMaxBytes(ReadLimit):
+        max_bytes: int
+
     class SupportsTriggerAvailableNow:
         pass
 
@@ -82,7 +88,11 @@ else:
         """A stream writer to which pyspark 4.0 passes Arrow batches, because of its second base."""
 
 
-_MAX_OPTIONS = {ReadMaxRows: "maxOffsetsPerTrigger", ReadMaxFiles: "maxFilesPerTrigger"}
+_MAX_OPTIONS = {
+    ReadMaxRows: "maxOffsetsPerTrigger",
+    ReadMaxBytes: "maxBytesPerTrigger",
+    ReadMaxFiles: "maxFilesPerTrigger",
+}
 
 
 def reader_of_release(reader: DataSourceStreamReader, options: Mapping[str, str]) -> DataSourceStreamReader:

@@ -14,6 +14,7 @@ from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.stream_api import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -59,6 +60,8 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
         max_offsets, min_offsets = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
         if max_offsets is not None:
             return ReadMaxRows(max_offsets)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadAllAvailable() if min_offsets is None else ReadMinRows(min_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

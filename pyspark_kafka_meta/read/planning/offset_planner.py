@@ -15,7 +15,7 @@ One micro-batch is planned in these steps, each a value for the next:
 | compare checkpoint and logs (`_compare`) | the log ends, and a `Loss` for each position that is lost |
 | choose starts (`NewPartitions.begin`) | where new, returned and lost partitions begin, and their losses |
 | report (`LossReporter.report`) | an error, or warnings and events: each loss once |
-| limit (`batch_plan`) | how far the micro-batch reads |
+| limit (`batch_plan`, `byte_limit`) | how far the micro-batch reads |
 | name the epochs of the ends (`LeaderEpochs`) | what the next comparison needs to notice a truncated log |
 | advance (`checkpoint_offsets.advance`) | the offset that Spark stores |
 
@@ -85,6 +85,7 @@ from pyspark_kafka_meta.model import (
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.offsets import LatestByKeySpec, TimestampsSpec
 from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is_delayed, limit_offsets, plan_tasks
+from pyspark_kafka_meta.read.planning.byte_limit import ByteLimit
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import (
     BEGINNING,
     RecentOffsets,
@@ -142,7 +143,11 @@ class OffsetPlanner:
         report: takes facts of its client.
     """
 
-    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
+    def __init__(self, client: KafkaClient, options: SourceOptions, byte_limit: ByteLimit | None = None) -> None:
+        """
+        Args:
+            byte_limit: by maxBytesPerTrigger.
+        """
         self.recent = RecentOffsets()
         self.report = client.report
         self._client = client
@@ -154,6 +159,7 @@ class OffsetPlanner:
         self._starts = NewPartitions(options, self._offsets.earliest)
         group = options.commit_group
         self._commits = None if group is None else GroupCommits(client, group)
+        self._byte_limit = byte_limit
         self._unreachable: set[TopicPartition] = set()  # their target is lost, reported, and compared no more
         self._planned_at: float | None = None  # time of the last micro-batch that was not delayed
         self._latest_seen: SourceOffset | None = None
@@ -295,8 +301,8 @@ class OffsetPlanner:
         ends = self._capped(starts, ends, target)
         if target is None and limited and self._is_delayed(backlog(starts, ends), at_once=bool(begun) or start.initial):
             return start
-        if limited and self._options.max_offsets_per_trigger is not None:
-            ends = limit_offsets(starts, ends, self._options.max_offsets_per_trigger)
+        if limited:
+            ends = self._limited(starts, ends)
         ends = self._epochs.with_epoch_starts(starts, ends, logs.latest.topic_ids)
         end = advance(start, replace(logs.latest, positions=ends), begun)
         if by_key:
@@ -304,6 +310,16 @@ class OffsetPlanner:
         if self._options.changes is None:
             return end
         return with_generations(start, end, {loss.partition.topic for loss in losses if loss.kind in LOST_STARTS})
+
+    def _limited(self, starts: Positions, ends: Positions) -> Positions:
+        """`ends`, as far as maxOffsetsPerTrigger and maxBytesPerTrigger allow."""
+        most = self._options.max_offsets_per_trigger
+        ends = ends if most is None else limit_offsets(starts, ends, most)
+        return (
+            ends
+            if self._byte_limit is None
+            else limit_offsets(starts, ends, self._byte_limit.max_offsets(starts, ends))
+        )
 
     def _capped(self, starts: Positions, ends: Positions, target: Positions | None) -> Positions:
         """`ends`, but not after the end of the query or of the stream."""

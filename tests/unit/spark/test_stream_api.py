@@ -20,6 +20,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import RecentOffsets, S
 from pyspark_kafka_meta.spark.stream_api import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxFiles,
     ReadMaxRows,
     ReadMinRows,
@@ -167,7 +168,12 @@ def test_available_now_that_plans_before_the_announcement_is_refused(announced: 
 
 
 @pytest.mark.parametrize(
-    ("limit", "option"), [(ReadMaxRows(5), "maxOffsetsPerTrigger"), (ReadMaxFiles(5), "maxFilesPerTrigger")]
+    ("limit", "option"),
+    [
+        (ReadMaxRows(5), "maxOffsetsPerTrigger"),
+        (ReadMaxBytes(5), "maxBytesPerTrigger"),
+        (ReadMaxFiles(5), "maxFilesPerTrigger"),
+    ],
 )
 def test_the_limit_of_the_options_applies_and_a_warning_names_it_once(
     limit: ReadLimit, option: str, caplog: pytest.LogCaptureFixture
@@ -211,6 +217,8 @@ def test_a_pickled_reader_reads_and_the_planning_reader_is_stopped() -> None:
         ({}, ReadAllAvailable()),
         ({"minOffsetsPerTrigger": "3"}, ReadMinRows(3)),
         ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "9"}, ReadMaxRows(9)),
+        ({"minOffsetsPerTrigger": "3", "maxBytesPerTrigger": "9"}, ReadMaxBytes(9)),
+        ({"maxOffsetsPerTrigger": "3", "maxBytesPerTrigger": "9"}, ReadMaxRows(3)),
     ],
 )
 def test_the_default_limit_says_whether_options_limit_micro_batches(options: dict[str, str], limit: ReadLimit) -> None:
