@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.errors import ConnectError, DeadLetterError, MalformedRecordError
+from pyspark_kafka_meta.errors import ConnectError, DeadLetterError, MalformedRecordError, OptionError
 from pyspark_kafka_meta.facts import MalformedRecords
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
@@ -174,3 +174,8 @@ def test_other_records_are_no_letters() -> None:
     for others in (None, [], headers[:2], [*headers[:2], {"key": "__connect.errors.offset", "value": b"two"}]):
         assert read_letter(b"k", b"v", others) is None
     assert read_letter(None, None, [*headers[:2], {"key": "__connect.errors.offset", "value": None}]) is None
+
+
+def test_letters_that_nobody_writes_are_refused() -> None:
+    with pytest.raises(OptionError, match="deadLetter is for Spark's queries"), typed_rows(schemas(), (), [], Mock()):
+        pass
