@@ -70,7 +70,6 @@ class OnMalformedRecord(StrEnum):
     NULL = "null"
     RECORD = "record"
     DEAD_LETTER = "deadLetter"
-    """It has no row: its task writes it to another topic."""
 
 
 _rows = Rows(Section.TYPED_VALUES, Query.RECORDS | Query.WRITES)

@@ -37,8 +37,6 @@ TOPIC_NAMES_BYTES = 4 * 1024 * 1024
 190 kB uncompressed."""
 SCHEMAS_BYTES = 4 * 1024 * 1024
 """Of a batch: what its tasks together carry of writers' schemas, which may have megabytes in each task."""
-LETTER_BYTES = 100_000_000
-"""Of a dead letter. Brokers close connections with larger requests (socket.request.max.bytes)."""
 
 
 class Task(InputPartition):
@@ -215,8 +213,8 @@ def _write_letters(options: SourceOptions, letters: Sequence[pa.RecordBatch]) ->
     from pyspark_kafka_meta.write.input_columns import RECORD_COLUMNS
     from pyspark_kafka_meta.write.task_writer import TaskWriter
 
-    # What was read may be as large as brokers allow, whatever a sink's default is.
-    producer = default_options(ProducerOptions, max_request_bytes=LETTER_BYTES)
+    # A record may be larger than a sink allows by default. Brokers refuse larger requests (socket.request.max.bytes).
+    producer = default_options(ProducerOptions, max_request_bytes=100_000_000)
     with worker_clients.client(options.client, options.events, task_origin(Role.WRITER)) as client:
         TaskWriter(client, producer, RECORD_COLUMNS, options.typed.dead_letter_topic).write(letters)
 

@@ -73,7 +73,9 @@ class DeadLetters:
         """
         rows, names = pa.array(list(malformed), pa.int64()), records.schema.names
         found = [records.column(raw if (raw := f"{name}{RAW_SUFFIX}") in names else name) for name in LETTER_COLUMNS]
-        columns = [_plain(column.take(rows)) for column in found]
+        # Microseconds are numbers: Python has no years after 9999.
+        types = [pa.int64() if pa.types.is_timestamp(column.type) else column.type for column in found]
+        columns = [column.take(rows).cast(kind) for column, kind in zip(found, types, strict=True)]
         kept = pa.RecordBatch.from_arrays(columns, names=list(LETTER_COLUMNS)).to_pylist()
         letters = map(self._letter, kept, malformed.values())
         self._pending.append(pa.RecordBatch.from_pylist(list(letters), schema=LETTER_SCHEMA))
@@ -116,11 +118,6 @@ class DeadLetters:
             key = f"{record['topic']}-{record['partition']}-{record['offset']}".encode()
         headers = [*(record[HEADERS_COLUMN] or ()), *({"key": PREFIX + name, "value": own[name]} for name in own)]
         return {"key": key, "value": record["value"], HEADERS_COLUMN: headers}
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """Microseconds: Python has no years after 9999."""
-    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
 def read_letter(key: bytes | None, value: bytes | None, headers: Sequence[Mapping[str, Any]] | None) -> Letter | None:

@@ -255,6 +255,22 @@ def test_a_topic_that_can_be_written_is_told_with_the_options_of_its_producer(
     ]
 
 
+@pytest.mark.parametrize(
+    ("code", "verdict"), [(CORRUPT_MESSAGE, "ok"), (TOPIC_AUTHORIZATION_FAILED, "fail")], ids=["may write", "may not"]
+)
+def test_the_topic_of_dead_letters_is_written_to(mock_cluster: MockCluster, code: int, verdict: str) -> None:
+    for topic in ("clicks", "letters"):
+        mock_cluster.create_topic(topic)
+    mock_cluster.push_partition_errors("letters", 0, PRODUCE_KEY, code)
+    typed = ["valueFormat=json", "valueSchema=id BIGINT", "onMalformedRecord=deadLetter", "deadLetterTopic=letters"]
+    options = [text for option in typed for text in ("--option", option)]
+    _, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", *options)
+
+    checks = {check: row["verdict"] for check, row in found.items() if row["section"] == "Dead letters"}
+    assert checks["topic letters"] == "ok"
+    assert [found for check, found in checks.items() if check.startswith("write letters to broker")] == [verdict]
+
+
 def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_another(
     mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

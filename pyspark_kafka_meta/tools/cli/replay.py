@@ -36,7 +36,6 @@ from pyspark_kafka_meta.write.topic_metadata import ask_partitions
 REPLAY_HEADER = "kafkameta.replay"
 MAX_CAUSES = 20
 """That are shown: a cause may name what is different in each record."""
-OTHER_CAUSES = "other causes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class LettersByCause(Counter[tuple[str, str]]):
         for (topic, cause), count in self.most_common(MAX_CAUSES):
             yield {"topic": topic, "cause": cause, "letters": count}
         if rest := self.total() - sum(count for _, count in self.most_common(MAX_CAUSES)):
-            yield {"topic": None, "cause": OTHER_CAUSES, "letters": rest}
+            yield {"topic": None, "cause": "other causes", "letters": rest}
 
     def table(self) -> Table:
         table = Table("topic", "cause", "letters", title="Letters", title_justify="left")

@@ -73,6 +73,9 @@ def run_checks(
                 if writing is None:
                     known = {"client": options, "events": None, "fetch": fetch, "typed": typed, "changes": changes}
                     source = default_options(SourceOptions, topics=tuple(topics), **known)
+                    if (letters := typed.dead_letter_topic) is not None:
+                        yield "Dead letters", topic_findings([letters], brokers, options, fetch, must_read=False)
+                        yield "Dead letters", write_findings([letters], options, split_options(cluster)[1])
                 else:
                     yield "Writes", write_findings(topics, options, writing)
     yield from _sections_of_values(typed, topics, source, checks_writes)
