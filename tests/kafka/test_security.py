@@ -18,13 +18,15 @@ import pytest
 from confluent_kafka.admin import AclOperation
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, KafkaMetaError, TlsError
+from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, DeadLetterError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options import ClientOptions, SinkOptions
+from pyspark_kafka_meta.options import ClientOptions, SinkOptions, SourceOptions
+from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.typed.reading import query_schemas
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.kafka.harness import Stream, Task
@@ -242,6 +244,25 @@ def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
                 continue_with(stream, tasks)
         assert time.monotonic() - began < FAILURE_S
         assert len(connections) <= CONNECTIONS
+
+
+@pytest.mark.parametrize("secured", thorough_after(1, reversed(MECHANISMS)), indirect=True)
+def test_r18_who_may_not_write_dead_letters_is_told_the_topic_and_the_operation(
+    secured: SecuredKafka, tmp_path: Path
+) -> None:
+    letters = f"letters-{secured.protocol}"
+    secured.create_topic(letters)
+    secured.allow("erin", AclOperation.READ, TOPIC)
+    secured.allow("erin", AclOperation.DESCRIBE, letters)
+    reading = {"kafka.bootstrap.servers": secured.servers, "subscribe": TOPIC, "eventsPath": str(tmp_path)}
+    malformed = {"valueFormat": "json", "valueSchema": "id BIGINT", "onMalformedRecord": "deadLetter"}
+    given = {**reading, **malformed, "deadLetterTopic": letters, **secured.options("erin")}
+    options = SourceOptions.parse(given).for_batch()
+    reader = KafkaMetaReader(options, {"value": "value"}, query_schemas(options.typed, options.topics))
+    (task,) = reader.partitions()
+    with pytest.raises(DeadLetterError, match=f"no ACL allows this user WRITE on topic {letters}"):
+        list(reader.read(task))
+    secured.forbid("erin")
 
 
 def run_batches(stream: Stream, _: list[Task]) -> None:
