@@ -1,6 +1,6 @@
 """Test your pipeline with real requests to brokers inside the test's process, and compare DataFrames with chispa.
 
-    pip install pytest chispa                         # in a clone, whose settings need more: pip install '.[test]'
+    pip install pytest pytest-timeout chispa
     python -m pytest examples/test_my_pipeline.py
 
 The fixture `mock_kafka` needs neither Java, Docker nor a download, and starts in milliseconds; only Spark takes time.

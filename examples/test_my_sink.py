@@ -1,6 +1,6 @@
 """Test what your pipeline writes to Kafka, with brokers inside the test's process, and compare DataFrames with chispa.
 
-    pip install pytest chispa                         # in a clone, whose settings need more: pip install '.[test]'
+    pip install pytest pytest-timeout chispa
     python -m pytest examples/test_my_sink.py
 
 The test writes with your sink's options, and reads the topics as any consumer does. You will see:

@@ -24,4 +24,4 @@ def missing_extra(feature: str, package: str) -> str:
 
 def install_command(package: str) -> str:
     """How to install a package of `EXTRAS`."""
-    return f"pip install '.[{EXTRAS[package]}]' in a clone of pyspark-kafka-meta"
+    return f"pip install 'pyspark-kafka-meta[{EXTRAS[package]}]'"

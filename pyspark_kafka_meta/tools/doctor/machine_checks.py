@@ -72,9 +72,7 @@ def package_findings() -> Iterator[Finding]:
     try:
         required = requirements(metadata.requires(DISTRIBUTION) or ())
     except metadata.PackageNotFoundError:
-        yield warn(
-            "packages", f"{DISTRIBUTION} was not installed by pip", f"pip install . in a clone of {DISTRIBUTION}"
-        )
+        yield warn("packages", f"{DISTRIBUTION} was not installed by pip", f"pip install {DISTRIBUTION}")
         required = [Requirement("pyspark", ""), Requirement("pyarrow", ""), Requirement("kio", "")]
     installed = {package.name: _installed(package.name) for package in required}
     findings = [judge_package(package, installed[package.name]) for package in required]

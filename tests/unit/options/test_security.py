@@ -225,7 +225,7 @@ def test_missing_package_of_a_mechanism_is_an_error_with_the_command(monkeypatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     assert problems({**SASL_SSL, "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "kafka"}) == [
-        "GSSAPI needs a missing package: pip install '.[kerberos]' in a clone of pyspark-kafka-meta"
+        "GSSAPI needs a missing package: pip install 'pyspark-kafka-meta[kerberos]'"
     ]
 
 

@@ -435,7 +435,7 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: Any) -> None:
 
     assert (done.exit_code, done.output.strip()) == (
         1,
-        "kafkameta: the page needs a missing package: pip install '.[page]' in a clone of pyspark-kafka-meta",
+        "kafkameta: the page needs a missing package: pip install 'pyspark-kafka-meta[page]'",
     )
 
 
