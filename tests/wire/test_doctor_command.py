@@ -298,3 +298,30 @@ def test_a_person_sees_a_table_with_the_fix_below_and_the_sum(mock_cluster: Mock
     assert result.exit_code == 1
     assert "-> correct the name, or create it: kafka-topics --create --topic nope" in result.stdout
     assert "1 failed, 0 with a warning" in result.stdout
+
+
+SECRET = "canary-4711"
+PLAIN = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN"]
+LOGIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [*PLAIN, "sasl.username=app", f"sasl.password={SECRET}"],
+        [*PLAIN, f"sasl.pasword={SECRET}"],
+        [*PLAIN, f'sasl.jaas.config={LOGIN_MODULE} required username="app" password="{SECRET}'],
+        ["security.protocol=SSL", f"ssl.keystore.key=-----BEGIN PRIVATE KEY-----{SECRET}"],
+        ["valueFormat=avro", f"schema.registry.url=http://app:{SECRET}@{CLOSED_PORT}/?key={SECRET}"],
+    ],
+    ids=["password", "misspelt", "jaas", "key", "url"],
+)
+def test_what_a_bug_report_shows_has_no_secret(mock_cluster: MockCluster, options: list[str]) -> None:
+    """Whether it fails at an option or at a broker, which has no login here."""
+    given = [word for option in options for word in ("--option", option)]
+    servers = mock_cluster.bootstrap_servers
+    result = CliRunner().invoke(app, ["doctor", "--json", "--bootstrap-servers", servers, "--topic", "clicks", *given])
+
+    assert result.exit_code == 1
+    assert '"check": "packages"' in result.output
+    assert SECRET not in result.output
