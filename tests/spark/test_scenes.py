@@ -188,6 +188,9 @@ def test_scene_06_refresh_on_error(
     assert {change.old_leader_id, change.new_leader_id} == {1, 2}
     assert change.new_epoch > change.old_epoch
     assert found[0].recovery_ms >= 0, "0 if a hint came with the error"
+    changes = kafkameta.leader_changes(spark, **other.event_options).collect()
+    known = [(row.from_leader_id, row.to_leader_id, row.leader_epoch) for row in changes]
+    assert (change.old_leader_id, change.new_leader_id, change.new_epoch) in known
     assert sorted(row.value for row in other.read()) == sorted(other.written), "no record lost or repeated"
 
 
