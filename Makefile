@@ -24,7 +24,7 @@ RERUNS := $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks)
 PARALLEL_TESTS := $(BIN)/python -m pytest $(RERUNS) --dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases changes lint docs site dist bench recovery simulate compat connect pipelines sail archive cluster-test java
+.PHONY: help demo test test-slow test-all kafka-releases changes lint docs site site-release dist sbom bench recovery simulate compat connect pipelines sail archive cluster-test java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -52,6 +52,7 @@ lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github
 	@if command -v go >/dev/null; then go run $(ACTIONLINT); else echo "No Go here: the workflows are not checked" >&2; fi
 
 docs: $(INSTALLED) ## write the generated parts of the documentation
@@ -61,12 +62,23 @@ site: $(SITE_INSTALLED) $(INSTALLED) ## build the pages and an API reference in 
 	$(SITE)/mkdocs build --strict
 	$(BIN)/python -m pytest tests/site/built_site.py
 
+site-release: $(SITE_INSTALLED) ## publish the site of a VERSION beside those of the versions before, in the branch gh-pages
+	git config user.name github-actions
+	git config user.email github-actions@users.noreply.github.com
+	PATH="$(CURDIR)/$(SITE):$$PATH" mike deploy --push --update-aliases $(VERSION) latest
+	PATH="$(CURDIR)/$(SITE):$$PATH" mike set-default --push latest
+
 dist: java $(INSTALLED) ## build sdist and wheel, and try the wheel with the lowest and highest dependencies; PYTHONS="3.11 ..." chooses
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 	$(BIN)/python tests/compat/installed.py dist/*.whl $(PYTHONS)
+
+sbom: $(INSTALLED) ## write what the wheel in dist/ installs to build/sbom.cdx.json
+	$(PYTHON) -m venv --clear --without-pip build/wheel
+	$(BIN)/uv pip install --quiet --python build/wheel dist/*.whl
+	$(BIN)/cyclonedx-py environment --output-reproducible --output-file build/sbom.cdx.json build/wheel
 
 bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source and sink, for two hours; BENCHMARKS="throughput ..." chooses
 	for one in $(BENCHMARKS); do $(BENCH)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done

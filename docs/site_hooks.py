@@ -6,6 +6,7 @@ Generated lists of public names become signatures and docstrings, by mkdocstring
 
 from __future__ import annotations
 
+import os
 import re
 from os.path import normpath, relpath
 from pathlib import Path
@@ -23,6 +24,7 @@ PAGES = {
     ROOT / "CHANGELOG.md": "changelog.md",
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "SECURITY.md": "security.md",
+    ROOT / "CODE_OF_CONDUCT.md": "code-of-conduct.md",
     EXAMPLES / "README.md": "examples/index.md",
     EXAMPLES / "monitoring" / "README.md": "examples/monitoring/index.md",
     **{
@@ -33,6 +35,12 @@ PAGES = {
 }
 PUBLIC_NAMES = re.compile(r"<!-- generated: names (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()[^)#\s]+")
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """A published site, which mike builds, has a list of versions."""
+    if "MIKE_DOCS_VERSION" in os.environ:
+        config.extra["version"] = {"provider": "mike"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

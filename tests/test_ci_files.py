@@ -1,17 +1,19 @@
-"""Workflows, Makefile and setup.cfg agree on releases, what a workflow uses is pinned, and a wrong tag fails early."""
+"""Workflows, Makefile and setup.cfg agree on releases, what a workflow uses is pinned, and a release is refused.
+
+By a wrong tag, a placeholder, a changelog without the version, or a link that leads nowhere on a package index.
+"""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-from configparser import ConfigParser
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-import pyspark_kafka_meta
+from docs import release
 from tests.compat import installed
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +32,11 @@ def make_variable(name: str) -> str:
     return str(value)
 
 
+def owner() -> str:
+    """Of the repository, in setup.cfg."""
+    return release.metadata(ROOT)["url"].split("/")[-2]
+
+
 def test_a_wheel_that_no_python_tried_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "find_python", lambda _: None)
     monkeypatch.setattr(installed, "requirements", lambda _: [])
@@ -37,21 +44,80 @@ def test_a_wheel_that_no_python_tried_is_an_error(monkeypatch: pytest.MonkeyPatc
         installed.main(Path("any.whl"), "3.11", "3.12")
 
 
-def test_a_release_compares_the_tag_before_it_builds() -> None:
-    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["build"]["steps"]
-    commands = [step["run"] for step in steps if "run" in step]
-    check = commands[0]
+def test_a_release_checks_the_tag_before_it_builds() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    check, *builds = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
 
-    assert commands[1:] == ["make dist"]
-    for tag, code in ((f"v{pyspark_kafka_meta.__version__}", 0), ("v9.9.9", 1)):
-        environment = {**os.environ, "GITHUB_REF_NAME": tag}
-        assert subprocess.run(["sh", "-c", check], cwd=ROOT, env=environment, check=False).returncode == code
+    assert 'docs.release "$GITHUB_REF_NAME" > build/notes.md' in check
+    assert builds == ["make dist sbom"]
+    assert {name: job.get("needs") for name, job in jobs.items()} == {
+        "build": None,
+        "publish": "build",
+        "release": "publish",
+        "site": "publish",
+    }
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Path:
+    """The files that a release checks, ready for v0.2.0."""
+    for name in release.WITH_PLACEHOLDER:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        text = (ROOT / name).read_text().replace(owner(), "someone")
+        (tmp_path / name).write_text(re.sub(r"^version = .*", "version = 0.2.0", text, flags=re.MULTILINE))
+    heads = "## Unreleased\n\n## 0.2.0 - 2030-01-31\n\n- [News](docs/news.md).\n\n## 0.1.0 - 2029-01-31\n\nOld.\n"
+    (tmp_path / "CHANGELOG.md").write_text(heads)
+    return tmp_path
+
+
+def test_notes_of_a_release_are_the_section_of_its_version(ready: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    release.main("v0.2.0", ready)
+
+    news = "https://github.com/someone/pyspark-kafka-meta/blob/v0.2.0/docs/news.md"
+    assert capsys.readouterr().out == f"- [News]({news}).\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "problem"),
+    [
+        ("setup.cfg", "version = 0.2.0", "version = 0.3.0", "the tag is v0.2.0, but setup.cfg has version 0.3.0; "),
+        ("CHANGELOG.md", "## 0.2.0 - 2030-01-31", "## 0.2.0", "CHANGELOG.md has no section '## 0.2.0 - <date>'"),
+        *((name, "someone", release.PLACEHOLDER, f"{name} has the placeholder") for name in release.WITH_PLACEHOLDER),
+    ],
+)
+def test_what_is_not_ready_is_not_released(ready: Path, name: str, old: str, new: str, problem: str) -> None:
+    text = (ready / name).read_text()
+    assert old in text
+    (ready / name).write_text(text.replace(old, new))
+
+    with pytest.raises(SystemExit, match=f"^not released: {re.escape(problem)}"):
+        release.main("v0.2.0", ready)
+
+
+@pytest.fixture
+def distribution(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What setup.py says of the distribution."""
+    said: dict[str, Any] = {}
+    monkeypatch.setattr("setuptools.setup", lambda **given: said.update(given))
+    runpy.run_path(str(ROOT / "setup.py"))
+    return said
+
+
+def test_links_of_the_page_on_an_index_lead_into_the_repository_at_the_tag(distribution: dict[str, Any]) -> None:
+    url, version = release.metadata(ROOT)["url"], release.metadata(ROOT)["version"]
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)\s]+)\)", distribution["long_description"])
+    inside = [(picture, link) for picture, link in links if link.startswith(url)]
+
+    assert {link for _, link in links if not link.startswith("https://")} == set()
+    for picture, link in inside:
+        path = link.removeprefix(f"{url}/{'raw' if picture else 'blob'}/v{version}/").partition("#")[0]
+        assert (ROOT / path).is_file(), link
+    assert len(inside) > 20
+    assert distribution["project_urls"]["Issues"] == f"{url}/issues"
 
 
 def test_supported_pythons_are_tested() -> None:
-    setup = ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    supported = re.findall(r":: (3\.\d+)$", setup["metadata"]["classifiers"], re.MULTILINE)
+    supported = re.findall(r":: (3\.\d+)$", release.metadata(ROOT)["classifiers"], re.MULTILINE)
 
     assert matrix("test")["python"] == supported
     assert make_variable("PYTHONS").split() == supported

@@ -78,6 +78,11 @@ def test_commands_fit_the_site(page: Path) -> None:
 
 
 @for_each_page
+def test_only_contributors_install_a_clone(page: Path) -> None:
+    assert page.name == "CONTRIBUTING.md" or not re.search(r"pip install '?\.", page.read_text())
+
+
+@for_each_page
 def test_named_files_exist(page: Path) -> None:
     names = re.findall(r"`((?:tests|examples|benchmarks|docs)/[\w/.-]+)`", page.read_text())
     assert [name for name in names if not (ROOT / name).exists()] == []
