@@ -127,10 +127,12 @@ def numbers_of(array: pa.Array) -> tuple[Longs, Flags]:
 
 def micros(array: pa.Array, multiplier: int, divisor: int, kind: pa.DataType) -> Converted:
     """Timestamps from numbers of another unit."""
+    if multiplier == divisor:
+        return array.cast(pa.int64()).view(kind), np.zeros(len(array), np.bool_)
     numbers, valid = numbers_of(array)
     # The first and last nanoseconds are sent for all that are out of range.
     limit = INT64_MAX // multiplier - (divisor > 1)
-    bad = valid & ((numbers > limit) | (numbers < -limit)) & (multiplier != divisor)
+    bad = valid & ((numbers > limit) | (numbers < -limit))
     return number_array(np.where(bad, 0, numbers) * multiplier // divisor, valid & ~bad, kind), bad
 
 
@@ -145,10 +147,13 @@ def _date(kind: pa.DataType, _: object) -> Conversion | None:
 
 
 def _days(array: pa.Array) -> Converted:
+    least = pc.min(array).as_py() or 0
+    if pa.types.is_int32(array.type) and least > max(map(max, _SENT_INFINITE_DAYS)):
+        return array.view(pa.date32()), np.zeros(len(array), np.bool_)
     numbers, valid = numbers_of(array)
     bad = valid & (numbers != numbers.astype(np.int32))
     for sent, days in zip(_SENT_INFINITE_DAYS, _INFINITE_DAYS, strict=True):
-        numbers = np.where(np.isin(numbers, sent), days, numbers) if numbers.min(initial=0) <= max(sent) else numbers
+        numbers = np.where(np.isin(numbers, sent), days, numbers)
     return number_array(numbers.astype(np.int32), valid & ~bad, pa.date32()), bad
 
 
@@ -204,8 +209,10 @@ def _parsed(target: pa.DataType, texts: pa.Array) -> Converted:
 def _cast(texts: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_date(target):
         return pc.utf8_rtrim(texts, "Z").cast(target)
-    micros_only = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
-    return micros_only.cast(UTC_MICROS).cast(target)
+    try:
+        return texts.cast(UTC_MICROS).cast(target)
+    except pa.ArrowInvalid:  # nanoseconds
+        return pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1").cast(UTC_MICROS).cast(target)
 
 
 def _number_of(text: str, is_date: bool) -> int | None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
 from hashlib import md5
 from typing import Any
 from uuid import UUID
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, flag_array, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import Flags, flag_array, list_lengths, number_array, offsets_of
 
 
 class Placeholders:
@@ -25,35 +24,37 @@ class Placeholders:
 
     def __init__(self, placeholder: str) -> None:
         self._bytes = placeholder.encode()
-        # As text also bytes in JSON without a schema, and hstore.
+        # As text also bytes in JSON without a schema, and hstore; in lists also uuids.
         json_map = json.dumps({placeholder: placeholder}, separators=(",", ":"))
-        self._texts = (placeholder, base64.b64encode(self._bytes).decode(), json_map)
-        self._uuid = str(UUID(bytes=md5(self._bytes, usedforsecurity=False).digest(), version=3))
+        uuid = str(UUID(bytes=md5(self._bytes, usedforsecurity=False).digest(), version=3))
+        self._texts = (placeholder, base64.b64encode(self._bytes).decode(), json_map, uuid)
 
     def in_column(self, array: pa.Array) -> Flags | None:
         """Which values are placeholders; None if none is."""
         kind = array.type
         if pa.types.is_string(kind):
-            found = reduce(pc.or_, (pc.equal(array, text) for text in self._texts))
-        elif pa.types.is_binary(kind):
-            found = pc.equal(array, self._bytes)
-        elif pa.types.is_list(kind):
-            flags = [_equal_lists(array, array.values, items) for items in self._lists(kind.value_type)]
-            return next((each for each in flags if each is not None), None)
-        elif pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+            return _equal(array, self._texts)
+        if pa.types.is_binary(kind):
+            return _equal(array, [self._bytes])
+        if pa.types.is_list(kind) and (pa.types.is_string(kind.value_type) or pa.types.is_binary(kind.value_type)):
+            rows = np.flatnonzero(list_lengths(array) == 1)
+            found = self.in_column(array.values.take(number_array(offsets_of(array)[rows])))
+            return None if found is None else np.isin(np.arange(len(array)), rows[found])
+        if pa.types.is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_date32(kind.value_type)):
+            return _equal_lists(array, array.values, list(self._bytes))
+        if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
             return _equal_lists(array, array.keys, [self._texts[0]])
-        else:
-            return None
-        return found.fill_null(False).to_numpy(zero_copy_only=False) if found.true_count else None
+        return None
 
-    def _lists(self, item: pa.DataType) -> Iterator[list[Any]]:
-        if pa.types.is_string(item):
-            yield [self._texts[0]]
-            yield [self._uuid]
-        elif pa.types.is_binary(item):
-            yield [self._bytes]
-        elif pa.types.is_integer(item) or pa.types.is_date32(item):
-            yield list(self._bytes)
+
+def _equal(array: pa.Array, texts: Sequence[str | bytes]) -> Flags | None:
+    """Which values are one of these; None if none is. Most have another length, and are not compared."""
+    lengths, values, flags = np.diff(offsets_of(array)), pa.array(texts, array.type), np.zeros(len(array), np.bool_)
+    for length in np.diff(offsets_of(values)).tolist():
+        flags |= lengths == length
+    rows = np.flatnonzero(flags)
+    flags[rows] = pc.is_in(array.take(number_array(rows)), values).to_numpy(zero_copy_only=False)
+    return flags if flags.any() else None
 
 
 def _equal_lists(lists: pa.Array, items: pa.Array, expected: list[Any]) -> Flags | None:

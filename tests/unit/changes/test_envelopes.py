@@ -99,6 +99,7 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.budget
+@pytest.mark.timeout(3_000)  # a million take five minutes on a core of its own
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_envelopes_are_the_rows_of_an_oracle(name: str) -> None:
     count = cases(2_000, 20_000, 1_000_000)
