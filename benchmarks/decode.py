@@ -1,15 +1,18 @@
-"""Measures the decoding of fetched bytes to Arrow on one core, by value size, batch size and codec.
+"""Measures the decoding of fetched bytes to Arrow on one core, by value size, batch size and codec, and of envelopes.
 
-    python -m benchmarks.decode [CODEC ...]
+    python -m benchmarks.decode [--changes] [CODEC ...]
 
-Prints M records/s and MB/s of decompressed records for all columns but the headers, then M records/s for the value
-column alone, and for all columns with two headers per record. Measures CPU time, which other processes affect less.
+With --changes it measures keys and values with Debezium's envelopes, as typed values alone and as changes, by turns:
+thousands of records/s, and the ratio. A tenth of the changes are deletes with tombstones. Else it prints M records/s
+and MB/s of decompressed records for all columns but the headers, then M records/s for the value column alone, and for
+all columns with two headers per record. Measures CPU time, which other processes affect less.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import statistics
 import struct
 import time
 from collections.abc import Sequence
@@ -18,17 +21,24 @@ from dataclasses import dataclass
 import cramjam
 from crc32c import crc32c
 
+from benchmarks.envelopes import ENCODINGS, Encoding, changes, options_of, raw_batch
+from pyspark_kafka_meta.arrow_reader import schemas_of
+from pyspark_kafka_meta.changes.rows import change_rows
+from pyspark_kafka_meta.changes.schema import changes_schema
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, RECORD_COLUMNS
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
+from pyspark_kafka_meta.testing import MockRegistry
+from pyspark_kafka_meta.typed.reading import typed_rows
 
 FETCH_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = (16_384, 131_072, 1_000_000)
 VALUE_BYTES = (20, 200, 2000)
 ROUNDS = 5
+ENVELOPES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +123,48 @@ def records_per_s(fetch: Fetch, columns: Sequence[str]) -> float:
     return fetch.count / best_s
 
 
+def changes_rates(encoding: Encoding) -> tuple[float, float]:
+    """Records per second as typed values, and as changes: medians."""
+    given = list(changes(3, ENVELOPES))
+    with MockRegistry() as registry:
+        options, (key_frame, value_frame) = options_of(encoding, registry)
+        assert options.changes is not None
+        schemas, ranges = schemas_of(options, lambda *_: []), [OffsetRange(TopicPartition("t", 0), None, 0, 1)]
+        keys, values = encoding.encode(given)
+        keys, framed = [key_frame + key for key in keys], [value and value_frame + value for value in values]
+        names = changes_schema(schemas, options.changes).type.names
+        with (
+            typed_rows(schemas, (), ["key", "value", "topic", "partition", "offset"], lambda _: None) as typed,
+            change_rows(schemas, options.changes, ranges, (), names, lambda _: None, lambda *_: None) as rows,
+        ):
+            both = [(each.convert, raw_batch(each.raw_columns, keys, framed)) for each in (typed, rows)]
+            seconds: list[list[float]] = [[], []]
+            for _ in range(ROUNDS):
+                for (convert, batch), taken in zip(both, seconds, strict=True):
+                    start = time.process_time()
+                    convert(batch)
+                    taken.append(time.process_time() - start)
+    typed_s, changes_s = map(statistics.median, seconds)
+    return len(given) / typed_s, len(given) / changes_s
+
+
+def measure_changes() -> None:
+    print(f"{'format':>12} {'typed k/s':>10} {'changes k/s':>12} {'ratio':>6}")
+    for name, encoding in ENCODINGS.items():
+        typed, rows = changes_rates(encoding())
+        print(f"{name:>12} {typed / 1e3:10.0f} {rows / 1e3:12.0f} {rows / typed:6.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [codec.name.lower() for codec in Codec]
     parser.add_argument("codecs", nargs="*", metavar="CODEC", help=f"of {', '.join(names)}", default=names)
-    codecs = [Codec[name.upper()] for name in parser.parse_args().codecs]
+    parser.add_argument("--changes", action="store_true", help="of databases, by format")
+    arguments = parser.parse_args()
+    if arguments.changes:
+        measure_changes()
+        return
+    codecs = [Codec[name.upper()] for name in arguments.codecs]
     two_headers = b"\x04" + varint(5) + b"trace" + varint(8) + b"12345678" + varint(3) + b"app" + varint(4) + b"shop"
     print(f"{'value':>7} {'batch':>9} {'codec':>7} {'all M/s':>8} {'MB/s':>6} {'value M/s':>10} {'headers M/s':>12}")
     for value_bytes in VALUE_BYTES:

@@ -16,8 +16,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped, unused-ignore]
 
+from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
+from pyspark_kafka_meta.options import Framing, SourceOptions
+from pyspark_kafka_meta.testing import MockRegistry
 from pyspark_kafka_meta.typed.avro.encoder import avro_encoder
 from pyspark_kafka_meta.typed.avro.schema import parse_avro
+from pyspark_kafka_meta.typed.framing import frame
 
 UNAVAILABLE = "__debezium_unavailable_value"
 CONNECT, TIME = "org.apache.kafka.connect.data", "io.debezium.time"
@@ -312,3 +316,29 @@ def protobuf() -> Encoding:
 
 
 ENCODINGS = {"avro": avro, "json": plain_json, "connect-json": connect_json, "protobuf": protobuf}
+REGISTERED = ("avro", "protobuf")
+
+
+def options_of(encoding: Encoding, registry: MockRegistry, **more: str) -> tuple[SourceOptions, tuple[bytes, bytes]]:
+    """The options of a query over the changes of topic t, and what is before each key and value."""
+    schemas, frames = {"key": encoding.key_schema, "value": encoding.value_schema}, (b"", b"")
+    given = {f"{side}Schema": schema for side, schema in schemas.items()}
+    if encoding.format in REGISTERED:
+        kind, indexes = encoding.format.upper(), b"\0" if encoding.format == "protobuf" else b""
+        ids = [registry.register(f"t-{side}", schema, kind) for side, schema in schemas.items()]
+        key_frame, value_frame = (frame(each, Framing.CONFLUENT.id_bytes) + indexes for each in ids)
+        given, frames = {"schema.registry.url": registry.url}, (key_frame, value_frame)
+    given |= {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "valueFormat": encoding.format, "changes": "debezium"}
+    return SourceOptions.parse({**given, **more}), frames
+
+
+def raw_batch(columns: Sequence[str], keys: Sequence[bytes], values: Sequence[bytes | None], number: int = 0) -> Any:
+    """Records as they are read from the partition with this number.
+
+    Args:
+        columns: `raw_columns` of what converts them.
+    """
+    count, schema = len(keys), records_arrow_schema(columns)
+    location = {"topic": ["t"] * count, "partition": [number] * count, "offset": range(count)}
+    given = {"key": keys, "value": values, **location, "schemaIdHeaders": [None] * count}
+    return pa.RecordBatch.from_arrays([pa.array(given[field.name], field.type) for field in schema], schema=schema)

@@ -8,22 +8,17 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from benchmarks.envelopes import COLUMNS, ENCODINGS, UNAVAILABLE, Change, Encoding, changes
+from benchmarks.envelopes import COLUMNS, ENCODINGS, UNAVAILABLE, Change, Encoding, changes, options_of, raw_batch
 from pyspark_kafka_meta.arrow_reader import schemas_of
 from pyspark_kafka_meta.changes.rows import OPS, ChangeRows, change_rows
 from pyspark_kafka_meta.changes.schema import changes_schema
-from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
-from pyspark_kafka_meta.options import Framing, SourceOptions
 from pyspark_kafka_meta.testing import MockRegistry
-from pyspark_kafka_meta.typed.framing import frame
 from tests.budget import cases
 
 EPOCH, BATCH = datetime(1970, 1, 1, tzinfo=UTC), 5_000
-REGISTERED = ("avro", "protobuf")
 
 
 class Reading:
@@ -38,29 +33,16 @@ class Reading:
         return [key_frame + key for key in keys], [None if each is None else value_frame + each for each in values]
 
     def rows(self, keys: Sequence[bytes], values: Sequence[bytes | None], partition: int = 0) -> list[dict[str, Any]]:
-        count, schema = len(keys), records_arrow_schema(self._rows.raw_columns)
-        columns = {"key": keys, "value": values, "topic": ["t"] * count, "partition": [partition] * count}
-        given = {**columns, "offset": range(count), "schemaIdHeaders": [None] * count}
-        arrays = [pa.array(given[field.name], field.type) for field in schema]
-        found = self._rows.convert(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        found = self._rows.convert(raw_batch(self._rows.raw_columns, keys, values, partition))
         found.validate(full=True)
         return list(found.to_pylist())
 
 
 @contextmanager
 def reading(name: str) -> Iterator[Reading]:
-    encoding, frames = ENCODINGS[name](), (b"", b"")
-    given = {"keySchema": encoding.key_schema, "valueSchema": encoding.value_schema}
+    encoding = ENCODINGS[name]()
     with MockRegistry() as registry:
-        if name in REGISTERED:
-            given = {"schema.registry.url": registry.url}
-            schemas = {"t-key": encoding.key_schema, "t-value": encoding.value_schema}
-            ids = [registry.register(subject, text, name.upper()) for subject, text in schemas.items()]
-            indexes = b"\0" if name == "protobuf" else b""
-            key_frame, value_frame = (frame(each, Framing.CONFLUENT.id_bytes) + indexes for each in ids)
-            frames = (key_frame, value_frame)
-        given |= {"valueFormat": name, "changes": "debezium", "onMalformedRecord": "record"}
-        options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **given})
+        options, frames = options_of(encoding, registry, onMalformedRecord="record")
         assert options.changes is not None
         readers = schemas_of(options, lambda *_: [])
         names = changes_schema(readers, options.changes).type.names
