@@ -6,8 +6,8 @@ A read has one client, no thread and no consumer group. All partitions are read 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.changes.rows import ChangeRows
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.model import OffsetRange
+    from pyspark_kafka_meta.read.fetching.row_filter import RowFilter
     from pyspark_kafka_meta.typed.reading import NewestSchemas, QuerySchemas, RegisteredSchema, TypedRows, WriteLetters
 
 logger = logging.getLogger(__name__)
@@ -184,34 +185,51 @@ def rows_of(
         known: schemas of writers that need not be fetched.
         write_letters: for onMalformedRecord deadLetter.
     """
-    names = list(columns.values())
-    if schemas is None:
-        for batch in _raw_rows(client, options, list(columns), ranges, topics):
+    names, row_filter = list(columns.values()), new_filter(options, schemas, list(columns))
+    needed = list(columns) if row_filter is None else row_filter.columns
+    with _conversion(client, options, ranges, needed, schemas, known, write_letters) as rows:
+        raw = needed if rows is None else rows.raw_columns
+        if row_filter is not None:
+            raw = list(dict.fromkeys([*raw, *row_filter.raw_columns]))
+        batches: Iterable[pa.RecordBatch] = _raw_rows(client, options, raw, ranges, topics)
+        batches = batches if row_filter is None else row_filter.before_decoding(batches)
+        batches = batches if rows is None else map(rows.convert, batches)
+        batches = batches if row_filter is None else row_filter.after_decoding(batches)
+        for batch in batches:
             yield batch.rename_columns(names)
-        return
-    with _conversion(client, options, ranges, columns, schemas, known, write_letters) as rows:
-        for batch in _raw_rows(client, options, rows.raw_columns, ranges, topics):
-            yield rows.convert(batch).rename_columns(names)
+    if row_filter is not None:
+        client.traffic.filtered.update(row_filter.dropped)
+
+
+def new_filter(options: SourceOptions, schemas: QuerySchemas | None, columns: Sequence[str]) -> RowFilter | None:
+    """None without the option `where`. Raises OptionError as `RowFilter`."""
+    if options.where is None:
+        return None
+    from pyspark_kafka_meta.read.fetching.row_filter import RowFilter
+
+    return RowFilter(options.where, schemas, columns)
 
 
 def _conversion(
     client: KafkaClient,
     options: SourceOptions,
     ranges: Sequence[OffsetRange],
-    columns: Mapping[str, str],
-    schemas: QuerySchemas,
+    columns: Sequence[str],
+    schemas: QuerySchemas | None,
     known: Sequence[RegisteredSchema],
     write_letters: WriteLetters | None,
-) -> AbstractContextManager[TypedRows | ChangeRows]:
+) -> AbstractContextManager[TypedRows | ChangeRows | None]:
+    if schemas is None:
+        return nullcontext()
     if options.changes is None:
         from pyspark_kafka_meta.typed.reading import typed_rows
 
         offsets = sum(planned.size for planned in ranges)
-        return typed_rows(schemas, known, list(columns), client.report, offsets, write_letters)
+        return typed_rows(schemas, known, columns, client.report, offsets, write_letters)
     from pyspark_kafka_meta.changes.rows import change_rows
 
     report, count = client.report, client.count_changes
-    return change_rows(schemas, options.changes, ranges, known, list(columns), report, count, write_letters)
+    return change_rows(schemas, options.changes, ranges, known, columns, report, count, write_letters)
 
 
 def _raw_rows(

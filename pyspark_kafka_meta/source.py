@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_kafka_meta.arrow_reader import new_filter, schemas_of
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import (
@@ -98,6 +99,7 @@ class KafkaMetaDataSource(DataSource):
             logger.warning("%s", warning)
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
+            new_filter(options, self._schemas, list(columns))  # refuses its condition
             return KafkaMetaReader(options.for_batch(table is Table.LATEST), columns, self._schemas)
         from pyspark_kafka_meta.tables.readers import batch_reader
 
@@ -139,6 +141,7 @@ class KafkaMetaDataSource(DataSource):
                 "table latest is for batch queries: a stream with startingOffsets latestByKey begins with the same rows"
             )
         if isinstance(options, SourceOptions):
+            new_filter(options, self._schemas, list(columns))  # refuses its condition
             reader = KafkaMetaStreamReader(options.for_stream(), columns, self._schemas)
             return reader_of_release(reader, self._user_options)
         return reader_of_release(stream_reader(table, options, columns), self._user_options)
@@ -148,7 +151,6 @@ class KafkaMetaDataSource(DataSource):
         pickles this data source with its schema, and makes the reader from it."""
         if not options.typed.columns:
             return {}
-        from pyspark_kafka_meta.arrow_reader import schemas_of
         from pyspark_kafka_meta.spark.typed_columns import changes_struct_type, column_types
 
         self._schemas = self._schemas or schemas_of(options, partial(newest_schemas, options))

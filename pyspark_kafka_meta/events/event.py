@@ -143,6 +143,14 @@ class TableChanges(NamedTuple):
     records: int
 
 
+class FilteredRecords(NamedTuple):
+    """Records of one partition that the condition of `where` dropped."""
+
+    topic: str
+    partition: int
+    records: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One event of a metadata cache: created, closed, Metadata request, leader hint, skipped records, ended
@@ -165,6 +173,7 @@ class Event:
         produce_throttle_ms: throttle time since the previous event (KIP-219).
         transactions_begun: transactions since the previous event.
         table_changes: changes of databases read since the previous event, by topic and op.
+        filtered: records that `where` dropped since the previous event, by partition.
         died_cache_ids: killed caches of this application and machine, not reported before.
         dropped_before: events that this sink lost and no earlier event counted.
         details: what happened.
@@ -195,6 +204,7 @@ class Event:
     produce_throttle_ms: int = 0
     transactions_begun: int = 0
     table_changes: tuple[TableChanges, ...] = ()
+    filtered: tuple[FilteredRecords, ...] = ()
     died_cache_ids: tuple[str, ...] = ()
     dropped_before: int = 0
     details: Fact
@@ -218,14 +228,8 @@ COLUMNS = (
     *("broker_id", "broker_host", "broker_port", "api_version", "correlation_id", "request_bytes", "response_bytes"),
     *("throttle_ms", "latency_ms", "attempt", "outcome", "error", "generation_before", "generation_after"),
     *("age_ms", "recovery_ms", "idle_ms", "lookups", "fetches", "retries", "fetch_throttle_ms"),
-    *(
-        "produces",
-        "produce_throttle_ms",
-        "transactions_begun",
-        "table_changes",
-        "lost_from_offset",
-        "lost_until_offset",
-    ),
+    *("produces", "produce_throttle_ms", "transactions_begun", "table_changes", "filtered"),
+    *("lost_from_offset", "lost_until_offset"),
     *("transactional_id", "transactions", "transactions_ms", "copied_records"),
     *("schema_id", "schema_guid", "schema_subject", "malformed_column", "malformed_records"),
     *("died_cache_ids", "dropped_before"),

@@ -34,6 +34,7 @@ from pyspark_kafka_meta.events.event import (
     Event,
     EventKind,
     Fact,
+    FilteredRecords,
     Origin,
     Outcome,
     TableChanges,
@@ -162,6 +163,7 @@ class EventPublisher:
             began, generation, fetched_at = fact.began, fact.generation_before, fact.fetched_before
         lookups, self._lookups = cache.lookups - self._lookups, cache.lookups
         traffic, client.traffic = client.traffic, Traffic()
+        filtered = sorted(traffic.filtered.items())
         return Event(
             cache_id=client.cache_id,
             sequence=self._sequence,
@@ -186,6 +188,7 @@ class EventPublisher:
             produce_throttle_ms=traffic.produce_throttle_ms,
             transactions_begun=traffic.transactions_begun,
             table_changes=tuple(TableChanges(*of, records) for of, records in sorted(traffic.table_changes.items())),
+            filtered=tuple(FilteredRecords(*partition, records) for partition, records in filtered),
             details=fact,
             origin=self.origin,
         )

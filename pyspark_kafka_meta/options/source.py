@@ -2,6 +2,7 @@
 
 Names, defaults and error texts follow Spark's `KafkaSourceProvider` and Kafka's `ConsumerConfig`.
 """
+# ruff: noqa: RUF009 (the default of a field is an option, made by a function)
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ from pyspark_kafka_meta.options.option_table import (
 )
 from pyspark_kafka_meta.options.sink import DECISIONS_TOPIC, TransactionOptions
 from pyspark_kafka_meta.options.typed_values import BYTES, TypedValuesOptions
+from pyspark_kafka_meta.where.syntax import Condition, parse_condition
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +200,15 @@ class SourceOptions(ReadOptions, OffsetOptions):
         queries=Query.EACH_RECORD,
     )
     include_headers: bool = _topics.flag("includeHeaders", False, "Whether rows have the column headers.")
+    where: Condition | None = _topics.option(
+        "where",
+        None,
+        parse_condition,
+        "Option 'where' must be a condition in the part of Spark's SQL that it supports, got '{value}'",
+        "Condition in Spark's SQL; other records are dropped and counted. It may name columns that the query does not "
+        "have.",
+        excludes=("changes",),
+    )
     group_id: str | None = _groups.short_text("kafka.group.id", "No effect but a warning: no consumer group is joined.")
     group_id_prefix: str | None = _groups.short_text(
         "groupIdPrefix", "No effect but a warning: no consumer group is joined."

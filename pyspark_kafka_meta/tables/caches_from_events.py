@@ -36,6 +36,7 @@ _AMOUNTS_IN_LISTS = {
     "fetches": ("requests", "response_bytes"),
     "produces": ("requests", "request_bytes"),
     "table_changes": ("records",),
+    "filtered": ("records",),
 }
 _MAX_AMOUNT = 2**53
 """A double has every integer up to it. A thousand such amounts still fit a column."""

@@ -40,6 +40,7 @@ class Traffic:
         retries: failed requests, and retriable errors of partitions in responses.
         transactions_begun: by tasks: an event for each would push the others out of their folder.
         table_changes: records of topics of changes, by topic and op.
+        filtered: records that `where` dropped.
     """
 
     fetches: RequestCounts = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Traffic:
     retries: int = 0
     transactions_begun: int = 0
     table_changes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    filtered: Counter[TopicPartition] = field(default_factory=Counter)
 
     def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
         _count(self.fetches, node_id, response_bytes)

@@ -49,7 +49,7 @@ def newest_in_values(
         column: `key` or `value`.
         find: returns what is in a value; None if it is not there.
     """
-    options = replace(options, ending_offsets=OffsetsSpec(LATEST_OFFSET), fail_on_data_loss=False)
+    options = replace(options, ending_offsets=OffsetsSpec(LATEST_OFFSET), fail_on_data_loss=False, where=None)
     found: dict[str, Found[T]] = {}
     offsets, is_left = FIRST_OFFSETS, True
     while is_left and offsets <= MAX_OFFSETS:

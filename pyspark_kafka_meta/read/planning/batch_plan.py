@@ -70,6 +70,21 @@ def _backlogs(starts: Positions, latest: Positions) -> dict[TopicPartition, int]
     return {partition: max(0, position.offset - starts[partition].offset) for partition, position in latest.items()}
 
 
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+
+def narrowed(ranges: Sequence[OffsetRange], firsts: Sequence[int], lasts: Sequence[int]) -> list[OffsetRange]:
+    """The part of each range from its first to its last offset, both included, without ranges that have none. A range
+    that is read by key stays as it is: the latest record of a key may be anywhere."""
+    bounds = [
+        (planned, planned.from_offset, planned.until_offset)
+        if planned.latest_by_key
+        else (planned, max(planned.from_offset, first), min(planned.until_offset, last + 1))
+        for planned, first, last in zip(ranges, firsts, lasts, strict=True)
+    ]
+    return [_piece(planned, start, end) for planned, start, end in bounds if start < end]
+
+
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 

@@ -84,7 +84,14 @@ from pyspark_kafka_meta.model import (
 )
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.offsets import LatestByKeySpec, TimestampsSpec
-from pyspark_kafka_meta.read.planning.batch_plan import backlog, cap_offsets, is_delayed, limit_offsets, plan_tasks
+from pyspark_kafka_meta.read.planning.batch_plan import (
+    backlog,
+    cap_offsets,
+    is_delayed,
+    limit_offsets,
+    narrowed,
+    plan_tasks,
+)
 from pyspark_kafka_meta.read.planning.byte_limit import ByteLimit
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import (
     BEGINNING,
@@ -180,7 +187,10 @@ class OffsetPlanner:
         return ranges(start, replace(end, start={**end.start, **earliest}))
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-        """The ranges as tasks, those of one cached leader together."""
+        """The ranges as tasks, those of one cached leader together, without offsets that the condition of `where`
+        excludes."""
+        if self._options.where is not None:
+            ranges = narrowed(ranges, *self._spans(ranges, "offset"))
         snapshot = self._client.cache.snapshot
         known = {planned.partition: snapshot.leader(planned.partition) for planned in ranges}
         leaders = {partition: leader.broker.node_id for partition, leader in known.items() if leader is not None}
@@ -240,7 +250,26 @@ class OffsetPlanner:
                     latest_by_key=isinstance(starting, LatestByKeySpec),
                 )
             )
-        return planned
+        return planned if self._options.where is None else self._since(planned)
+
+    def _spans(self, ranges: Sequence[OffsetRange], column: str) -> tuple[list[int], list[int]]:
+        from pyspark_kafka_meta.where.bounds import spans
+
+        assert self._options.where is not None
+        firsts, lasts = spans(self._options.where, column, [planned.partition for planned in ranges])
+        return firsts.tolist(), lasts.tolist()
+
+    def _since(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """The ranges from their first record that is as late as the condition of `where` asks for. There is no such
+        request for the last record that is early enough: producers choose timestamps, which need not rise."""
+        times_ms = {
+            planned.partition: -(-first // 1000)
+            for planned, first, last in zip(ranges, *self._spans(ranges, "timestamp"), strict=True)
+            if 0 < first <= last and not planned.latest_by_key
+        }
+        found = self._offsets.since(times_ms)
+        firsts = [found.get(planned.partition, planned.from_offset) for planned in ranges]
+        return narrowed(ranges, firsts, [planned.until_offset for planned in ranges])
 
     def _initial_offset(self) -> SourceOffset:
         """Where a new streaming query begins."""

@@ -13,6 +13,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 from pyspark_kafka_meta.model import Position, TopicPartition, name_first, name_partitions
+from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.offsets import (
     GroupSpec,
@@ -97,6 +98,12 @@ class OffsetResolver:
             for partition, result in listed.items()
         }
         return matched | {partition: latest[partition] for partition in unmatched}
+
+    def since(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition with this timestamp or a later one; without such a record
+        the largest offset there can be."""
+        listed = self._list(times_ms, self._options.fetch.read_committed)
+        return {part: result.offset if result.offset >= 0 else INT64_MAX for part, result in listed.items()}
 
     def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         earliest, latest = self.earliest(partitions), self.latest(partitions)

@@ -113,6 +113,7 @@ TABLE_CHANGES = _counter(
     "topic op",
     "Changes of databases that tasks read: by op, skipped ones without a row, and malformed ones.",
 )
+FILTERED_RECORDS = _counter("kafkameta_filtered_records_total", "topic", "Records that the option `where` dropped.")
 SCHEMA_LOOKUPS = _counter("kafkameta_schema_lookups_total", "role reason outcome", "Requests to the schema registry.")
 SCHEMA_LOOKUP_SECONDS = _histogram(
     "kafkameta_schema_lookup_seconds",

@@ -187,6 +187,8 @@ class EventTotals:
             broker = str(produced["broker_id"])
             add(metrics.PRODUCE_REQUESTS, produced["requests"] or 0, cluster_id, broker)
             add(metrics.PRODUCE_BYTES, produced["request_bytes"] or 0, cluster_id, broker)
+        for filtered in event["filtered"] or ():
+            add(metrics.FILTERED_RECORDS, filtered["records"] or 0, filtered["topic"] or NO_VALUE)
         throttled_ms = {
             Request.METADATA: event["throttle_ms"],
             Request.FETCH: event["fetch_throttle_ms"],

@@ -17,6 +17,7 @@ from pyspark_kafka_meta.events.event import (
     Event,
     EventKind,
     Fact,
+    FilteredRecords,
     Origin,
     OtherReason,
     Outcome,
@@ -209,6 +210,7 @@ def test_what_a_client_counts_is_in_the_next_event_only(scene: Scene, client: Ka
     client.traffic.transactions_begun += 1
     client.count_changes("t", "c", 2)
     client.count_changes("t", "c", 3)
+    client.traffic.filtered.update({T1: 3, T0: 2})
     client.report_failure(ConnectError("gone"), 0, 1)
     event, next_event = report(scene, client), report(scene, client)
 
@@ -216,7 +218,8 @@ def test_what_a_client_counts_is_in_the_next_event_only(scene: Scene, client: Ka
     assert (event.produces, event.produce_throttle_ms) == ((BrokerProduces(1, 1, 70), BrokerProduces(2, 2, 1500)), 420)
     assert (event.retries, event.transactions_begun) == (3, 1)
     assert event.table_changes == (TableChanges("t", "c", 5),)
-    assert (next_event.fetches, next_event.produces, next_event.table_changes) == ((), (), ())
+    assert event.filtered == (FilteredRecords("t", 0, 2), FilteredRecords("t", 1, 3))
+    assert (next_event.fetches, next_event.produces, next_event.table_changes, next_event.filtered) == ((), (), (), ())
     assert (next_event.retries, next_event.transactions_begun) == (0, 0)
     assert (next_event.fetch_throttle_ms, next_event.produce_throttle_ms) == (0, 0)
 

@@ -145,14 +145,14 @@ def test_removed_folder_is_created_again(folder: Path) -> None:
     assert numbers(folder) == [1]
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 2), ("MAX_BYTES", 3000)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 2), ("MAX_BYTES", 4000)])
 def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, limit, value)
     sink, other = sink_of(LocalFolder(folder)), sink_of(LocalFolder(folder.with_name("other")))
     other.write([made("c0ffee", 1)])
     [other_file] = other_files = list(folder.with_name("other").iterdir())
     size = other_file.stat().st_size
-    assert 2 * size < 3000 < 3 * size
+    assert 2 * size < 4000 < 3 * size
     for sequence in range(1, 6):
         sink.write([made("c0ffee", sequence)])
 

@@ -18,6 +18,7 @@ from pyspark_kafka_meta.options import (
     SourceOptions,
 )
 from pyspark_kafka_meta.options.offsets import GroupSpec, LastDurationSpec, LastOffsetsSpec, TimestampsSpec
+from pyspark_kafka_meta.where.syntax import Column, Comparison, Condition, Literal
 from tests.partitions import T0, T1
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -52,6 +53,7 @@ GOOD = [
     ("maxTriggerDelay", "2h", "max_trigger_delay_ms", 7_200_000),
     ("maxTriggerDelay", "500", "max_trigger_delay_ms", 500),
     ("kafka.group.id", "mine", "group_id", "mine"),
+    ("where", "a = 1", "where", Condition("a = 1", Comparison("=", Column(("a",), 0), Literal("int", 1, 4), 2))),
 ]
 
 
@@ -174,6 +176,9 @@ BAD = [
     ("eventsPath", "file://tmp/events", "is file:///folder, without a host, or /folder)"),
     ("eventsPath", "file:events", "is file:///folder, without a host, or /folder)"),
     ("eventsTopic", "a,b", "Option 'eventsTopic' must be the name of one topic, got 'a,b'"),
+    ("where", "key = f(1)", "got 'key = f(1)' (functions are not supported, at character 7: f(1))"),
+    ("where", " ", "(a value is expected, at the end)"),
+    ("where", "(" * 100_000, "must be a condition"),
 ]
 
 

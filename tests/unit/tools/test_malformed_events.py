@@ -39,6 +39,7 @@ LISTS = (
     "fetches",
     "produces",
     "table_changes",
+    "filtered",
 )
 LEADER = {"topic": "t", "partition": 0, "leader_id": 1, "leader_epoch": 7}
 
@@ -80,6 +81,7 @@ INVALID: dict[str, object] = {
     "brokers that moved are texts": {**BAD, "brokers_moved": ["x", {}]},
     "negative requests": {**BAD, "produces": [{"broker_id": 1, "requests": -5, "request_bytes": 1}]},
     "negative changes": {**BAD, "table_changes": [{"topic": "t", "op": "c", "records": -1}]},
+    "negative drops": {**BAD, "filtered": [{"topic": "t", "partition": 0, "records": -1}]},
     "fetched bytes are not a number": {**BAD, "fetches": [{"broker_id": 1, "requests": 5, "response_bytes": math.nan}]},
 }
 """Left out, and counted."""
@@ -95,6 +97,7 @@ INCOMPLETE: dict[str, object] = {
     "requests of no broker": {**BAD, "produces": [{"requests": 5, "request_bytes": 1}]},
     "broker without requests": {**BAD, "produces": [{"broker_id": 1}], "fetches": [{}]},
     "changes without a topic": {**BAD, "table_changes": [{}]},
+    "drops without a topic": {**BAD, "filtered": [{}]},
     "loss that ends before it begins": {**LOSS, "lost_from_offset": 9, "lost_until_offset": 3},
 }
 """Events of other versions may lack fields. The rest of the event counts."""

@@ -8,7 +8,15 @@ import re
 import pytest
 
 from docs.series_bound import EXAMPLE, Size, max_series
-from pyspark_kafka_meta.events.event import BrokerFetches, BrokerProduces, EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.events.event import (
+    BrokerFetches,
+    BrokerProduces,
+    EventKind,
+    FilteredRecords,
+    Origin,
+    Outcome,
+    Role,
+)
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.rows import PartitionRow, by_partition
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
@@ -96,6 +104,7 @@ def busy(size: Size) -> Readings:
                         "recovery_ms": 1.0,
                         "transactions_ms": 1.0,
                         "table_changes": [{"topic": f"t{sequence % size.topics}", "op": "c", "records": 1}],
+                        "filtered": [FilteredRecords(f"t{sequence % size.topics}", 0, 1)._asdict()],
                     }
                     totals.add([json.loads(rare.to_json()) | details])
     live = by_partition([PartitionRow(topic="t0", partition=0, leader_epoch=9)])

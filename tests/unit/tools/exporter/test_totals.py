@@ -12,6 +12,7 @@ from pyspark_kafka_meta.events.event import (
     BrokerFetches,
     BrokerProduces,
     EventKind,
+    FilteredRecords,
     Origin,
     OtherReason,
     Outcome,
@@ -256,6 +257,7 @@ def test_traffic_is_counted_by_broker_and_throttling_by_request() -> None:
         produces=(BrokerProduces(2, 4, 400),),
         produce_throttle_ms=20,
         retries=3,
+        filtered=(FilteredRecords("t", 0, 5), FilteredRecords("t", 1, 6)),
     )
     found = readings(busy, event(FIRST, 2, cluster_id="c", fetches=(BrokerFetches(1, 1, 500),), broker_id=None))
 
@@ -265,6 +267,7 @@ def test_traffic_is_counted_by_broker_and_throttling_by_request() -> None:
     assert numbers(found, metrics.PRODUCE_BYTES) == {("c", "2"): 400}
     assert numbers(found, metrics.REFRESH_BYTES) == {("c", "1"): 100}
     assert numbers(found, metrics.RETRIES) == {("reader",): 3}
+    assert numbers(found, metrics.FILTERED_RECORDS) == {("t",): 11}
     assert numbers(found, metrics.THROTTLE_SECONDS) == {
         ("reader", "metadata"): 0.005,
         ("reader", "fetch"): 1.5,
