@@ -35,7 +35,8 @@ from pyspark_kafka_meta.options import (
     choose_table,
 )
 from pyspark_kafka_meta.options.tables import batch_warnings, is_read
-from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader, newest_schemas
+from pyspark_kafka_meta.spark.batch_reader import newest_schemas
+from pyspark_kafka_meta.spark.filter_pushdown import reader_class
 from pyspark_kafka_meta.spark.records_table import Columns, records_struct_type
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
@@ -100,7 +101,7 @@ class KafkaMetaDataSource(DataSource):
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
             new_filter(options, self._schemas, list(columns))  # refuses its condition
-            return KafkaMetaReader(options.for_batch(table is Table.LATEST), columns, self._schemas)
+            return reader_class(options)(options.for_batch(table is Table.LATEST), columns, self._schemas)
         from pyspark_kafka_meta.tables.readers import batch_reader
 
         return batch_reader(table, options, columns)

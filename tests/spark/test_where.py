@@ -89,6 +89,22 @@ def test_a_condition_that_does_not_fit_the_columns_is_refused_at_the_first_actio
         spark.read.format("kafkameta").options(**given).load().collect()
 
 
+@pytest.mark.kafka
+def test_spark_pushes_filters_into_the_condition(spark: SparkSession, kafka: Any, topic: str, produce: Any) -> None:
+    produce(topic, [{"key": str(number), "value": f'{{"id": {number}}}'} for number in range(30)], 0)
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "where": "value.id != 12"}
+    given |= {"valueFormat": "json", "valueSchema": "id INT"}
+    rows = spark.read.format("kafkameta").options(**given).load()
+    condition = "value.id > 9 AND offset IN (1, 11, 12, 13, 14) AND partition = 0 AND key <> X'3133' AND topic LIKE '%'"
+    expected = rows.where(condition).select("offset").collect()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushed = spark.read.format("kafkameta").options(**given).load().where(condition)
+        assert pushed.select("offset").collect() == expected == [(11,), (14,)]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 @contextmanager
 def settings(spark: SparkSession, ansi: str) -> Iterator[None]:
     """A time zone that is not UTC, and what casts do."""
