@@ -43,18 +43,20 @@ Result = TypeVar("Result")
 
 class Reader(NamedTuple):
     """A way to read a topic: a Spark format, its options beside the common options, its schema, and what a batch query
-    makes of the values."""
+    makes of the values, or keeps of the rows."""
 
     name: str
     source: str
     options: Mapping[str, str] = {}
     schema: str | None = None
     value: Column | None = None
+    where: str | None = None
 
     def read(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
         """The whole topic."""
         reader = spark.read.format(self.source).options(**self._options(bootstrap_servers, topic))
         rows = (reader.schema(self.schema) if self.schema else reader).load()
+        rows = rows if self.where is None else rows.where(self.where)
         return rows if self.value is None else rows.withColumn("value", self.value)
 
     def read_stream(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
