@@ -79,6 +79,14 @@ def test_a_batch_and_a_stream_have_the_rows_of_sparks_where(
     end = json.loads(running.lastProgress["sources"][0]["endOffset"])["topics"][topic]["partitions"]
     assert [at[0] if isinstance(at, list) else at for at in end.values()] == [len(values), len(values), 0]
 
+    nothing = spark.readStream.format("kafkameta").options(**{**given, "where": "partition > 5"}).load()
+    ended = nothing.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "nothing"))
+    running = ended.trigger(availableNow=True).start()
+    running.awaitTermination()
+    assert running.lastProgress is not None
+    assert running.lastProgress["numInputRows"] == 0
+    assert json.loads(running.lastProgress["sources"][0]["endOffset"])["topics"][topic]["partitions"] == end
+
 
 @pytest.mark.kafka
 def test_a_condition_that_does_not_fit_the_columns_is_refused_at_the_first_action(
