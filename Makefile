@@ -24,7 +24,7 @@ RERUNS := $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks)
 PARALLEL_TESTS := $(BIN)/python -m pytest $(RERUNS) --dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases changes lint docs site site-release dist sbom bench recovery simulate compat connect pipelines sail archive cluster-test java
+.PHONY: help demo test test-slow test-all kafka-releases coverage changes lint docs site site-release dist sbom bench recovery simulate compat connect pipelines sail archive cluster-test java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -43,6 +43,10 @@ test-all: test test-slow kafka-releases ## run all tests
 
 kafka-releases: java $(INSTALLED) ## run the tests on other releases of Kafka, two minutes each; RELEASES="2.8.2 ..." chooses
 	RELEASES="$(RELEASES)" $(BIN)/python -m pytest $(RERUNS) --numprocesses 2 --dist loadgroup tests/releases/release.py
+
+coverage: java $(INSTALLED) ## measure which statements unit and wire tests run; fails below the figure in pyproject.toml
+	$(BIN)/coverage run -m pytest -m "not slow and not thorough" tests/unit tests/wire
+	$(BIN)/coverage report
 
 changes: java $(INSTALLED) ## start PostgreSQL and Debezium beside Kafka, and compare a table with its copy
 	$(BIN)/python -m pytest $(RERUNS) tests/changes/parts.py tests/changes/equality.py

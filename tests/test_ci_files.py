@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,9 @@ def test_actions_are_pinned_by_commit(path: Path) -> None:
 
     assert used
     assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
+
+
+def test_the_least_coverage_is_the_one_that_a_page_names() -> None:
+    least = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["report"]["fail_under"]
+
+    assert f"fails below {least} %" in (ROOT / "CONTRIBUTING.md").read_text()
