@@ -24,10 +24,10 @@ def metadata(root: Path) -> SectionProxy:
 
 
 def notes(root: Path, version: str) -> str:
-    """The section of a version; empty if there is none with a date."""
+    """The section of a version, an item a line, as GitHub keeps line breaks; empty if there is none with a date."""
     heading = rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)"
     found = re.search(heading, (root / "CHANGELOG.md").read_text(), re.DOTALL | re.MULTILINE)
-    return found[1].strip() if found else ""
+    return re.sub(r"\n +(?![ -])", " ", found[1].strip()) if found else ""
 
 
 def problems(root: Path, tag: str) -> Iterator[str]:

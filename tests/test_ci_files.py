@@ -66,7 +66,7 @@ def ready(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         text = (ROOT / name).read_text().replace(owner(), "someone")
         (tmp_path / name).write_text(re.sub(r"^version = .*", "version = 0.2.0", text, flags=re.MULTILINE))
-    heads = "## Unreleased\n\n## 0.2.0 - 2030-01-31\n\n- [News](docs/news.md).\n\n## 0.1.0 - 2029-01-31\n\nOld.\n"
+    heads = "## Unreleased\n\n## 0.2.0 - 2030-01-31\n\n- [News](docs/news.md)\n  of a year.\n  - More.\n\n## 0.1.0 - 2029-01-31\n\nOld.\n"
     (tmp_path / "CHANGELOG.md").write_text(heads)
     return tmp_path
 
@@ -75,7 +75,7 @@ def test_notes_of_a_release_are_the_section_of_its_version(ready: Path, capsys: 
     release.main("v0.2.0", ready)
 
     news = "https://github.com/someone/pyspark-kafka-meta/blob/v0.2.0/docs/news.md"
-    assert capsys.readouterr().out == f"- [News]({news}).\n"
+    assert capsys.readouterr().out == f"- [News]({news}) of a year.\n  - More.\n"
 
 
 @pytest.mark.parametrize(
