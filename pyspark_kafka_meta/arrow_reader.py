@@ -138,6 +138,8 @@ def _schema(options: SourceOptions, schemas: QuerySchemas | None) -> pa.Schema:
         return pa.schema(list(changes_schema(schemas, options.changes).type))
     records = records_arrow_schema([*RECORD_COLUMNS, *([HEADERS_COLUMN] if options.include_headers else ())])
     types = dict(zip(records.names, records.types, strict=True))
+    if options.headers_as_map:
+        types[HEADERS_COLUMN] = pa.map_(pa.string(), pa.binary())
     return pa.schema(list((types | ({} if schemas is None else schemas.types)).items()))
 
 
@@ -196,9 +198,19 @@ def rows_of(
         batches = batches if rows is None else map(rows.convert, batches)
         batches = batches if row_filter is None else row_filter.after_decoding(batches)
         for batch in batches:
-            yield batch.rename_columns(names)
+            yield with_header_type(batch, options).rename_columns(names)
     if row_filter is not None:
         client.traffic.filtered.update(row_filter.dropped)
+
+
+def with_header_type(batch: pa.RecordBatch, options: SourceOptions) -> pa.RecordBatch:
+    """The rows, with the headers of records as the option headersAsMap says."""
+    if not options.headers_as_map or options.changes is not None or HEADERS_COLUMN not in batch.schema.names:
+        return batch
+    from pyspark_kafka_meta.kafka.records.header_maps import header_maps
+
+    at = batch.schema.get_field_index(HEADERS_COLUMN)
+    return batch.set_column(at, HEADERS_COLUMN, header_maps(batch.column(at)))
 
 
 def new_filter(options: SourceOptions, schemas: QuerySchemas | None, columns: Sequence[str]) -> RowFilter | None:

@@ -89,7 +89,9 @@ class KafkaMetaDataSource(DataSource):
         table, options = self._read_options()
         if isinstance(options, SourceOptions):
             typed = self._typed_columns(options)
-            return typed if isinstance(typed, StructType) else records_struct_type(options.include_headers, typed)
+            if isinstance(typed, StructType):
+                return typed
+            return records_struct_type(options.include_headers, typed, options.headers_as_map)
         from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 
         return struct_type(ROWS[table])

@@ -209,6 +209,12 @@ class SourceOptions(ReadOptions, OffsetOptions):
         "have.",
         excludes=("changes",),
     )
+    headers_as_map: bool = _topics.flag(
+        "headersAsMap",
+        False,
+        "Whether the column headers is a map<string,binary>, with the last of the headers that have the same key.",
+        needs=("includeHeaders",),
+    )
     group_id: str | None = _groups.short_text("kafka.group.id", "No effect but a warning: no consumer group is joined.")
     group_id_prefix: str | None = _groups.short_text(
         "groupIdPrefix", "No effect but a warning: no consumer group is joined."

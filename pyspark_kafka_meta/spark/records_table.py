@@ -19,7 +19,9 @@ Columns = Mapping[str, str]
 """The requested columns of a table, in order, with their spelling in the user's schema: Spark ignores case."""
 
 
-def records_struct_type(include_headers: bool, typed: Mapping[str, DataType] | None = None) -> StructType:
+def records_struct_type(
+    include_headers: bool, typed: Mapping[str, DataType] | None = None, headers_as_map: bool = False
+) -> StructType:
     """The Spark schema. `timestampType` is 0 for CreateTime, 1 for LogAppendTime.
 
     Args:
@@ -30,6 +32,7 @@ def records_struct_type(include_headers: bool, typed: Mapping[str, DataType] | N
         BinaryType,
         IntegerType,
         LongType,
+        MapType,
         StringType,
         StructField,
         StructType,
@@ -40,7 +43,8 @@ def records_struct_type(include_headers: bool, typed: Mapping[str, DataType] | N
     types = (BinaryType(), BinaryType(), StringType(), IntegerType(), LongType(), TimestampType(), IntegerType())
     fields = [StructField(name, data_type) for name, data_type in zip(RECORD_COLUMNS, types, strict=True)]
     if include_headers:
-        fields.append(StructField(HEADERS_COLUMN, ArrayType(header)))
+        as_map = MapType(StringType(), BinaryType())
+        fields.append(StructField(HEADERS_COLUMN, as_map if headers_as_map else ArrayType(header)))
     columns = {field.name: field.dataType for field in fields} | dict(typed or {})
     return StructType([StructField(name, data_type) for name, data_type in columns.items()])
 

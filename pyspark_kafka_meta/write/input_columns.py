@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 TYPES = {
     "key": ("string", "binary"),
     "value": ("string", "binary"),
-    "headers": ("array<struct<key:string,value:binary>>",),
+    "headers": ("array<struct<key:string,value:binary>>", "map<string,binary>"),
     "topic": ("string",),
     "partition": ("int",),
     "timestamp": ("timestamp",),

@@ -71,6 +71,18 @@ def test_rows_have_the_columns_of_a_query_without_pyspark(kafka: dict[str, str])
     assert numbers["offset"].to_pylist() == [int(value) for value in numbers["value"].to_pylist()] == list(range(1_000))
 
 
+@pytest.mark.usefixtures("no_pyspark")
+@pytest.mark.parametrize(
+    "typed", [{}, {"valueFormat": "json", "valueSchema": "id bigint", "onMalformedRecord": "null"}]
+)
+def test_headers_may_be_maps(kafka: dict[str, str], typed: dict[str, str]) -> None:
+    rows = read_arrow(**kafka, **typed, includeHeaders=True, headersAsMap=True).read_all()
+
+    assert rows.schema.field("headers").type == pa.map_(pa.string(), pa.binary())
+    assert of_partition_0(rows)["headers"].to_pylist() == [[("trace-id", b"\xff")]] * len(VALUES)
+    assert rows.filter(pa.compute.equal(rows["partition"], 1))["headers"].null_count == 1_000
+
+
 JSON = {"valueFormat": "json", "valueSchema": "id bigint, name string", "onMalformedRecord": "null"}
 MALFORMED = [{"id": 1, "name": None}, None, None, {"id": 2, "name": "b"}, None]
 

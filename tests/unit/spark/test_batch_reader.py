@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pyspark_kafka_meta.arrow_reader import with_header_type
 from pyspark_kafka_meta.errors import WorkerMemoryError
 from pyspark_kafka_meta.events import origin
 from pyspark_kafka_meta.events.event import Origin
@@ -169,6 +170,18 @@ def test_arrow_schema_equals_the_schema_that_pyspark_derives(include_headers: bo
     derived = to_arrow_schema(struct_type, timezone="UTC")
 
     assert records_arrow_schema(struct_type.names).equals(derived, check_metadata=True)
+
+
+def test_headers_as_a_map_have_the_type_that_pyspark_derives() -> None:
+    derived = to_arrow_schema(records_struct_type(True, headers_as_map=True), timezone="UTC")
+    rows = pa.record_batch(
+        {"headers": pa.array([[{"key": "a", "value": b""}]], records_arrow_schema(["headers"]).field(0).type)}
+    )
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "includeHeaders": "true", "headersAsMap": "true"}
+    )
+
+    assert with_header_type(rows, options).schema.field("headers").type == derived.field("headers").type
 
 
 def test_spark_schema_is_that_of_sparks_kafka_source() -> None:

@@ -74,7 +74,7 @@ SELECT = (
 )
 UNSUPPORTED_HEADERS = (
     "headers attribute unsupported type array<struct<{},value:binary>>. headers must be a(n) "
-    "array<struct<key:string,value:binary>>: select array(struct('name' AS key, CAST('text' "
+    "array<struct<key:string,value:binary>> or map<string,binary>: select array(struct('name' AS key, CAST('text' "
     "AS BINARY) AS value)) AS headers"
 )
 BAD = {

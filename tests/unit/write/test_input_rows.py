@@ -78,6 +78,16 @@ def test_typed_columns_are_encoded_and_errors_count_the_rows_of_the_task() -> No
         read(colors, replace(VALUE, key=0, typed={"key": enum}))
 
 
+def test_headers_may_be_a_map() -> None:
+    maps = pa.array([[("skipped", b"")], [("a", b"x"), ("b", None)], None, []], pa.map_(pa.string(), pa.binary()))
+    (chunk,) = read(
+        [pa.record_batch({"value": ["0", "1", "2", "3"], "headers": maps}).slice(1)], replace(VALUE, headers=1)
+    )
+
+    assert chunk.records.headers is not None
+    assert chunk.records.headers.to_pylist() == [[{"key": "a", "value": b"x"}, {"key": "b", "value": None}], None, []]
+
+
 def test_header_of_a_schema_follows_the_headers_of_the_row() -> None:
     long = ColumnEncoding("value", avro_encoder(Primitive("long"), pa.int64()), b"", b"\1guid")
     batch = pa.record_batch(
