@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+INT16_MAX = 2**15 - 1
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -5,6 +5,7 @@ And `Secret`, the value of a password, which no text shows.
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -171,6 +172,15 @@ def parse_assigned(text: str) -> tuple[TopicPartition, ...]:
     return non_empty(
         tuple(sorted({TopicPartition(topic, whole_number(number, 0, INT32_MAX)) for topic, number in numbers}))
     )
+
+
+def parse_topic_config(text: str) -> tuple[tuple[str, str], ...]:
+    """JSON `{"retention.ms": -1, "cleanup.policy": "compact"}`, sorted."""
+    settings = json.loads(text) if text.lstrip().startswith("{") else None
+    if not isinstance(settings, dict) or not all(isinstance(value, str | int) for value in settings.values()):
+        raise ValueError
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+    return tuple(sorted(texts.items()))
 
 
 def _address(item: str) -> Address:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX, topic_name
+from pyspark_kafka_meta.names_and_numbers import INT16_MAX, INT64_MAX, topic_name
 from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions
 from pyspark_kafka_meta.options.option_table import (
     CHECKPOINT_LOCATION,
@@ -22,7 +22,7 @@ from pyspark_kafka_meta.options.option_table import (
     Section,
     raise_problems,
 )
-from pyspark_kafka_meta.options.parsers import parse_acks, parse_id
+from pyspark_kafka_meta.options.parsers import parse_acks, parse_id, parse_topic_config
 from pyspark_kafka_meta.options.typed_values import BYTES, TypedValuesOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 
@@ -32,6 +32,7 @@ MAX_IN_FLIGHT_IF_IDEMPOTENT = 5
 """A broker remembers the sequence numbers of a producer's last five batches in a partition."""
 
 _writing = Rows(Section.WRITING, Query.WRITES)
+_creation = Rows(Section.WRITING, Query.WRITES, needs=("createTopics",))
 _transactions = Rows(Section.WRITING, Query.EXACTLY_ONCE, needs=("kafka.transactional.id",))
 
 
@@ -195,6 +196,30 @@ class SinkOptions:
         topic_name,
         "Option 'topic' must be the name of one topic, got '{value}'",
         "Topic of all rows, instead of the column topic.",
+    )
+    create_topics: bool = _writing.flag(
+        "createTopics",
+        False,
+        "Whether the driver creates the topic if it does not exist. Topics that a column names are never created.",
+        needs=("topic",),
+    )
+    new_topic_partitions: int | None = _creation.number(
+        "newTopicPartitions", None, "Partitions of the created topic. Default: num.partitions of the brokers.", low=1
+    )
+    new_topic_replicas: int | None = _creation.number(
+        "newTopicReplicas",
+        None,
+        "Replicas of its partitions. Default: default.replication.factor of the brokers.",
+        low=1,
+        high=INT16_MAX,
+    )
+    new_topic_config: tuple[tuple[str, str], ...] = _creation.option(
+        "newTopicConfig",
+        "{}",
+        parse_topic_config,
+        'Option \'newTopicConfig\' must be JSON. Expected e.g. {"cleanup.policy":"compact","retention.ms":-1}, got '
+        "{value}",
+        'Settings of the created topic: {"cleanup.policy":"compact"}.',
     )
 
     @classmethod

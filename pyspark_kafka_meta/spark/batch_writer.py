@@ -190,22 +190,25 @@ def batch_committer(options: SinkOptions, batch: BatchId | None = None) -> Itera
 
 
 def require_topic(options: SinkOptions) -> None:
-    """Fail before tasks start if the option topic names a topic that does not exist. The cluster is asked once: Spark
-    keeps the process, and the process its client. Except in a write in transactions, this makes no events.
+    """Fail before tasks start if the option topic names a topic that does not exist, or create it. The cluster is asked
+    once: Spark keeps the process, and the process its client. Except in a write in transactions, this makes no events.
 
     Raises:
-        UnknownTopicError, BrokerError, ConnectError: as `ask_partitions`.
+        UnknownTopicError, BrokerError, ConnectError: as `ask_partitions` and `create_if_missing`.
     """
     if options.topic is None:
         return
     from pyspark_kafka_meta.events.origin import committer_origin
     from pyspark_kafka_meta.spark.client_pool import worker_clients
-    from pyspark_kafka_meta.write.topic_metadata import ask_partitions
+    from pyspark_kafka_meta.write.topic_metadata import ask_partitions, create_if_missing
 
     events = None if options.transaction.transactional_id is None else options.events  # the committer's client
     with worker_clients.client(options.client, events, committer_origin(None, None)) as client:
         if options.topic not in client.cache.snapshot.topics:
-            ask_partitions(client, [options.topic], options.producer.max_block_ms)
+            if options.create_topics:
+                create_if_missing(client, options)
+            else:
+                ask_partitions(client, [options.topic], options.producer.max_block_ms)
 
 
 def plan_transactions(options: SinkOptions, series: str) -> TransactionPlan | None:

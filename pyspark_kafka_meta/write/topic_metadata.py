@@ -2,15 +2,60 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
+from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.protocol.error_codes import broker_error
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
+from pyspark_kafka_meta.options import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+
+logger = logging.getLogger(__name__)
+
+
+def create_if_missing(client: KafkaClient, options: SinkOptions) -> None:
+    """Create the topic of the option topic, unless it exists, and wait until brokers know it, within max.block.ms.
+    Others may create it meanwhile.
+
+    Raises:
+        BrokerError, UnsupportedBrokerError: the cluster refuses it.
+        ConnectError, UnknownTopicError: no broker responds, or none knows the new topic.
+    """
+    assert options.topic is not None, "createTopics needs it"
+    deadline = client.clock() + options.producer.max_block_ms / 1000
+    client.cache.track([options.topic])
+    client.cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+    if client.cache.snapshot.partitions(options.topic):
+        return
+    partitions, replicas = options.new_topic_partitions or -1, options.new_topic_replicas or -1
+    try:
+        is_new = ClusterAdmin(client).create_topic(options.topic, partitions, replicas, dict(options.new_topic_config))
+    except BrokerError as error:
+        advice = "Correct the options newTopic..., allow this user CREATE on it, or create it yourself"
+        raise BrokerError(f"{error}. {advice}", error.code) from None
+    if is_new:
+        logger.warning("created topic %s, because createTopics is true", options.topic)
+    wait_for_new_topic(client, options.topic, deadline)
+
+
+def wait_for_new_topic(client: KafkaClient, topic: str, deadline: float) -> None:
+    """Wait until the broker that is asked knows a topic that was just created.
+
+    Raises:
+        ConnectError, UnknownTopicError: no broker responds, or none knows it in time.
+    """
+    failures = 0
+    while not client.cache.snapshot.partitions(topic):
+        failures += 1
+        client.sleep(client.backoff_s(failures))
+        if client.clock() >= deadline:
+            raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
+        client.cache.refresh(RefreshReason.NEW_TOPIC, deadline)
 
 
 def ask_partitions(

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeAlias
 from uuid import UUID
 
-from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.batches import is_abort_marker
@@ -30,6 +30,7 @@ from pyspark_kafka_meta.write.exactly_once.decision import (
     note_of,
 )
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import LogReader
+from pyspark_kafka_meta.write.topic_metadata import wait_for_new_topic
 
 logger = logging.getLogger(__name__)
 
@@ -120,13 +121,7 @@ class DecisionsTopic:
         except BrokerError as error:
             advice = "Create it with one partition and cleanup.policy=compact, or allow this user CREATE on it"
             raise BrokerError(f"{error}. {advice}", error.code) from None
-        failures = 0
-        while not cache.snapshot.partitions(topic):
-            failures += 1
-            self._client.sleep(self._client.backoff_s(failures))
-            if self._client.clock() >= deadline:
-                raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
-            cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        wait_for_new_topic(self._client, topic, deadline)
         warn_of_few_replicas(topic, replicas, REPLICAS)  # other brokers may be down
         self.is_ensured = True
 

@@ -33,6 +33,11 @@ GOOD = [
     ("kafka.transactional.id", " orders of 2026 ", "orders of 2026"),
     ("decisionsTopic", "decisions", "decisions"),
     ("txnAppId", "nightly load", "nightly load"),
+    (
+        "newTopicConfig",
+        '{"retention.ms": -1, "a.b": "c", "d": true}',
+        (("a.b", "c"), ("d", "true"), ("retention.ms", "-1")),
+    ),
 ]
 
 
@@ -103,6 +108,10 @@ BAD = [
     ("eventsTopic", "a,b", "must be the name of one topic"),
     ("decisionsTopic", "a,b", "must be the name of one topic, got 'a,b'"),
     ("txnAppId", "x" * 256, "must be 1 to 255 printable characters"),
+    ("newTopicConfig", "retention.ms=1", "must be JSON. Expected e.g. {"),
+    ("newTopicConfig", '{"a": {}}', "must be JSON. Expected e.g. {"),
+    ("newTopicPartitions", "0", "must be a whole number from 1 to"),
+    ("newTopicReplicas", "40000", "must be a whole number from 1 to 32767"),
 ]
 
 
@@ -128,6 +137,8 @@ def test_typed_values_of_a_write() -> None:
 
 IN_FLIGHT = "kafka.max.in.flight.requests.per.connection"
 CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
+    ({"createTopics": "true"}, "'createTopics' has no effect without 'topic'"),
+    ({"topic": "t", "newTopicPartitions": "3"}, "'newTopicPartitions' has no effect without 'createTopics'"),
     (REGISTERS, "'auto.register.schemas' has no effect without 'schema.registry.url' and a format"),
     ({**TYPED, **REGISTERS, "valueSchemaVersion": "2"}, "either 'auto.register.schemas' or 'valueSchemaVersion'"),
     ({**TYPED, "valueSchema": '"int"', "valueSchemaVersion": "2"}, "Set either 'valueSchema' or 'valueSchemaVersion'"),
