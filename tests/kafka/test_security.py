@@ -247,9 +247,7 @@ def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
 
 
 @pytest.mark.parametrize("secured", thorough_after(1, reversed(MECHANISMS)), indirect=True)
-def test_r18_who_may_not_write_dead_letters_is_told_the_topic_and_the_operation(
-    secured: SecuredKafka, tmp_path: Path
-) -> None:
+def test_r18_who_may_not_write_dead_letters_is_told_the_right(secured: SecuredKafka, tmp_path: Path) -> None:
     letters = f"letters-{secured.protocol}"
     secured.create_topic(letters)
     secured.allow("erin", AclOperation.READ, TOPIC)
@@ -260,6 +258,9 @@ def test_r18_who_may_not_write_dead_letters_is_told_the_topic_and_the_operation(
     options = SourceOptions.parse(given).for_batch()
     reader = KafkaMetaReader(options, {"value": "value"}, query_schemas(options.typed, options.topics))
     (task,) = reader.partitions()
+    with pytest.raises(DeadLetterError, match="this user may not write idempotently"):
+        list(reader.read(task))
+    secured.allow("erin", AclOperation.WRITE, TOPIC)  # which includes idempotence
     with pytest.raises(DeadLetterError, match=f"no ACL allows this user WRITE on topic {letters}"):
         list(reader.read(task))
     secured.forbid("erin")
