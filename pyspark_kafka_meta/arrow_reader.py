@@ -125,6 +125,7 @@ def reading(options: SourceOptions, columns: Sequence[str] | None = None) -> Ite
             from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
 
             schemas = schemas_of(options, partial(newest_schemas, client, options))
+        new_filter(options, schemas, [])  # refuses its condition
         yield Reading(client, options, _chosen(_schema(options, schemas), columns), schemas)
 
 

@@ -109,8 +109,10 @@ MALFORMED = [{"id": 1, "name": None}, None, None, {"id": 2, "name": "b"}, None]
             [(None,)],
         ),
         ({}, [], [()] * len(VALUES)),
+        ({**JSON, "where": "value.id IN (1, 2) AND offset > 0"}, ["offset"], [(3,)]),
+        ({"table": "latest", "where": "offset < 4"}, ["value"], []),
     ],
-    ids=["typed", "raw", "changes", "latest", "offsets", "no columns"],
+    ids=["typed", "raw", "changes", "latest", "offsets", "no columns", "where", "where of latest"],
 )
 def test_options_and_columns_choose_the_rows(
     options: dict[str, str], columns: list[str], expected: list[Any], kafka: dict[str, str]

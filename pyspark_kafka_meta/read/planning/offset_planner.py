@@ -250,7 +250,7 @@ class OffsetPlanner:
                     latest_by_key=isinstance(starting, LatestByKeySpec),
                 )
             )
-        return planned if self._options.where is None else self._since(planned)
+        return planned if self._options.where is None else self._wanted(planned)
 
     def _spans(self, ranges: Sequence[OffsetRange], column: str) -> tuple[list[int], list[int]]:
         from pyspark_kafka_meta.where.bounds import spans
@@ -259,17 +259,19 @@ class OffsetPlanner:
         firsts, lasts = spans(self._options.where, column, [planned.partition for planned in ranges])
         return firsts.tolist(), lasts.tolist()
 
-    def _since(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """The ranges from their first record that is as late as the condition of `where` asks for. There is no such
-        request for the last record that is early enough: producers choose timestamps, which need not rise."""
+    def _wanted(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """The ranges without offsets that the condition of `where` excludes: by themselves, or because the first record
+        that is late enough comes later. Brokers do not find the last record that is early enough: producers choose
+        timestamps, which need not rise."""
         times_ms = {
             planned.partition: -(-first // 1000)
             for planned, first, last in zip(ranges, *self._spans(ranges, "timestamp"), strict=True)
             if 0 < first <= last and not planned.latest_by_key
         }
-        found = self._offsets.since(times_ms)
-        firsts = [found.get(planned.partition, planned.from_offset) for planned in ranges]
-        return narrowed(ranges, firsts, [planned.until_offset for planned in ranges])
+        since = self._offsets.since(times_ms)
+        firsts, lasts = self._spans(ranges, "offset")
+        firsts = [max(since.get(each.partition, first), first) for each, first in zip(ranges, firsts, strict=True)]
+        return narrowed(ranges, firsts, lasts)
 
     def _initial_offset(self) -> SourceOffset:
         """Where a new streaming query begins."""
