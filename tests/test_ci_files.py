@@ -66,8 +66,9 @@ def ready(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         text = (ROOT / name).read_text().replace(owner(), "someone")
         (tmp_path / name).write_text(re.sub(r"^version = .*", "version = 0.2.0", text, flags=re.MULTILINE))
-    heads = "## Unreleased\n\n## 0.2.0 - 2030-01-31\n\n- [News](docs/news.md)\n  of a year.\n  - More.\n\n## 0.1.0 - 2029-01-31\n\nOld.\n"
-    (tmp_path / "CHANGELOG.md").write_text(heads)
+    news = "- [News](docs/news.md)\n  of a year.\n  - More.\n"
+    sections = f"## Unreleased\n\n## 0.2.0 - 2030-01-31\n\n{news}\n## 0.1.0 - 2029-01-31\n\nOld.\n"
+    (tmp_path / "CHANGELOG.md").write_text(sections)
     return tmp_path
 
 
