@@ -329,7 +329,7 @@ def replay(
     to: Annotated[str, typer.Option(metavar="TOPIC", help="Topic to which the records are sent.")],
     bootstrap_servers: Servers = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only records that were in this topic.")] = None,
-    cause: Annotated[str, typer.Option(metavar="TEXT", help="Only letters whose cause has this text.")] = "",
+    cause: Annotated[str, typer.Option(metavar="WORDS", help="Only letters whose cause has these words.")] = "",
     since: Annotated[str | None, typer.Option(metavar="10m", help="Only letters newer than this.")] = None,
     yes: Annotated[bool, flag("--yes", "Do not ask before the records are sent.")] = False,
     as_json: JsonOrPipe = False,
