@@ -15,6 +15,8 @@ With a PySpark that Delta does not support yet, a dictionary takes the place of 
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from functools import partial
 
@@ -60,6 +62,7 @@ def main() -> None:
 
 
 def copy(servers: str) -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # which has the package, unlike the PATH's, perhaps
     builder = SparkSession.builder.appName("changes").config("spark.sql.shuffle.partitions", 2)
     spark = (builder.config(map=DELTA) if HAS_DELTA else builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
