@@ -151,11 +151,12 @@ class ConsumeReader(LowLatencyTask, DataSourceReader):
             if not messages:
                 raise TimeoutError("no records came")
             offset = int(messages[-1].offset() or 0) + 1
-            yield _arrow(self._topic, messages)
+            yield arrow_of(self._topic, messages)
         consumer.close()
 
 
-def _arrow(topic: str, messages: Sequence[Message]) -> pa.RecordBatch:
+def arrow_of(topic: str, messages: Sequence[Message]) -> pa.RecordBatch:
+    """The messages, in the columns of this source."""
     columns = [
         [message.key() for message in messages],
         [message.value() for message in messages],
