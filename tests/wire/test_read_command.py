@@ -100,7 +100,9 @@ def test_values_and_changes_are_typed_by_options(produce: Callable[..., None], r
 def test_a_terminal_shows_a_table_that_nothing_can_steer(produce: Callable[..., None], run: Callable[..., Any]) -> None:
     produce("\x1b[2J", None, b"\xff", key="k-1", headers=[("trace-id", b"7")])
     text = run(env=TERMINAL).stdout
+    as_map = run("--option", "headersAsMap=true", env=TERMINAL).stdout
 
+    assert '{"trace-id": "7"}' in as_map
     assert text.splitlines()[0].split() == ["key", "value", "partition", "offset", "timestamp", "headers"]
     assert all(shown in text for shown in (r"\x1b[2J", "null", '{"base64": "/w=="}', "trace-id=7"))
     assert "\x1b[2J" not in text

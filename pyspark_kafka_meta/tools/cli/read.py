@@ -21,7 +21,6 @@ from rich.text import Text
 from pyspark_kafka_meta.arrow_reader import Reading, reading, source_options
 from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options import Table as TableName
@@ -42,6 +41,8 @@ ROWS_AT_ONCE = 500
 """At most this many rows are shown together."""
 WIDTHS = {"partition": 9, "offset": 12, "timestamp": 18}
 """Of columns of a table. The others share the rest of the terminal."""
+HEADER = {"key", "value"}
+"""The fields of a header."""
 LEFT_OUT = ("topic", "timestampType")
 """Columns of the records that a table has no room for."""
 
@@ -134,16 +135,16 @@ def rows_table(rows: Sequence[Row], show_header: bool) -> Table:
     for name in names:
         table.add_column(plain(name), width=WIDTHS.get(name), ratio=None if name in WIDTHS else 1)
     for row in rows:
-        table.add_row(*(_cell(name, row[name]) for name in names))
+        table.add_row(*(_cell(row[name]) for name in names))
     return table
 
 
-def _cell(name: str, value: Any) -> Text:
+def _cell(value: Any) -> Text:
     if value is None:
         return plain("null", "dim")
     if isinstance(value, datetime):
         return plain(f"{value.astimezone():%m-%d %H:%M:%S.%f}"[:-3])
-    if name == HEADERS_COLUMN:
+    if isinstance(value, list) and all(isinstance(each, dict) and each.keys() == HEADER for each in value):
         return plain(", ".join(f"{each['key']}={_text(each['value'])}" for each in value))
     return plain(_text(value))
 
