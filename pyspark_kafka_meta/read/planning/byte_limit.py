@@ -23,7 +23,7 @@ from pyspark_kafka_meta.read.planning.batch_plan import limit_offsets
 FIRST_OFFSETS = 1000
 """Of all partitions together, before anything was learned."""
 SAMPLED_SHARE = 0.05
-"""About how much of the limit is fetched in addition, to learn."""
+"""About how much of the limit is fetched in addition, to learn. Before the first micro-batch it is `MAX_SAMPLES`."""
 MAX_PARTS, MAX_SAMPLES = 8, 48
 OVERSHOOT = 1.5
 """Up to how much of the limit the parts may have together: few samples are imprecise."""
@@ -108,11 +108,12 @@ class ByteLimit:
 
     def _sampled_parts(self, starts: Positions, ends: Positions) -> list[dict[TopicPartition, float]]:
         """Bytes per offset at the end of each part. Of too many partitions, some in turn."""
-        affordable = int(SAMPLED_SHARE * self._max_bytes / self._batch_bytes)
+        share = int(SAMPLED_SHARE * self._max_bytes / self._batch_bytes)
+        samples = min(MAX_SAMPLES, max(1, share)) if self._densities else MAX_SAMPLES
         line, turn = sorted(ends), self._samples % len(ends)
-        chosen = (line[turn:] + line[:turn])[: min(MAX_SAMPLES, max(1, affordable))]
+        chosen = (line[turn:] + line[:turn])[:samples]
         self._samples += len(chosen)
-        count = min(MAX_PARTS, MAX_SAMPLES // len(chosen), max(1, affordable // len(chosen)))
+        count = min(MAX_PARTS, samples // len(chosen))
         parts = [
             self._fetch({part: _last_of_part(starts[part], ends[part], number / count) for part in chosen})
             for number in range(1, count + 1)
