@@ -105,6 +105,33 @@ def test_trigger_once_has_no_limits(source: Source, sink: str) -> None:
     assert [progress["numInputRows"] for progress in query.recentProgress] == [3]
 
 
+def test_a_sink_creates_its_topic_and_headers_are_maps(spark: SparkSession, kafka: Any) -> None:
+    cluster, topic = {"kafka.bootstrap.servers": kafka.bootstrap_servers}, f"created-{uuid.uuid4().hex}"
+    rows = spark.sql("SELECT 'a' AS value, map('trace-id', CAST('1' AS BINARY)) AS headers")
+    for _ in range(2):
+        sink = rows.write.format("kafkameta").mode("append").options(**cluster, topic=topic, createTopics="true")
+        sink.options(newTopicPartitions="2", newTopicConfig='{"retention.ms": -1}').save()
+
+    source = spark.read.format("kafkameta").options(**cluster, subscribe=topic)
+    found = source.options(includeHeaders="true", headersAsMap="true").load()
+    assert [(row.value, row.headers) for row in found.collect()] == [(b"a", {"trace-id": b"1"})] * 2
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    assert len(admin.list_topics(topic).topics[topic].partitions) == 2
+
+
+@pytest.mark.thorough
+def test_available_now_ends_in_micro_batches_of_about_the_byte_limit(
+    source: Source, topic: str, produce: Any, sink: str
+) -> None:
+    produce(topic, ["x" * 10_000] * 300, 2, **{"batch.size": "50000"})
+    query = source.start(sink, {"availableNow": True}, startingOffsets="earliest", maxBytesPerTrigger="1000000")
+
+    assert query.awaitTermination(120)
+    rows = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert sum(rows) == 303
+    assert len(rows) >= 3 and max(rows) < 200
+
+
 def test_stream_commits_to_a_group_and_a_batch_starts_there(
     source: Source, kafka: Any, topic: str, produce: Any, wait_for: Any, sink: str
 ) -> None:
