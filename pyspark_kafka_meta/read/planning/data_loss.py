@@ -50,8 +50,9 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 logger = logging.getLogger(__name__)
 
 HOW_TO_FOLLOW = (
-    "If it is a topic of another cluster, correct kafka.bootstrap.servers, or continue in a mirror by `kafkameta "
-    "migrate-checkpoint`. To go on with the new topic, set the option onTopicRecreated to earliest or latest"
+    "If it is a topic of another cluster, correct kafka.bootstrap.servers, or continue with its copy by `kafkameta "
+    "move-checkpoint`, also if the first cluster is gone. To go on with the new topic, set the option onTopicRecreated "
+    "to earliest or latest"
 )
 HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss to false"
 IF_RECREATED = ", and onTopicRecreated, which is fail, to earliest or latest: the topic may be recreated"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -26,7 +26,10 @@ from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe
 from pyspark_kafka_meta.tables.lag import LagSummary
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.console import Shown
-from pyspark_kafka_meta.tools.formatting import EventsTable, lag_view, plain
+from pyspark_kafka_meta.tools.formatting import TABLE_STYLE, EventsTable, lag_view, plain
+
+if TYPE_CHECKING:  # of a query that moves
+    from pyspark_kafka_meta.tools.move_checkpoint import Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,5 +152,19 @@ def _lag_tables(lag: CheckpointLag) -> Group:
     return Group(plain(f"{view.title}, at {datetime.now():%H:%M:%S}: {', '.join(parts)}", "bold"), view.table())
 
 
+def _moved_rows(move: Move) -> Iterator[dict[str, Any]]:
+    for (topic, partition), position, offset, there, proof in move.rows():
+        found = {"new_topic": there.topic, "new_offset": proof.offset, "result": proof.verdict, "because": proof.text}
+        yield {"topic": topic, "partition": partition, "position": position, "offset": offset, **found}
+
+
+def _moved_table(move: Move) -> Table:
+    table = Table("partition", "position", "offset", "new partition", "new offset", "result", "because", **TABLE_STYLE)
+    for partition, position, offset, there, proof in move.rows():
+        table.add_row(*map(plain, (partition, position, offset, there, proof.offset, proof.verdict, proof.text)))
+    return table
+
+
 METADATA = Shown[Look](lambda seen: [seen.as_dict()], _metadata_tables)
 LAG = Shown(_lag_rows, _lag_tables)
+MOVED = Shown(_moved_rows, _moved_table)

@@ -35,7 +35,10 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     QueryOptions,
     Servers,
     StartedCluster,
+    StoppedCheckpoint,
     TimeoutMs,
+    ToConfig,
+    ToOptions,
     WatchSeconds,
     check_checkpoints,
     cluster_options,
@@ -44,12 +47,14 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     member,
     of_application,
     since_ms,
+    split_pair,
     within,
 )
 from pyspark_kafka_meta.tools.console import (
     WARNINGS,
     Tables,
     handle_signals,
+    note,
     print_lines,
     reporting,
     show_looks,
@@ -58,6 +63,7 @@ from pyspark_kafka_meta.tools.console import (
 )
 from pyspark_kafka_meta.tools.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
+from pyspark_kafka_meta.tools.same_records import Way
 
 app = typer.Typer(
     name="kafkameta",
@@ -563,38 +569,16 @@ def check_pyspark() -> None:
 
 @app.command()
 def migrate_checkpoint(
-    checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="checkpointLocation of a stopped query, a local folder.")
-    ],
+    checkpoint: StoppedCheckpoint,
     write: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Write a checkpoint for kafkameta to this folder; with --bootstrap-servers of a mirror, from one of "
-            "kafkameta.",
-        ),
+        Path | None, typer.Option(metavar="FOLDER", help="Write a checkpoint for kafkameta to this folder.")
     ] = None,
-    bootstrap_servers: Servers = None,
-    option: Options = None,
-    config: Config = None,
 ) -> None:
-    """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source.
-
-    With --write and the options of a cluster, continue a query of kafkameta in this cluster, a mirror of its own with
-    the same offsets: check that the logs there have what the query reads next, and print the lag.
-    """
-    from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint, write_for_mirror
-    from pyspark_kafka_meta.tools.cli.cluster import LAG
+    """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source."""
+    from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint
 
     handle_signals()  # removes an incomplete copy
     with reporting():
-        cluster = cluster_options(bootstrap_servers, option, config)
-        if cluster:
-            if write is None:
-                raise OptionError("A checkpoint for another cluster needs --write FOLDER")
-            LAG.show(write_for_mirror(checkpoint, write, cluster), table_console(as_json=False))
-            typer.echo(f"wrote {write}")
-            return
         if write is not None:
             write_checkpoint(checkpoint, write)
             typer.echo(f"wrote {write}")
@@ -602,8 +586,77 @@ def migrate_checkpoint(
         found, pending = starting_offsets(checkpoint)
     typer.echo("\n".join(found))
     if pending is not None:
-        typer.echo(
-            f"kafkameta: batch {pending} was planned but not committed: with these offsets it is read again. If the "
-            "sink may have it already, use --write, which keeps the batch and its number",
-            err=True,
+        note(
+            f"batch {pending} was planned but not committed: with these offsets it is read again. If the sink may have "
+            "it already, use --write, which keeps the batch and its number"
         )
+
+
+@app.command()
+def move_checkpoint(
+    checkpoint: StoppedCheckpoint,
+    to: Annotated[str | None, typer.Option(metavar="HOST:PORT,...", help="Brokers of the other cluster.")] = None,
+    bootstrap_servers: Servers = None,
+    by: Annotated[
+        Way,
+        typer.Option(
+            parser=member(Way),
+            metavar="WAY",
+            help="How to find positions: offsets, if they are equal in both clusters, the default; timestamps; or "
+            "offset-syncs of MirrorMaker 2.",
+            show_default=False,
+        ),
+    ] = Way.OFFSETS,
+    offset_syncs_topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Of --by offset-syncs, such as mm2-offset-syncs.dr.internal.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=OTHER",
+            help="A topic and its name in the other cluster; may be given several times, * for all, as in *=source.*.",
+        ),
+    ] = None,
+    unproved: Annotated[
+        bool,
+        flag("--unproved", "Go on with positions that are not known to be right; needed without --bootstrap-servers."),
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the new checkpoint to this folder.")
+    ] = None,
+    timeout_ms: TimeoutMs = 10_000,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+    to_option: ToOptions = None,
+    to_config: ToConfig = None,
+) -> None:
+    """Continue a query at another cluster with copies of its topics: show its offsets there.
+
+    The records before and after each position are compared in both clusters, the first one at --bootstrap-servers.
+    Without --write, nothing is written.
+    """
+    from pyspark_kafka_meta.tools.cli.cluster import MOVED
+    from pyspark_kafka_meta.tools.move_checkpoint import plan_move
+
+    handle_signals()
+    with reporting():
+        first = cluster_options(bootstrap_servers, option, config)
+        other = cluster_options(to, to_option, to_config)
+        if "kafka.bootstrap.servers" not in other:
+            raise OptionError("give --to, or a --to-config that names the brokers of the other cluster")
+        try:
+            names = dict(map(split_pair, topic or ()))
+        except ValueError:
+            raise OptionError("--topic must be NAME=OTHER") from None
+        timeouts = timeout_options(timeout_ms)
+        move = plan_move(
+            checkpoint, {**first, **timeouts} if first else None, {**other, **timeouts}, names, by, offset_syncs_topic
+        )
+        MOVED.show(move, table_console(as_json))
+        move.check(unproved)
+        if write is None:
+            note("nothing is written without --write FOLDER")
+            return
+        move.write(write)
+        typer.echo(f"wrote {write}")

@@ -105,6 +105,15 @@ AllApplications = Annotated[
 EventsTopic = Annotated[
     str | None, typer.Option("--events-topic", metavar="TOPIC", help="The eventsTopic of the events.")
 ]
+ToOptions = Annotated[
+    list[str] | None, typer.Option("--to-option", metavar="NAME=VALUE", help="As --option, of the cluster at --to.")
+]
+ToConfig = Annotated[
+    Path | None, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="As --config, of the cluster at --to.")
+]
+StoppedCheckpoint = Annotated[
+    Path, typer.Argument(metavar="CHECKPOINT", help="checkpointLocation of a stopped query, a local folder.")
+]
 TimeoutMs = Annotated[
     int,
     typer.Option(
