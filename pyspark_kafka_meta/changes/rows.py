@@ -32,7 +32,7 @@ from pyspark_kafka_meta.changes.unavailable import Placeholders, names_by_row, w
 from pyspark_kafka_meta.errors import TruncatedTableError
 from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
-from pyspark_kafka_meta.model import OffsetRange, TopicPartition, shortened
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import Changes, ChangesOptions, OnTruncate
 from pyspark_kafka_meta.typed.reading import (
     ERROR_SUFFIX,
@@ -73,16 +73,12 @@ Ops: TypeAlias = Longs
 class Bad(NamedTuple):
     """
     Attributes:
-        rows: those that are malformed by the cause.
-        values: of all rows, which the cause ends with; None if it says all.
+        cause: without values, which may be secrets: causes are in events.
+        rows: those that are malformed by it.
     """
 
     cause: str
     rows: Flags
-    values: pa.Array | None = None
-
-    def cause_of(self, row: int) -> str:
-        return self.cause if self.values is None else f"{self.cause}: {shortened(str(self.values[row].as_py()))}"
 
 
 @contextmanager
@@ -152,7 +148,7 @@ class _Kept:
         found: dict[int, str] = {}
         for bad in causes:
             for row in np.flatnonzero(bad.rows & (self.ops != MALFORMED)).tolist():
-                found.setdefault(row, bad.cause_of(row))
+                found.setdefault(row, bad.cause)
         self.ops[list(found)] = MALFORMED
         return [Malformed(int(self.rows[row]), found[row], None) for row in sorted(found)]
 
@@ -410,8 +406,7 @@ def _converted(column: TableColumn, array: pa.Array, causes: list[Bad], may_be_n
     if may_be_null is not None:
         is_bad = is_bad & ~may_be_null
     if is_bad.any():
-        shown = None if pa.types.is_nested(array.type) else array
-        causes.append(Bad(f"its column {column.name} cannot be {column.type}", is_bad, shown))
+        causes.append(Bad(f"its column {column.name} cannot be {column.type}", is_bad))
     return converted
 
 
