@@ -89,7 +89,8 @@ class LatestOffsets:
         counts = np.bincount(shards, minlength=SHARDS)
         for shard, (count, end) in enumerate(zip(counts.tolist(), np.cumsum(counts).tolist(), strict=True)):
             self._pending[shard].append(rows.slice(end - count, count))
-        self._waiting += counts
+        # A slice keeps the memory of all its rows, so that a shard of few rows waits no longer than the others.
+        self._waiting += np.maximum(counts, len(keys) // SHARDS)
         for shard in np.flatnonzero(self._waiting >= MIN_PENDING).tolist():
             if self._waiting[shard] >= self._known[shard].num_rows // 2:
                 self._rebuild(shard)

@@ -72,6 +72,15 @@ def test_keys_of_a_sliced_array_are_its_own() -> None:
     assert latest.live().tolist() == [1, 2]
 
 
+def test_records_of_few_keys_keep_no_memory() -> None:
+    """Their other shards have no rows, or few."""
+    latest, keys = LatestOffsets(), pa.array([b"k" * 100] * 9_999 + [b"other"], pa.binary())
+    before = pa.total_allocated_bytes()
+    for start in range(0, 1_000_000, len(keys)):
+        latest.add(keys, np.arange(start, start + len(keys)), np.zeros(len(keys), np.bool_))
+    assert pa.total_allocated_bytes() - before < 50_000_000, "all records have 108 MB"
+
+
 def test_numbered_keys_are_spread_over_all_shards() -> None:
     """Or a table that is rebuilt would be as large as all of them."""
     keys = pa.array([f'{{"id": {number}}}'.encode() for number in range(10_000)])
