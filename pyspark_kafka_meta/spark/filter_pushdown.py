@@ -40,18 +40,20 @@ def reader_class(options: SourceOptions) -> type[KafkaMetaReader]:
 class PushdownReader(KafkaMetaReader):
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         """Takes the filters that a condition can have. Returns the others, which Spark applies."""
-        return [pushed for pushed in filters if not self._take(pushed)]
+        texts = {index: text for index, pushed in enumerate(filters) if (text := self._text(pushed)) is not None}
+        given = self._options.where
+        parts = [*([] if given is None else [f"({given.text})"]), *texts.values()]
+        if texts:
+            self._options = replace(self._options, where=parse_condition(" AND ".join(parts)))
+        return [pushed for index, pushed in enumerate(filters) if index not in texts]
 
-    def _take(self, pushed: Any) -> bool:
-        before = self._options.where
+    def _text(self, pushed: Any) -> str | None:
         try:
-            text = sql_of(pushed) if before is None else f"({before.text}) AND {sql_of(pushed)}"
-            options = replace(self._options, where=parse_condition(text))
-            new_filter(options, self._schemas, [])
+            text = sql_of(pushed)
+            new_filter(replace(self._options, where=parse_condition(text)), self._schemas, [])
         except ValueError:
-            return False
-        self._options = options
-        return True
+            return None
+        return text
 
 
 def sql_of(pushed: Any) -> str:

@@ -154,6 +154,8 @@ class _Binder:
     def _comparison(self, node: Comparison) -> _Bound:
         left, right = self._bound(node.left), self._bound(node.right)
         target = self._common(node, left, right)
+        if pa.types.is_null(target):
+            target = pa.bool_()  # Arrow compares no nulls without a type
         of_left, of_right = left.of_type(target), right.of_type(target)
         compare = partial(_compare, node.operator, pa.types.is_floating(target))
         return _Bound(pa.bool_(), lambda batch: compare(of_left(batch), of_right(batch)))

@@ -185,6 +185,7 @@ class _Parser:
         self._text = text
         self._tokens = list(_tokens(text))
         self._place = 0
+        self._depth = 0
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
@@ -209,6 +210,11 @@ class _Parser:
     def _fail(self, reason: str, at: int | None = None) -> NoReturn:
         raise _refused(self._text, self._next.at if at is None else at, reason)
 
+    def _deeper(self, token: _Token) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._fail(f"parts are nested more than {MAX_DEPTH} deep", token.at)
+
     # --- rules --------------------------------------------------------------------------------------------------------
 
     def condition(self) -> Node:
@@ -232,7 +238,12 @@ class _Parser:
 
     def _negation(self) -> Node:
         found = self._accept("NOT")
-        return Not(self._negation(), found.at) if found else self._predicate()
+        if found is None:
+            return self._predicate()
+        self._deeper(found)
+        node = Not(self._negation(), found.at)
+        self._depth -= 1
+        return node
 
     def _predicate(self) -> Node:
         value = self._comparison()
@@ -290,15 +301,19 @@ class _Parser:
         return "(?s)" + rf"\A{''.join(parts)}\z".removeprefix(r"\A.*").removesuffix(r".*\z")
 
     def _comparison(self) -> Node:
-        left = self._primary()
+        left, depth = self._primary(), self._depth
         while token := self._accept(*_OPERATORS):
+            self._deeper(token)
             left = Comparison(_OPERATORS[token.word], left, self._primary(), token.at)
+        self._depth = depth
         return left
 
     def _primary(self) -> Node:
         token = self._take()
         if token.word == "(":
+            self._deeper(token)
             node = self._disjunction()
+            self._depth -= 1
             self._expect(")")
             return node
         if token.word == "-" and self._next.kind == "number":
@@ -382,6 +397,8 @@ _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _SUFFIXES = {"Y": "tinyint", "S": "smallint", "L": "bigint"}
 MAX_DIGITS = 38
 """Of a decimal."""
+MAX_DEPTH = 50
+"""Of parentheses, NOT and comparisons in each other: far from where Python ends a recursion."""
 _ESCAPES = {"''": "'", r"\'": "'", r"\\": "\\", r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\%": r"\%", r"\_": r"\_"}
 _EPOCH = datetime(1970, 1, 1)
 _DATE = r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"

@@ -62,6 +62,15 @@ def test_filters_that_no_condition_has_are_returned_to_spark() -> None:
     assert len(reader._options.where.conjuncts()) == len(parse_condition(expected).conjuncts()) == 3
 
 
+def test_hundreds_of_filters_are_taken() -> None:
+    given = {"kafka.bootstrap.servers": "b:9", "subscribe": "t", "where": "partition = 0 OR topic = 't'"}
+    reader = PushdownReader(SourceOptions.parse(given).for_batch(), {"offset": "offset"})
+    filters = [datasource.Not(datasource.EqualTo(("offset",), number)) for number in range(300)]
+    assert list(reader.pushFilters(filters)) == []
+    assert reader._options.where is not None
+    assert len(reader._options.where.conjuncts()) == 301
+
+
 def test_outside_of_sparks_worker_for_filters_no_reader_asks_for_them() -> None:
     """Spark refuses such a reader while the setting is off."""
     options = SourceOptions.parse({"kafka.bootstrap.servers": "b:9", "subscribe": "t"})

@@ -109,6 +109,9 @@ def test_names_are_fields_in_backticks_too_and_headers_have_names() -> None:
         ("a = -b", "'-' is not supported here"),
         ("(a = 1", ") is expected, at the end"),
         ("a.1 = 1", "is not supported here"),
+        ("(" * 9_999 + "a", "parts are nested more than 50 deep, at character 51: (((("),
+        ("NOT " * 51 + "a", "parts are nested more than 50 deep"),
+        ("a" + " = a" * 51, "parts are nested more than 50 deep"),
         ("ä = 1", "is not supported here"),
     ],
 )
