@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
@@ -74,6 +76,41 @@ def test_it_goes_back_until_there_are_as_many_rows(
 
     assert values(run("--last", "3")) == ["97", "98", "99"]
     assert len(values(run("--last", "200"))) == 100
+
+
+def test_a_condition_that_excludes_the_newest_offsets_goes_back(
+    produce: Callable[..., None], run: Callable[..., Any]
+) -> None:
+    produce(*map(str, range(300)))
+
+    assert values(run("--last", "3", "--option", "where=offset < 10")) == ["17", "18", "19"]
+    assert values(run("--option", "where=offset < 0")) == []
+
+
+def test_times_of_years_that_python_lacks_are_numbers(produce: Callable[..., None], run: Callable[..., Any]) -> None:
+    """Of a producer that writes microseconds as milliseconds."""
+    produce("far", timestamp=1_700_000_000_000_000)
+    produce("near")
+
+    rows = rows_of(run())
+    assert [row["value"] for row in rows] == ["near", "far"]
+    assert [row["timestamp"] for row in rows] == ["1970-01-03 00:00:00+00:00", 1_700_000_000_000_000_000]
+    assert "far" in run(env=TERMINAL).stdout
+
+
+def test_nested_times_of_years_that_python_lacks_are_numbers() -> None:
+    day, time, times = pa.date32(), pa.timestamp("us"), pa.list_(pa.timestamp("us", "UTC"))
+    kind = pa.struct([("day", day), ("time", time), ("times", times), ("by_name", pa.map_(pa.string(), time))])
+    far = {"day": 10**7, "time": 10**18, "times": [10**18, None], "by_name": [("a", 10**18)]}
+
+    assert read_module._values(pa.array([None, far], kind)) == [None, far]
+    assert read_module._values(pa.array([10**7, 0], day)) == [10**7, date(1970, 1, 1)]
+
+
+def test_nan_is_a_text_in_json(produce: Callable[..., None], run: Callable[..., Any]) -> None:
+    produce('{"x": NaN}', '{"x": -Infinity}')
+    shown = rows_of(run("--option", "valueFormat=json", "--option", "valueSchema=x double"))
+    assert [row["value"]["x"] for row in shown] == ["NaN", "-Infinity"]
 
 
 def test_a_row_has_text_where_bytes_are_text_and_else_base64(

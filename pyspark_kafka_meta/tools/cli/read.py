@@ -8,9 +8,11 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
+from math import isfinite
 from time import sleep
 from typing import Any, TypeAlias
 
@@ -22,7 +24,7 @@ from pyspark_kafka_meta.arrow_reader import Reading, reading, source_options
 from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import OffsetRange
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import LATEST_OFFSET, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options import Table as TableName
 from pyspark_kafka_meta.options.offsets import LastOffsetsSpec
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
@@ -70,7 +72,7 @@ def read_rows(given: Mapping[str, str], last: int | None, follow: bool) -> Gener
         rows: Iterable[Row] = _rows(opened, ranges)
         if last is not None:
             rows = newest = heapq.nlargest(last, rows, key=_place)
-            while offsets is not None and len(newest) < last and any(each.size == offsets for each in ranges):
+            while offsets is not None and len(newest) < last and _has_more(opened, options, offsets):
                 offsets *= GROWTH
                 planner, ranges, end = _planned(opened, options, follow, offsets)
                 newest = heapq.nlargest(last, _rows(opened, ranges), key=_place)
@@ -96,30 +98,61 @@ def _planned(
     return planner, planner.ranges(BEGINNING, end), end
 
 
+def _has_more(opened: Reading, options: SourceOptions, offsets: int) -> bool:
+    """Whether a partition has as many offsets, those included that the condition of `where` excludes."""
+    end = options.ending_offsets or OffsetsSpec(LATEST_OFFSET)
+    every = replace(options, starting_offsets=LastOffsetsSpec(offsets), ending_offsets=end, where=None)
+    return any(each.size == offsets for each in OffsetPlanner(opened.client, every).batch_ranges())
+
+
 def _rows(opened: Reading, ranges: Sequence[OffsetRange]) -> Iterator[Row]:
     kind = pa.struct(list(opened.schema))
     for batch in opened.rows(ranges):
-        for row in batch.to_pylist():
-            yield _objects(row, kind)
+        for values in zip(*map(_values, batch.columns), strict=True):
+            yield _objects(dict(zip(batch.schema.names, values, strict=True)), kind)
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """As Python has them; of rows with a time in a year that Python does not have, times as numbers since 1970."""
+    try:
+        return list(array.to_pylist())
+    except (OverflowError, ValueError):
+        if middle := len(array) // 2:
+            return [*_values(array.slice(0, middle)), *_values(array.slice(middle))]
+        return list(array.cast(_with_numbers(array.type)).to_pylist())
+
+
+def _with_numbers(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_with_numbers(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_numbers(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_with_numbers(kind.item_type)))
+    return pa.int64() if pa.types.is_timestamp(kind) else pa.int32() if pa.types.is_date32(kind) else kind
 
 
 def _objects(value: Any, kind: pa.DataType) -> Any:
-    """With dicts where Arrow makes pairs of maps."""
+    """With dicts where Arrow makes pairs of maps, and texts of numbers that JSON does not have."""
     if value is None:
         return None
+    if isinstance(value, float) and not isfinite(value):
+        return json.dumps(value)
     if pa.types.is_struct(kind):
         return {each.name: _objects(value[each.name], each.type) for each in kind}
     if pa.types.is_list(kind):
         return [_objects(each, kind.value_type) for each in value]
     if pa.types.is_map(kind):
-        return {readable(key): _objects(each, kind.item_type) for key, each in value}
+        return {str(readable(key)): _objects(each, kind.item_type) for key, each in value}
     return value
 
 
 def _place(row: Row) -> tuple[Any, ...]:
     """Sorts rows: by their timestamps, but by their offsets those of changes, which have no timestamp."""
     change = row.get(CHANGE_COLUMN)
-    return (row["timestamp"], row["offset"]) if change is None else (change["offset"],)
+    if change is not None:
+        return (change["offset"],)
+    return (isinstance(row["timestamp"], int), row["timestamp"], row["offset"])  # years that Python has are before
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
@@ -143,7 +176,9 @@ def _cell(value: Any) -> Text:
     if value is None:
         return plain("null", "dim")
     if isinstance(value, datetime):
-        return plain(f"{value.astimezone():%m-%d %H:%M:%S.%f}"[:-3])
+        with suppress(OverflowError):  # of the first and the last day that Python has
+            value = value.astimezone()
+        return plain(f"{value:%m-%d %H:%M:%S.%f}"[:-3])
     if isinstance(value, list) and all(isinstance(each, dict) and each.keys() == HEADER for each in value):
         return plain(", ".join(f"{each['key']}={_text(each['value'])}" for each in value))
     return plain(_text(value))
