@@ -120,16 +120,23 @@ class DeadLetters:
         return {"key": key, "value": record["value"], HEADERS_COLUMN: headers}
 
 
-def read_letter(key: bytes | None, value: bytes | None, headers: Sequence[Mapping[str, Any]] | None) -> Letter | None:
-    """The record that a letter is of, also a letter of Kafka Connect; None if this is no letter."""
+def read_letter(
+    key: bytes | None, value: bytes | None, headers: Sequence[Mapping[str, Any]] | None, written_us: int | None = None
+) -> Letter | None:
+    """The record that a letter is of, also a letter of Kafka Connect, which has the time of its record; None if this is
+    no letter. The record may be a letter itself: the last topic begins what is said of it."""
     given = headers or ()
-    said = {each["key"].removeprefix(PREFIX): each["value"] for each in given if each["key"].startswith(PREFIX)}
+    topics = [index for index, each in enumerate(given) if each["key"] == f"{PREFIX}topic"]
+    of_record = given[: topics[-1]] if len(topics) > 1 else ()
+    added = [each for each in given[len(of_record) :] if each["key"].startswith(PREFIX)]
+    said = {each["key"].removeprefix(PREFIX): each["value"] for each in added}
     try:
         topic, partition, offset = (said[name].decode() for name in LOCATION)
         time_us = int(said["timestamp"]) * 1000 if "timestamp" in said else None
         place, at = TopicPartition(topic, int(partition)), int(offset)
     except (KeyError, ValueError, AttributeError):
         return None
+    time_us = written_us if "connector.name" in said else time_us
     cause = (said.get("exception.message") or b"").decode(errors="replace")
-    own = [each for each in given if not each["key"].startswith(PREFIX)]
+    own = [*of_record, *(each for each in given[len(of_record) :] if not each["key"].startswith(PREFIX))]
     return Letter(place, at, cause, said.get("key", key), value, own, time_us)

@@ -8,9 +8,9 @@ records of a recreated topic from those before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from rich.console import Console
@@ -34,6 +34,8 @@ from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.topic_metadata import ask_partitions
 
 REPLAY_HEADER = "kafkameta.replay"
+SCHEMA = LETTER_SCHEMA.append(pa.field("partition", pa.int32()))
+COLUMNS = replace(RECORD_COLUMNS, partition=4)
 MAX_CAUSES = 20
 """That are shown: a cause may name what is different in each record."""
 
@@ -117,8 +119,9 @@ def replay(
         LETTERS.show(found, console)
         if not is_confirmed(f"Send these {found.total()} records to {to}?"):
             return False
-        batches = map(_records, _letters(reader, source, ranges, wanted))
-        written = TaskWriter(writer, sink.producer, RECORD_COLUMNS, to).write(batches)
+        partitions = frozenset(writer.cache.snapshot.partitions(to))
+        batches = (_records(part, partitions) for part in _letters(reader, source, ranges, wanted))
+        written = TaskWriter(writer, sink.producer, COLUMNS, to).write(batches)
         note(f"sent {sum(each.records for ranges in written.values() for each in ranges)} records to {to}")
         return True
 
@@ -131,15 +134,16 @@ def _letters(
     for batch in TaskReader(client, source, LETTER_SCHEMA.names).read(ranges):
         *columns, times = (column.to_pylist() for column in [*batch.columns[:3], batch.columns[3].cast(pa.int64())])
         found: dict[tuple[TopicPartition, int, int | None], Letter] = {}
-        for written_us, *record in zip(times, *columns, strict=True):
-            letter = read_letter(*record)
+        for written_us, key, value, headers in zip(times, *columns, strict=True):
+            letter = read_letter(key, value, headers, written_us)
             if letter is not None and wanted.takes(letter, written_us):
                 found.setdefault((letter.partition, letter.offset, letter.timestamp_us), letter)
         yield [letter for record, letter in found.items() if record not in seen]
         seen |= found.keys()
 
 
-def _records(letters: Sequence[Letter]) -> pa.RecordBatch:
+def _records(letters: Sequence[Letter], partitions: Collection[TopicPartition]) -> pa.RecordBatch:
+    """Those of one of these partitions go back there: producers may have chosen it otherwise than by Java's hash."""
     rows = [
         {
             "key": letter.key,
@@ -149,7 +153,8 @@ def _records(letters: Sequence[Letter]) -> pa.RecordBatch:
                 {"key": REPLAY_HEADER, "value": letter.name.encode()},
             ],
             "timestamp": letter.timestamp_us,
+            "partition": letter.partition.partition if letter.partition in partitions else None,
         }
         for letter in letters
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=LETTER_SCHEMA)
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
