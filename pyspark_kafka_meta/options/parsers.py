@@ -177,7 +177,7 @@ def parse_assigned(text: str) -> tuple[TopicPartition, ...]:
 def parse_topic_config(text: str) -> tuple[tuple[str, str], ...]:
     """JSON `{"retention.ms": -1, "cleanup.policy": "compact"}`, sorted."""
     settings = json.loads(text) if text.lstrip().startswith("{") else None
-    if not isinstance(settings, dict) or not all(isinstance(value, str | int) for value in settings.values()):
+    if not isinstance(settings, dict) or not all(isinstance(value, str | int | float) for value in settings.values()):
         raise ValueError
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
     return tuple(sorted(texts.items()))

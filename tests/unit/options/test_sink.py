@@ -35,8 +35,8 @@ GOOD = [
     ("txnAppId", "nightly load", "nightly load"),
     (
         "newTopicConfig",
-        '{"retention.ms": -1, "a.b": "c", "d": true}',
-        (("a.b", "c"), ("d", "true"), ("retention.ms", "-1")),
+        '{"retention.ms": -1, "a.b": "c", "d": true, "e": 0.5}',
+        (("a.b", "c"), ("d", "true"), ("e", "0.5"), ("retention.ms", "-1")),
     ),
 ]
 
