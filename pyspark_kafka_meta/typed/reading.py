@@ -436,7 +436,8 @@ def typed_rows(
     add_letters = None if letters is None else letters.add
     rows = TypedRows(columns, typed, on_malformed, schemas.typed.most_malformed(offsets), add_letters)
     try:
-        yield rows
+        with suppress(GeneratorExit):  # Spark needs no more rows, but has those after these letters
+            yield rows
         if letters is not None:
             letters.flush()
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -140,6 +140,22 @@ def test_letters_of_many_bytes_do_not_wait_for_the_end_of_the_task(monkeypatch: 
             rows.convert(pa.RecordBatch.from_pylist([record(offset)], records_arrow_schema(rows.raw_columns)))
             assert written.call_count == offset
     assert written.call_count == 2
+
+
+def test_letters_before_rows_that_spark_has_are_written_though_it_needs_no_more() -> None:
+    written = Mock()
+
+    def task() -> Generator[pa.RecordBatch, None, None]:
+        with typed_rows(schemas(), (), ["value"], Mock(), 100, written) as rows:
+            for offset in (1, 2):
+                yield rows.convert(pa.RecordBatch.from_pylist([record(offset)], records_arrow_schema(rows.raw_columns)))
+
+    batches = task()
+    next(batches)
+    batches.close()
+
+    (((batch,),), _) = written.call_args
+    assert said(batch.to_pylist()[0])["__connect.errors.offset"] == "1"
 
 
 def test_letters_that_cannot_be_written_fail_the_task() -> None:
