@@ -214,7 +214,8 @@ def _write_letters(options: SourceOptions, letters: Sequence[pa.RecordBatch]) ->
     from pyspark_kafka_meta.write.task_writer import TaskWriter
 
     # A record may be larger than a sink allows by default. Brokers refuse larger requests (socket.request.max.bytes).
-    producer = default_options(ProducerOptions, max_request_bytes=100_000_000)
+    # It may have come compressed, and brokers compare max.message.bytes with what is sent.
+    producer = default_options(ProducerOptions, max_request_bytes=100_000_000, compression_type="zstd")
     with worker_clients.client(options.client, options.events, task_origin(Role.WRITER)) as client:
         TaskWriter(client, producer, RECORD_COLUMNS, options.typed.dead_letter_topic).write(letters)
 

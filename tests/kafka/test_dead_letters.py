@@ -15,6 +15,7 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.typed.reading import query_schemas
+from tests.consumer import consume
 
 pytestmark = [pytest.mark.kafka]
 
@@ -99,3 +100,15 @@ def test_letters_need_a_topic_that_takes_them(
     with pytest.raises(DeadLetterError, match=f"6 malformed records cannot be written to 'deadLetterTopic' {small}"):
         read(topic, **with_letters(small))
     assert "--to must be another topic" in replay(kafka, topic, "--to", topic).stderr
+
+
+def test_a_large_record_that_came_compressed_becomes_a_letter(
+    kafka: Any, topic: str, letters: str, produce: Any, read: Any
+) -> None:
+    """Of more than max.message.bytes, which is about what is sent."""
+    settings = {"compression.type": "zstd", "message.max.bytes": 4_000_000}
+    produce(topic, [{"value": '{"id": "' + "x" * 3_000_000 + '"}'}], **settings)
+
+    assert read(topic, **with_letters(letters)) == []
+    (found,) = consume(kafka.bootstrap_servers, letters)
+    assert len(found.value() or b"") > 3_000_000
