@@ -100,9 +100,9 @@ class ByteLimit:
         self, backlogs: Mapping[TopicPartition, int], sampled: Mapping[TopicPartition, float]
     ) -> float:
         """On average, if each partition has a share in proportion to its backlog: as sampled, else as learned, else as
-        in the other partitions."""
+        in the other partitions, else a record batch for each offset: a first micro-batch may be without samples."""
         known = {part: density.mean for part, density in self._densities.items()} | dict(sampled)
-        others = sum(known.values()) / max(1, len(known))
+        others = sum(known.values()) / len(known) if known else self._batch_bytes
         total = sum(size * known.get(part, others) for part, size in backlogs.items())
         return max(1.0, total / sum(backlogs.values()))
 

@@ -108,6 +108,13 @@ def test_each_micro_batch_advances_whatever_the_sizes(sizes: list[list[int]], ma
     assert sum(read) == sum(map(sum, sizes))
 
 
+def test_a_first_micro_batch_without_samples_is_small() -> None:
+    part = TopicPartition("t", 0)
+    limit = ByteLimit(10 * 65_536, lambda _: {})
+
+    assert limit.max_offsets({part: Position(0)}, {part: Position(100_000)}) == 10
+
+
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=8), st.floats(0, 1e10))
 def test_parts_that_fit_have_no_more_bytes_than_allowed(parts: list[float], max_bytes: float) -> None:
     fitting = fitting_parts(parts, max_bytes)
