@@ -36,6 +36,8 @@ from pyspark_kafka_meta.write.topic_metadata import ask_partitions
 REPLAY_HEADER = "kafkameta.replay"
 SCHEMA = LETTER_SCHEMA.append(pa.field("partition", pa.int32()))
 COLUMNS = replace(RECORD_COLUMNS, partition=4)
+LARGE_RECORDS = {"kafka.compression.type": "zstd", "kafka.max.request.size": "100000000"}
+"""Unless options say otherwise: what could become a letter can be sent again."""
 MAX_CAUSES = 20
 """That are shown: a cause may name what is different in each record."""
 
@@ -100,7 +102,7 @@ def replay(
     """
     if letters == to:
         raise OptionError("--to must be another topic than that of the letters, which would get its own letters")
-    reading, sink = split_options(cluster)
+    reading, sink = split_options({**LARGE_RECORDS, **cluster})
     given = {"kafka.isolation.level": "read_committed", **reading, "subscribe": letters}
     source = SourceOptions.parse(given).for_batch()
     with ExitStack() as opened:
