@@ -10,6 +10,7 @@ A letter has the time at which it was written: with the record's own time, the l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -132,11 +133,12 @@ def read_letter(
     said = {each["key"].removeprefix(PREFIX): each["value"] for each in added}
     try:
         topic, partition, offset = (said[name].decode() for name in LOCATION)
-        time_us = int(said["timestamp"]) * 1000 if "timestamp" in said else None
         place, at = TopicPartition(topic, int(partition)), int(offset)
     except (KeyError, ValueError, AttributeError):
         return None
-    time_us = written_us if "connector.name" in said else time_us
+    time_us = written_us if "connector.name" in said else None
+    with suppress(KeyError, ValueError, TypeError):  # Connect has no such header: it may be of others
+        time_us = int(said["timestamp"]) * 1000
     cause = (said.get("exception.message") or b"").decode(errors="replace")
     own = [*of_record, *(each for each in given[len(of_record) :] if not each["key"].startswith(PREFIX))]
     return Letter(place, at, cause, said.get("key", key), value, own, time_us)

@@ -192,6 +192,15 @@ def test_other_records_are_no_letters() -> None:
     assert read_letter(None, None, [*headers[:2], {"key": "__connect.errors.offset", "value": None}]) is None
 
 
+@pytest.mark.parametrize("time", [None, b"2026-01-02 03:04:05"])
+def test_letters_with_another_time_are_letters(time: bytes | None) -> None:
+    said = {"topic": b"t", "partition": b"1", "offset": b"2", "timestamp": time}
+    letter = read_letter(None, b"v", [{"key": f"__connect.errors.{name}", "value": said[name]} for name in said])
+
+    assert letter is not None
+    assert letter.timestamp_us is None
+
+
 def test_letters_that_nobody_writes_are_refused() -> None:
     with pytest.raises(OptionError, match="deadLetter is for Spark's queries"), typed_rows(schemas(), (), [], Mock()):
         pass
