@@ -81,8 +81,9 @@ def apply_changes(
         add_columns: add new columns of the database to the table when the query starts, instead of failing. Columns
             that the database does not have any more stay: changes leave their values as they are, new rows have null.
         on_lost_value: what to do with a row whose value the database did not send and the table does not have: it was
-            created without the value, by a change of its key, or is missing from a table at the first batch. Later a
-            missing row gets null with a warning: after a crash Debezium repeats changes of rows that were deleted.
+            created without the value, by a change of its key, or is missing from an empty table, or from any at the
+            first batch. Later a missing row gets null with a warning: after a crash Debezium repeats changes of rows
+            that were deleted.
         trigger: of the query, such as `{"availableNow": True}` or `{"processingTime": "1 minute"}`.
 
     Raises:
@@ -186,7 +187,7 @@ def apply_batch(
         applied = rows.where(is_truncate() | (change("sequence") > F.lit(found.truncated))) if truncated else rows
         if isinstance(target, str):
             if found.unsent:
-                check_missing(target, applied, keys, fails=fail_on_lost and batch_id == 0)
+                check_missing(target, applied, keys, fail_on_lost, is_first=batch_id == 0)
             merge_into(target, applied, keys, truncated)
         else:
             target(applied.withColumn(CHANGE, column(CHANGE).dropFields("lost")), batch_id)
@@ -263,8 +264,9 @@ def refuse(found: Row, fail_on_lost: bool) -> None:
         )
 
 
-def check_missing(table: str, rows: DataFrame, keys: Sequence[str], fails: bool) -> None:
-    """Report rows for which the table should have values that were not sent. Raises InvalidRowError if it `fails`."""
+def check_missing(table: str, rows: DataFrame, keys: Sequence[str], fail_on_lost: bool, is_first: bool) -> None:
+    """Report rows for which the table should have values that were not sent. Raises InvalidRowError for those of the
+    first batch, or of an empty table: the first batch is empty if it begins at the end of the log."""
     known = rows.sparkSession.table(table).select(*map(column, keys))
     missing = rows.where(has_unsent()).join(known, list(keys), "left_anti")
     (found,) = missing.agg(F.count(F.lit(1)).alias("rows"), names_in("unavailable")).collect()
@@ -272,7 +274,7 @@ def check_missing(table: str, rows: DataFrame, keys: Sequence[str], fails: bool)
         f"{found.rows} changes lack {', '.join(found.unavailable)}, which the database did not send again, and table "
         f"{table} has no row of their key ({', '.join(keys)})"
     )
-    if found.rows and fails:
+    if found.rows and fail_on_lost and (is_first or known.isEmpty()):
         raise InvalidRowError(
             f"{what}: read a topic that begins with a snapshot, or go on with on_lost_value='null', which makes the "
             "values null, and let an incremental snapshot send the rows again"

@@ -188,14 +188,19 @@ def test_changes_without_a_value_that_the_table_lacks_are_refused_or_reported(
     missing = [*known, Change("u", (1, "c"), FULL, LARGE[1:])]
     folded, with_missing = (fold(spark.createDataFrame(rows(some), SCHEMA), KEYS) for some in (known, missing))
 
-    check_missing("known", folded, KEYS, fails=True)
+    check_missing("known", folded, KEYS, True, is_first=True)
     assert caplog.messages == []
     what = r"1 changes lack a\.list.* table known has no row of their key \(history, id\)"
     with pytest.raises(InvalidRowError, match=f"{what}: read a topic that begins with a snapshot"):
-        check_missing("known", with_missing, KEYS, fails=True)
-    check_missing("known", with_missing, KEYS, fails=False)
+        check_missing("known", with_missing, KEYS, True, is_first=True)
+    check_missing("known", with_missing, KEYS, True, is_first=False)
     (message,) = caplog.messages
     assert re.match(what, message)
+
+    spark.table("known").limit(0).createOrReplaceTempView("begun_at_the_end")
+    with pytest.raises(InvalidRowError, match="table begun_at_the_end has no row of their key"):
+        check_missing("begun_at_the_end", folded, KEYS, True, is_first=False)
+    check_missing("begun_at_the_end", folded, KEYS, False, is_first=True)
 
 
 @pytest.mark.parametrize(
