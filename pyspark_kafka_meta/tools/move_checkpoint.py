@@ -273,14 +273,16 @@ class Mover:
         return {partition: assume(copies[self.there(partition)]) for partition in offsets}
 
     def _places(self, first: Logs, logs: Mapping[TopicPartition, Around]) -> dict[TopicPartition, int]:
-        """Places of the other cluster near the positions; none for a partition whose record is not there."""
-        wanted = {part: record for part, log in logs.items() for record in (*log.before, *log.after)}  # the last counts
+        """Places of the other cluster near the positions; none for a partition whose records are not there."""
         bounds = self._other.bounds({self.there(partition): 0 for partition in logs})
-        begins = self._begins(first, wanted, {self.there(part): bounds[self.there(part)][0] for part in wanted})
-        found = self._other.find({self.there(partition): record for partition, record in wanted.items()}, begins)
-        ends = {partition: bounds[self.there(partition)][1] for partition in logs.keys() - wanted.keys()}
-        behind = {part: not log.after for part, log in logs.items()}
-        return ends | {part: found[self.there(part)] + behind[part] for part in wanted if self.there(part) in found}
+        places = {part: bounds[self.there(part)][1] for part, log in logs.items() if not (log.before or log.after)}
+        for are_before in (False, True):  # the copy may not have the record after the position yet
+            sides = {part: log.before if are_before else log.after for part, log in logs.items() if part not in places}
+            wanted = {part: side[0] for part, side in sides.items() if side}
+            begins = self._begins(first, wanted, {self.there(part): bounds[self.there(part)][0] for part in wanted})
+            found = self._other.find({self.there(part): record for part, record in wanted.items()}, begins)
+            places |= {part: found[self.there(part)] + are_before for part in wanted if self.there(part) in found}
+        return places
 
     def _begins(self, first: Logs, wanted: Mapping[TopicPartition, SeenRecord], starts: Offsets) -> Offsets:
         """Where to search, by partition of the other cluster; `starts` are of its logs."""

@@ -171,7 +171,7 @@ def test_a_checkpoint_of_sparks_own_source_moves_too(
         ),
         (25, "other", ["--topic", "t=mm.t"], ["t-0 at offset 25: the records differ", "are at offset 27 there"]),
         (
-            30,
+            32,
             "other",
             ["--topic", "t=mm.t", *["--by", "offset-syncs", "--offset-syncs-topic", SYNCS]],
             ["have the record"],
@@ -194,6 +194,16 @@ def test_another_or_a_shorter_log_is_refused_and_no_value_is_shown(
     assert all(text in done.stderr for text in texts), done.stderr
     assert "secret" not in done.output and "wrote" not in done.output
     assert not (tmp_path / "new").exists()
+
+
+def test_a_mirror_that_ends_at_the_position_is_unknown(clusters: Clusters, tmp_path: Path) -> None:
+    old = Path(write_checkpoint(tmp_path / "old", {0: SourceOffset({T0: Position(30)}, {"t": None})}, 0))
+    by = ["--by", "offset-syncs", "--offset-syncs-topic", SYNCS]
+    given = ["--bootstrap-servers", clusters.first.bootstrap_servers, "--topic", "t=mm.t", *by]
+    done = move(old, clusters.other, *given)
+    assert rows(done) == [[0, "next", 30, "mm.t", 32, "unknown"]]
+    assert "does not have the record after it yet; equal: 8 records before, 0 after" in done.stderr
+    assert "Wait until the other cluster has all records" in done.stderr
 
 
 def test_a_topic_that_the_query_has_not_read_is_refused(clusters: Clusters, tmp_path: Path) -> None:
