@@ -45,8 +45,9 @@ from pyspark_kafka_meta.tables.lag import FETCH_BYTES, source_offset
 from pyspark_kafka_meta.tools.checkpoints import batches, copy_with_offsets, files_in_one_line, translated
 from pyspark_kafka_meta.tools.same_records import Around, Proof, SeenRecord, Verdict, Way, assume, prove, refused, seen
 
-COMPARED = (8, 64, 512)
-"""Records on each side of a position: more where fewer are alike."""
+COMPARED = (8, 64, 512, 512)
+"""Records on each side of a position: more where fewer are alike. Each attempt is at the place that the one before has
+found."""
 _GROWTH = 8
 _COLUMNS = ["topic", "partition", "offset", "timestamp", "key", "value", HEADERS_COLUMN]
 _SYNC_OFFSETS = struct.Struct(">qq")
@@ -251,19 +252,32 @@ class Mover:
         places = positions if self._way is Way.OFFSETS else self._places(self._first, logs)
         missing = "the other cluster does not have the record"
         proofs = {part: refused(f"{missing}: {logs[part].neighbours()}") for part in positions.keys() - places.keys()}
+        twins = {} if self._way is Way.OFFSETS else self._twins(self._first, logs)
         left = places
         for count in COMPARED:
-            copies = self._other.around({self.there(partition): place for partition, place in left.items()}, 2 * count)
+            # Where an equal record is nearer, both places are compared.
+            near = {part: place for part, place in left.items() if twins.get(part, 0) <= count}
+            copies = self._other.around({self.there(partition): place for partition, place in near.items()}, 2 * count)
             # Later than the copies, which have no record that the log does not have.
-            logs = self._first.around({partition: positions[partition] for partition in left}, count)
-            for partition, log in logs.items():
-                proofs[partition] = prove(log, copies[self.there(partition)], count, self._way is Way.OFFSETS)
+            logs |= self._first.around({partition: positions[partition] for partition in near}, count)
+            for partition in near:
+                copy = copies[self.there(partition)]
+                proofs[partition] = prove(logs[partition], copy, count, self._way is Way.OFFSETS)
             left = {
-                partition: place if proof.offset is None else proof.offset
+                partition: place if (proof := proofs.get(partition)) is None or proof.offset is None else proof.offset
                 for partition, place in left.items()
-                if (proof := proofs[partition]).verdict is Verdict.AMBIGUOUS
+                if partition not in near or proofs[partition].verdict is Verdict.AMBIGUOUS
             }
-        return proofs
+        again = "the first cluster has an equal record {} offsets before, so that its place is not known"
+        return {part: refused(again.format(twins[part])) for part in left if part not in proofs} | proofs
+
+    def _twins(self, first: Logs, logs: Mapping[TopicPartition, Around]) -> dict[TopicPartition, int]:
+        """How many offsets before the record at each position the first equal one is, as in a topic that was loaded
+        twice: the other cluster would be searched to the first."""
+        wanted = {part: record for part, log in logs.items() for record in (*log.before, *log.after)}  # the last counts
+        listed = first.at({part: record.timestamp_ms for part, record in wanted.items()})
+        found = first.find(wanted, {partition: offset for partition, offset in listed.items() if offset >= 0})
+        return {partition: wanted[partition].offset - offset for partition, offset in found.items()}
 
     def _assumed(self, offsets: Offsets) -> dict[TopicPartition, Proof]:
         places = {self.there(partition): offset for partition, offset in offsets.items()}

@@ -52,3 +52,22 @@ def test_gaps_of_transactions_in_both_logs_do_not_matter(
     everything = {"kafka.bootstrap.servers": servers}
     (row,) = plan_move(tmp_path / "5", everything, everything, {first: other}, Way.TIMESTAMPS).rows()
     assert row.proof.offset is None, "the record before it was aborted, and is not in the copy"
+
+
+def test_a_topic_that_was_loaded_twice_is_refused_unless_both_places_are_compared(
+    kafka: Any, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    first, other = (make_topic(config={"retention.ms": "-1"}) for _ in range(2))
+    servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    numbers = [*range(100), *range(100), *range(100, 1000), *range(900)]
+    for topic in (first, other):
+        write_transactions(kafka.bootstrap_servers, topic, [(numbers, True)])
+    partition = TopicPartition(first, 0)
+    for position, verdict in ((50, Verdict.PROVED), (150, Verdict.PROVED), (1500, Verdict.REFUSED)):
+        old = write_checkpoint(
+            tmp_path / str(position), {0: SourceOffset({partition: Position(position)}, {first: None})}, 0
+        )
+        (row,) = plan_move(Path(old), servers, servers, {first: other}, Way.TIMESTAMPS).rows()
+        expected = position if verdict is Verdict.PROVED else None
+        assert (row.proof.verdict, row.proof.offset) == (verdict, expected), (position, row.proof.text)
+    assert "the first cluster has an equal record 1000 offsets before" in row.proof.text
