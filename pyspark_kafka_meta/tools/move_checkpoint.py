@@ -135,10 +135,11 @@ class Logs:
 
     def find(self, wanted: Mapping[TopicPartition, SeenRecord], begins: Offsets) -> dict[TopicPartition, int]:
         """The offsets of the first records with this content, from `begins` on."""
-        ends, found, left, width = self.bounds(begins), dict[TopicPartition, int](), dict(begins), 1000
+        logs, found, width = self.bounds(begins), dict[TopicPartition, int](), 1000
+        left = {part: max(at, logs[part][0]) for part, at in begins.items()}  # of a sync, retention may have removed it
         times = {record.timestamp_ms for record in wanted.values()}
         while left:
-            spans = {part: (at, min(at + width, ends[part][1])) for part, at in left.items() if at < ends[part][1]}
+            spans = {part: (at, min(at + width, logs[part][1])) for part, at in left.items() if at < logs[part][1]}
             for partition, record in self.records(spans, times):
                 if partition not in found and wanted[partition].is_copied_as(record):
                     found[partition] = record.offset

@@ -58,7 +58,7 @@ def clusters() -> Iterator[Clusters]:
         produce(other, "mm.t", range(3), partition=1)
         first.create_topic(SYNCS, partitions=1, replication=1)
         syncs = Producer({"bootstrap.servers": first.bootstrap_servers})
-        for partition, upstream, downstream in ((0, 90, 90), (0, 2, 4), (0, 11, 13), (0, 28, 30), (1, 1, 1)):
+        for partition, upstream, downstream in ((0, 90, 90), (0, 0, 0), (0, 2, 4), (0, 11, 13), (0, 28, 30), (1, 1, 1)):
             key = struct.pack(">h1si", 1, b"t", partition)
             syncs.produce(SYNCS, struct.pack(">qq", upstream, downstream), key=key)
         syncs.produce(SYNCS, b"no sync", key=b"t")
@@ -204,6 +204,14 @@ def test_a_mirror_that_ends_at_the_position_is_unknown(clusters: Clusters, tmp_p
     assert rows(done) == [[0, "next", 30, "mm.t", 32, "unknown"]]
     assert "does not have the record after it yet; equal: 8 records before, 0 after" in done.stderr
     assert "Wait until the other cluster has all records" in done.stderr
+
+
+def test_a_sync_of_records_that_the_mirror_has_removed_leads_to_its_start(clusters: Clusters, tmp_path: Path) -> None:
+    old = Path(write_checkpoint(tmp_path / "old", {0: SourceOffset({T0: Position(1)}, {"t": None})}, 0))
+    by = ["--by", "offset-syncs", "--offset-syncs-topic", SYNCS]
+    given = ["--bootstrap-servers", clusters.first.bootstrap_servers, "--topic", "t=mm.t", *by]
+    done = move(old, clusters.other, *given)
+    assert rows(done) == [[0, "next", 1, "mm.t", 3, "proved"]], done.stderr
 
 
 def test_a_topic_that_the_query_has_not_read_is_refused(clusters: Clusters, tmp_path: Path) -> None:
