@@ -50,8 +50,6 @@ def starting_offsets(checkpoint: Path) -> tuple[list[str], int | None]:
     order of the sources, and the number of a batch that was planned but not committed. Raises CheckpointError: not the
     checkpoint of a query of Spark's Kafka source, or the query never began."""
     with files_in_one_line(f"{checkpoint} cannot be read"):
-        if not checkpoint.is_dir():
-            raise CheckpointError(f"{checkpoint} is no folder of this machine: correct the path, or copy it here first")
         last = batches(checkpoint)[-1]
         pending = None if (checkpoint / "commits" / str(last)).exists() else last
         found = [offsets for offsets in _before(checkpoint, last + (pending is None)) if offsets]
@@ -104,6 +102,8 @@ def files_in_one_line(problem: str) -> Iterator[None]:
 
 def batches(checkpoint: Path) -> list[int]:
     """The numbers of the batches with an offsets file, in order."""
+    if not checkpoint.is_dir():
+        raise CheckpointError(f"{checkpoint} is no folder of this machine: correct the path, or copy it here first")
     found = sorted(int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdecimal())
     if not found:
         raise CheckpointError(f"{checkpoint} has no offsets: name the checkpointLocation of a query that has run")

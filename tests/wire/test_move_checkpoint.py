@@ -214,6 +214,11 @@ def test_a_sync_of_records_that_the_mirror_has_removed_leads_to_its_start(cluste
     assert rows(done) == [[0, "next", 1, "mm.t", 3, "proved"]], done.stderr
 
 
+def test_a_checkpoint_elsewhere_is_refused(clusters: Clusters) -> None:
+    done = move(Path("s3://bucket/checkpoint"), clusters.other)
+    assert "is no folder of this machine: correct the path, or copy it here first" in done.stderr
+
+
 def test_a_topic_that_the_query_has_not_read_is_refused(clusters: Clusters, tmp_path: Path) -> None:
     old = Path(write_checkpoint(tmp_path / "old", {0: SourceOffset({T0: Position(5)}, {"t": UUID(int=1)})}, 0))
     done = move(old, clusters.other, "--bootstrap-servers", clusters.first.bootstrap_servers)
