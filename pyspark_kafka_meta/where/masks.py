@@ -8,6 +8,7 @@ another escape character, so a pattern becomes a regular expression.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial, reduce
@@ -313,12 +314,17 @@ def _is_in(values: Values, members: pa.Array, has_null: bool) -> Values:
     return pc.if_else(is_known, is_member, None)
 
 
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+"""Which Java replaces by one character, and Python by three."""
+
+
 def _text(values: Values) -> Values:
     """Bytes as text, with a replacement for what is not UTF-8."""
     try:
         return pc.cast(values, pa.string())
     except pa.ArrowInvalid:
-        texts = [None if each is None else each.decode(errors="replace") for each in values.to_pylist()]
+        given = values.to_pylist()
+        texts = [None if each is None else _SURROGATE.sub(b"\xff", each).decode(errors="replace") for each in given]
         return pa.array(texts, pa.string())
 
 

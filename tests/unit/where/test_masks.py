@@ -57,4 +57,6 @@ def test_a_field_of_a_null_struct_is_null_whatever_memory_it_has() -> None:
 def test_text_that_is_not_utf8_has_replacements_for_like_alone() -> None:
     batch = pa.record_batch({"key": pa.array([b"a\xffb", None, b"ab"], pa.binary())})
     assert masked("key LIKE 'a_b'", batch) == [True, None, False]
+    for value in (b"\xed\xa0\x80", b"\xe4\xb8", b"\xf0\x9f"):  # a surrogate, and characters that are cut
+        assert masked("key LIKE '_'", pa.record_batch({"key": pa.array([value])})) == [True]
     assert masked("key = 'a\ufffdb'", batch) == [False, None, False]
