@@ -60,3 +60,9 @@ def test_text_that_is_not_utf8_has_replacements_for_like_alone() -> None:
     for value in (b"\xed\xa0\x80", b"\xe4\xb8", b"\xf0\x9f"):  # a surrogate, and characters that are cut
         assert masked("key LIKE '_'", pa.record_batch({"key": pa.array([value])})) == [True]
     assert masked("key = 'a\ufffdb'", batch) == [False, None, False]
+
+
+def test_a_pattern_that_is_too_long_is_refused_before_there_are_rows() -> None:
+    condition = parse_condition(f"s LIKE '{'_' * 100_000}'")
+    with pytest.raises(ValueError, match="the pattern of LIKE is too long, at character 3: LIKE '___"):
+        bind(condition, condition.node, pa.schema([("s", pa.string())]))
