@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
-from pyspark_kafka_meta.kafka.protocol.error_codes import broker_error
+from pyspark_kafka_meta.kafka.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, broker_error
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
 
@@ -24,7 +24,7 @@ def create_if_missing(client: KafkaClient, options: SinkOptions) -> None:
 
     Raises:
         BrokerError, UnsupportedBrokerError: the cluster refuses it.
-        ConnectError, UnknownTopicError: no broker responds, or none knows the new topic.
+        ConnectError, UnknownTopicError, AuthorizationError: as `wait_for_new_topic`.
     """
     assert options.topic is not None, "createTopics needs it"
     deadline = client.clock() + options.producer.max_block_ms / 1000
@@ -36,7 +36,7 @@ def create_if_missing(client: KafkaClient, options: SinkOptions) -> None:
     try:
         is_new = ClusterAdmin(client).create_topic(options.topic, partitions, replicas, dict(options.new_topic_config))
     except BrokerError as error:
-        advice = "Correct the options newTopic..., allow this user CREATE on it, or create it yourself"
+        advice = "Correct the options newTopic..., allow this user CREATE and WRITE on it, or create it yourself"
         raise BrokerError(f"{error}. {advice}", error.code) from None
     if is_new:
         logger.warning("created topic %s, because createTopics is true", options.topic)
@@ -48,6 +48,7 @@ def wait_for_new_topic(client: KafkaClient, topic: str, deadline: float) -> None
 
     Raises:
         ConnectError, UnknownTopicError: no broker responds, or none knows it in time.
+        AuthorizationError: this user may create it, but not write it.
     """
     failures = 0
     while not client.cache.snapshot.partitions(topic):
@@ -56,6 +57,9 @@ def wait_for_new_topic(client: KafkaClient, topic: str, deadline: float) -> None
         if client.clock() >= deadline:
             raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
         client.cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        if client.cache.snapshot.topic_errors.get(topic) == TOPIC_AUTHORIZATION_FAILED:
+            problem = f"topic {topic} was created, but cannot be written"
+            raise broker_error(problem, TOPIC_AUTHORIZATION_FAILED, topic, "WRITE")
 
 
 def ask_partitions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
+from pyspark_kafka_meta.errors import AuthorizationError, BrokerError, UnknownTopicError
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.write.topic_metadata import ask_partitions, create_if_missing
 from tests.unit.write.writer_scene import WriterScene
@@ -66,4 +66,11 @@ def test_a_refusal_says_what_to_do(scene: WriterScene) -> None:
     options = scene.sink_options(**NEW, newTopicReplicas="9")
     scene.network.admin_errors["CreateTopics"].append(ErrorCode.invalid_replication_factor)
     with pytest.raises(BrokerError, match=r"new-topic could not be created: INVALID_REPLICATION_FACTOR.*Correct the"):
+        create_if_missing(scene.worker(options), options)
+
+
+def test_who_may_create_but_not_write_is_told_the_right(scene: WriterScene) -> None:
+    options = scene.sink_options(**NEW)
+    scene.network.metadata_errors["new-topic"] = ErrorCode.topic_authorization_failed
+    with pytest.raises(AuthorizationError, match=r"was created, but cannot be written: .* no ACL allows .* WRITE"):
         create_if_missing(scene.worker(options), options)
