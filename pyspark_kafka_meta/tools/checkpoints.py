@@ -73,10 +73,12 @@ def write_checkpoint(checkpoint: Path, target: Path) -> None:
 
 def copy_with_offsets(checkpoint: Path, target: Path, texts: Mapping[int, str]) -> None:
     """Copy the checkpoint to `target`, with these files of offsets alone, by batch. The copy appears complete or not at
-    all. Raises CheckpointError: `target` exists, is in the checkpoint or cannot be created."""
+    all. Raises CheckpointError: `target` exists, is in the checkpoint or elsewhere, or cannot be created."""
     with files_in_one_line(f"{checkpoint} cannot be copied to {target}"):
         if target.exists():
             raise CheckpointError(f"{target} exists: name a new folder")
+        if str(target).partition("/")[0].endswith(":"):  # of a URI
+            raise CheckpointError(f"{target} is no folder of this machine: name one, and copy it from there")
         if checkpoint.resolve() in target.resolve().parents:
             raise CheckpointError(f"{target} is in the checkpoint itself: name a folder elsewhere")
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -116,6 +116,8 @@ def test_another_format_a_missing_batch_and_a_target_that_exists_are_refused(tmp
         write_checkpoint(checkpoint, tmp_path / "file" / "new")
     with pytest.raises(CheckpointError, match="in the checkpoint itself"):
         write_checkpoint(checkpoint, checkpoint / "new")
+    with pytest.raises(CheckpointError, match="is no folder of this machine: name one, and copy it from there"):
+        write_checkpoint(checkpoint, Path("s3://bucket/new"))
     (checkpoint / "commits" / "2").unlink()
     with pytest.raises(CheckpointError, match="offsets/1 is missing"):
         starting_offsets(checkpoint)
