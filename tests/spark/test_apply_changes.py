@@ -18,6 +18,7 @@ from pyspark_kafka_meta import apply_changes
 from pyspark_kafka_meta.changes.apply import apply_batch, check_missing, fits, fold, key_columns, prepare_table
 from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
 from tests.budget import cases
+from tests.marks import thorough_after
 from tests.spark.change_histories import (
     COLUMNS,
     KEYS,
@@ -145,7 +146,7 @@ def of_history(number: int, table: Table) -> Table:
     return {(number, name): values for (_, name), values in table.items()}
 
 
-@pytest.mark.parametrize("case", AFTER_TRUNCATES)
+@pytest.mark.parametrize("case", thorough_after(1, AFTER_TRUNCATES))
 def test_after_a_truncate(spark: SparkSession, case: str) -> None:
     before, changes, after = AFTER_TRUNCATES[case]
     target = DictTable()
@@ -156,12 +157,15 @@ def test_after_a_truncate(spark: SparkSession, case: str) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ([Change("c", A, FULL, LARGE)], r"without sending large `text`, a\.list: set REPLICA IDENTITY FULL"),
-        ([TRUNCATE, Change("c", (0, "b"), FULL)], "changes of several topics or partitions have no order"),
-        ([Change("u", (0, None), FULL)], "1 changes are malformed records or have no key"),
-        ([Change(None, A), Change("u", A, FULL)], "1 changes are malformed records or have no key"),
-    ],
+    thorough_after(
+        3,
+        [
+            ([Change("c", A, FULL, LARGE)], r"without sending large `text`, a\.list: set REPLICA IDENTITY FULL"),
+            ([TRUNCATE, Change("c", (0, "b"), FULL)], "changes of several topics or partitions have no order"),
+            ([Change("u", (0, None), FULL)], "1 changes are malformed records or have no key"),
+            ([Change(None, A), Change("u", A, FULL)], "1 changes are malformed records or have no key"),
+        ],
+    ),
 )
 def test_changes_that_the_target_cannot_follow_are_refused(
     spark: SparkSession, changes: list[Change], message: str

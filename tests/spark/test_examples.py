@@ -134,6 +134,13 @@ def test_enriched_records_have_the_country_of_their_user(user: User, at: list[st
     assert re.findall(r"\|user-(\d)\|\[country=(..?)\]\s*\|10 ", out)[:3] == [("0", "PT"), ("1", "KE"), ("2", "?")]
 
 
+def test_cloud_events_of_both_modes_are_rows(user: User, at: list[str]) -> None:
+    servers, topic = at[1], f"{at[-1]}-cloud-events"
+    out = user.run("cloud_events.py", "--bootstrap-servers", servers, "--topic", topic)
+    assert_keeps_its_promise("cloud_events.py", out)
+    assert out.count("|/orders|") == 3
+
+
 def test_values_that_are_not_avro_are_dead_letters(user: User, kafka: Any, make_topic: Callable[..., str]) -> None:
     topic = make_topic(partitions=1)
     out = user.run("typed_dead_letters.py", "--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic)
