@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     kafka = {"kafka.bootstrap.servers": options.bootstrap_servers, "subscribe": options.topic}
 
-    frame = polars.from_arrow(read_arrow(**kafka))
+    frame = polars.DataFrame(read_arrow(**kafka))
     print(frame.group_by("partition").len().sort("partition"))
 
     rows = duckdb.from_arrow(read_arrow(**kafka, columns=["partition"]))  # no other column is decoded
