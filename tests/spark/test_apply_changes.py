@@ -109,10 +109,11 @@ def apply(spark: SparkSession, target: Any, changes: list[Change], offset: int =
     apply_batch(batch, 0, target=target, keys=KEYS, fail_on_lost=fail_on_lost)
 
 
+@pytest.mark.thorough
 def test_random_histories_cut_into_batches_at_random_equal_the_database(spark: SparkSession) -> None:
     """Of repeated batches too, and of changes that Debezium repeats."""
-    chance, batches = random.Random(59), cases(2, 2, 4)
-    histories = [history(number) for number in range(cases(60, 100, 10_000))]
+    chance, batches = random.Random(59), 4
+    histories = [history(number) for number in range(cases(60, 300, 10_000))]
     cuts = [sorted(chance.choices(range(len(changes)), k=batches - 1)) for _, changes in histories]
     ends = [[0, *some, len(changes)] for some, (_, changes) in zip(cuts, histories, strict=True)]
     target, expected, offset = DictTable(), Table(), 0

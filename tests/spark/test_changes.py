@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pyspark_kafka_meta.testing import MockRegistry
+from tests.marks import thorough_after
 from tests.spark.test_typed_values import framed
 from tests.spark.traces import run_to_the_end
 from tests.unit.typed.connect_json.written import debeziums, decimal, of, struct, unscaled
@@ -157,6 +158,7 @@ def test_avro_becomes_rows_of_the_table(read: Callable[..., DataFrame], avro: di
     assert (rows[0]._change.source.lsn, rows[4]._change.source) == (5, None)
 
 
+@pytest.mark.thorough
 def test_a_stream_reads_the_same_rows(
     read: Callable[..., DataFrame], avro: dict[str, str], tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -306,7 +308,7 @@ def test_protobuf_becomes_rows_of_the_table(
     check_changes(rows_of(frame))
 
 
-@pytest.mark.parametrize("schema", ["row", "envelope"])
+@pytest.mark.parametrize("schema", thorough_after(1, ["row", "envelope"]))
 def test_json_needs_the_type_of_the_row_alone(
     read: Callable[..., DataFrame], topic: str, produce: Any, schema: str
 ) -> None:

@@ -62,6 +62,7 @@ def test_latest_changes_are_the_rows_of_the_table(spark: SparkSession, kafka: An
     assert [tuple(each) for each in rows.collect()] == [(1, "c", "u", 2), (3, "d", "c", 3)]
 
 
+@pytest.mark.thorough
 def test_record_without_a_key_fails_with_one_sentence(spark: SparkSession, kafka: Any, topic: str, write: Any) -> None:
     write((None, "x"))
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "table": "latest"}

@@ -42,6 +42,7 @@ def begun(spark: SparkSession, jvm_source: str, kafka: Any, topic: str, produce:
     return stream
 
 
+@pytest.mark.thorough
 def test_a_new_query_with_the_printed_offsets_and_a_written_checkpoint_go_on(
     begun: Stream, topic: str, produce: Any, tmp_path: Path
 ) -> None:

@@ -213,6 +213,7 @@ def test_events_are_written_only_where_an_option_says(
     assert len(list(tmp_path.rglob("*.jsonl"))) == count
 
 
+@pytest.mark.thorough  # the workflow installs both
 def test_the_example_counts_in_polars_and_in_duckdb(
     kafka: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
