@@ -92,8 +92,8 @@ def is_light(item: pytest.Item) -> bool:
 
 
 def put_in_order(items: list[pytest.Item]) -> None:
-    """Files of each folder in turn, so that most of the time some workers compute (Spark) while others wait (for
-    brokers and browsers). Light tests are last, and of them the short ones, so that the workers end at about the same
+    """Files of all folders mixed, so that most of the time some workers compute (Spark) while others wait (for brokers,
+    browsers and timeouts). Light tests are last, and of them the short ones, so that the workers end at about the same
     time."""
     turns: dict[Path, int] = {}
     files = Counter[Path]()
@@ -102,7 +102,8 @@ def put_in_order(items: list[pytest.Item]) -> None:
             turns[item.path] = files[item.path.parent]
             files[item.path.parent] += 1
     long = {item.path for item in items if item.get_closest_marker("budget")}
-    items.sort(key=lambda item: (is_light(item), item.path not in long, turns[item.path]))
+    share = {path: turn / files[path.parent] for path, turn in turns.items()}
+    items.sort(key=lambda item: (is_light(item), item.path not in long, share[item.path]))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
