@@ -99,6 +99,18 @@ def valid_members(event: EventRow, name: str) -> list[Mapping[str, Any]]:
     ]
 
 
+def leaders_in(event: EventRow) -> Iterator[tuple[TopicPartition, Leader, Leader | None, str | None]]:
+    """The leaders that the event has: the partition, its leader, the leader before, None if the cache did not know the
+    partition, and then its topic id, if brokers report one."""
+    for new in valid_members(event, "partitions_learned"):
+        leader = _leader(new["leader_id"], new["leader_epoch"])
+        yield _partition(new["topic"], new["partition"]), leader, None, new.get("topic_id")
+    for moved in valid_members(event, "leaders_changed"):
+        leader = _leader(moved["new_leader_id"], moved["new_epoch"])
+        before = _leader(moved["old_leader_id"], moved["old_epoch"])
+        yield _partition(moved["topic"], moved["partition"]), leader, before, None
+
+
 class CacheContents:
     """What one cache knows, from its events in the order of their sequences, each once.
 
@@ -175,14 +187,10 @@ class CacheContents:
         self.topic_ids.update(recreated)
         for change in valid_members(event, "partitions_removed"):
             self.leaders.pop(_partition(change["topic"], change["partition"]), None)
-        for change in valid_members(event, "partitions_learned"):
-            partition = _partition(change["topic"], change["partition"])
-            self.leaders[partition] = _leader(change["leader_id"], change["leader_epoch"])
-            if (topic_id := change.get("topic_id")) is not None:
-                self.topic_ids[change["topic"]] = topic_id
-        for change in valid_members(event, "leaders_changed"):
-            partition = _partition(change["topic"], change["partition"])
-            self.leaders[partition] = _leader(change["new_leader_id"], change["new_epoch"])
+        for partition, leader, _, topic_id in leaders_in(event):
+            self.leaders[partition] = leader
+            if topic_id is not None:
+                self.topic_ids[partition.topic] = topic_id
 
 
 def _contents(events: Iterable[EventRow]) -> CacheContents:

@@ -8,13 +8,13 @@ however each of them learned it. A cache that was away may learn several changes
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import chain
 from statistics import median_low
 from typing import NamedTuple
 
-from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, Leader, by_cache, valid_members
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, Leader, by_cache, leaders_in
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 
 MAX_STALE_IDS = 10
@@ -66,8 +66,8 @@ def leader_change_rows(events: Iterable[EventRow]) -> list[LeaderChangeRow]:
             contents.apply(event)
             cluster_id, cache_id = event.get("cluster_id") or cluster_id, event["cache_id"]
             seen = Seen(event["time_ms"], cache_id, event.get("reason") or "")
-            for topic, partition, leader, before in _changes(event):
-                change = Change(Log(cluster_id, topic, contents.topic_ids.get(topic), partition), leader[1], leader[0])
+            for (topic, partition), (leader_id, epoch), before, _ in leaders_in(event):
+                change = Change(Log(cluster_id, topic, contents.topic_ids.get(topic), partition), epoch, leader_id)
                 first[change] = min(seen, first.get(change, seen))
                 if before is not None:
                     cost = event.get("recovery_ms"), event.get("retries") or 0
@@ -76,15 +76,6 @@ def leader_change_rows(events: Iterable[EventRow]) -> list[LeaderChangeRow]:
             known[Log(cluster_id, topic, contents.topic_ids.get(topic), partition)][epoch].append(cache_id)
     rows = [_row(change, first[change], caches, known.get(change.log, {})) for change, caches in learned.items()]
     return sorted(rows, key=lambda row: (row.first_seen, row.topic, row.partition, row.leader_epoch))
-
-
-def _changes(event: EventRow) -> Iterator[tuple[str, int, Leader, Leader | None]]:
-    """Topic, partition, leader and the leader before; None if the partition was unknown."""
-    for new in valid_members(event, "partitions_learned"):
-        yield new["topic"], new["partition"], (new["leader_id"], new["leader_epoch"]), None
-    for moved in valid_members(event, "leaders_changed"):
-        leader, before = (moved["new_leader_id"], moved["new_epoch"]), (moved["old_leader_id"], moved["old_epoch"])
-        yield moved["topic"], moved["partition"], leader, before
 
 
 def _row(change: Change, first: Seen, learned: list[Learned], known: Mapping[int, list[str]]) -> LeaderChangeRow:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark_kafka_meta.events.event import Role
 from pyspark_kafka_meta.model import NO_LEADER, MetadataResponse, Positions, TopicPartition, is_other_topic
-from pyspark_kafka_meta.tables.caches_from_events import EventRow, valid_members
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, leaders_in, valid_members
 from pyspark_kafka_meta.tables.lag import LagSummary, lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, by_partition
 from pyspark_kafka_meta.tools.formatting import executor_name
@@ -211,9 +211,6 @@ def _epochs_seen(events: Iterable[EventRow]) -> dict[tuple[str | None, TopicPart
         for recreated in valid_members(event, "topics_recreated"):
             for key in [key for key in seen if (key[0], key[1].topic) == (cluster_id, recreated["topic"])]:
                 del seen[key]
-        learned = [(change, change["leader_epoch"]) for change in valid_members(event, "partitions_learned")]
-        changed = [(change, change["new_epoch"]) for change in valid_members(event, "leaders_changed")]
-        for change, epoch in learned + changed:
-            partition = TopicPartition(change["topic"], change["partition"])
+        for partition, (_, epoch), *_ in leaders_in(event):
             seen.setdefault((cluster_id, partition), {}).setdefault(epoch, event["time_ms"])
     return seen
