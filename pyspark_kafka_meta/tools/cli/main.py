@@ -264,7 +264,8 @@ def incidents(
     machine, for the latest application.
     """
     from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
-    from pyspark_kafka_meta.tools.incidents import find_incidents, show_incidents
+    from pyspark_kafka_meta.tools.cli.events import EventFilter
+    from pyspark_kafka_meta.tools.cli.incidents import INCIDENTS, find_incidents
     from pyspark_kafka_meta.tools.sources import open_events
 
     console, now_ms = table_console(as_json), int(time.time() * 1000)
@@ -273,9 +274,13 @@ def incidents(
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
         given, application = of_application(given, application)
         with closing(open_events(given, True, all_applications or application is not None)) as source:
-            read = (event for event in source.read() if application in (None, event.get("application_id")))
-            found = find_incidents(leader_change_rows(read))
-        show_incidents([each for each in found if each.ended.timestamp() * 1000 >= earliest_ms], console)
+            chosen = filter(EventFilter(application_id=application).accepts, source.read())
+            found = find_incidents(leader_change_rows(chosen))
+        recent = [each for each in found if each.ended.timestamp() * 1000 >= earliest_ms]
+        if not recent:
+            note("no leader changed in these events")
+            return
+        INCIDENTS.show(recent, console)
 
 
 @app.command()

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
+from pyspark_kafka_meta.tools.cli.incidents import QUIET, find_incidents
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.incidents import QUIET, find_incidents
 from tests.unit.written_events import learning, made, moving, write
 
 THREE = datetime(2026, 3, 1, 3, tzinfo=UTC)

@@ -7,25 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from rich.console import Console
+from rich.table import Table
 
 from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
-from pyspark_kafka_meta.tools.console import note, print_json
-from pyspark_kafka_meta.tools.formatting import Column, View, plain
+from pyspark_kafka_meta.tools.console import Shown
+from pyspark_kafka_meta.tools.formatting import TABLE_STYLE
 
 QUIET = timedelta(minutes=2)
 """The first change after so long begins another incident: restarted brokers follow each other sooner."""
-_COLUMNS = (
-    Column("Began"),
-    Column("Lasted", True),
-    Column("Left"),
-    Column("Partitions", True),
-    Column("Caches", True),
-    Column("Slowest cache", True),
-    Column("Longest recovery", True),
-    Column("Stale", True),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +82,24 @@ def _incident(rows: Sequence[LeaderChangeRow]) -> Incident:
     )
 
 
-def show_incidents(incidents: Sequence[Incident], console: Console | None) -> None:
-    """As a table; without a console a JSON line for each."""
-    if not incidents:
-        note("no leader changed in these events")
-    elif console is None:
-        for incident in incidents:
-            print_json(asdict(incident))
-    else:
-        view = _view(incidents)
-        console.print(plain(view.title, "bold"), view.table())
-
-
-def _view(incidents: Sequence[Incident]) -> View:
-    cells = [
-        (
+def _table(incidents: Sequence[Incident]) -> Table:
+    """Times are local."""
+    table = Table(title="Incidents, in local time", title_justify="left", **TABLE_STYLE)
+    for title in ("began", "lasted", "left", "partitions", "caches", "slowest cache", "longest recovery", "stale"):
+        table.add_column(title, justify="left" if title in ("began", "left") else "right")
+    for incident in incidents:
+        recovery_ms = incident.longest_recovery_ms
+        table.add_row(
             f"{incident.began.astimezone():%Y-%m-%d %H:%M:%S}",
             f"{(incident.ended - incident.began).total_seconds():,.1f} s",
             ", ".join(map(str, incident.brokers_left)) or "-",
             f"{incident.partitions:,}",
             f"{incident.caches:,}",
             f"{incident.slowest_ms / 1000:,.1f} s",
-            "-" if incident.longest_recovery_ms is None else f"{incident.longest_recovery_ms / 1000:,.1f} s",
+            "-" if recovery_ms is None else f"{recovery_ms / 1000:,.1f} s",
             f"{incident.stale_caches:,}",
         )
-        for incident in incidents
-    ]
-    return View("Incidents, in local time", _COLUMNS, cells, 0)
+    return table
+
+
+INCIDENTS = Shown[Sequence[Incident]](lambda incidents: map(asdict, incidents), _table)
