@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, Longs, flag_array, number_array
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs, flag_array, null_unless, number_array
 from pyspark_kafka_meta.changes.schema import (
     CHANGE_COLUMN,
     DELETED_FIELD,
@@ -415,7 +415,7 @@ def _snapshot(source: Fields, count: int) -> pa.Array:
     if "snapshot" not in source:
         return pa.nulls(count, pa.string())
     text = source["snapshot"].cast(pa.string())
-    return pc.if_else(pc.equal(text, "false"), None, text)
+    return null_unless(_flags(pc.not_equal(text, "false")), text)
 
 
 def _time(fields: Fields, count: int) -> pa.Array:
@@ -435,10 +435,10 @@ def _positions(source: Fields, names: Sequence[str]) -> pa.StringArray:
         parts = [pc.replace_substring_regex(part, "^$", "0") for part in parts]
     else:
         parts = [source[name].cast(pa.string()) for name in names]
-        is_there = pc.coalesce(*parts).is_valid()
+        is_there = _flags(pc.coalesce(*parts).is_valid())
         if names[0] == "commit_scn":
             parts[0] = pc.coalesce(*parts)
         if names[0] == "file":  # its number has a digit more some day
             parts[0] = pc.replace_substring_regex(parts[0], r"^.*\.", "")
-        parts = [pc.if_else(is_there, part.fill_null("0"), None) for part in parts]
+        parts = [null_unless(is_there, part.fill_null("0")) for part in parts]
     return pc.binary_join_element_wise(*(pc.utf8_lpad(part, POSITION_DIGITS, "0") for part in parts), "/")

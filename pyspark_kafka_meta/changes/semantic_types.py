@@ -23,7 +23,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, Longs, flag_array, memory_of, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import (
+    Flags,
+    Longs,
+    flag_array,
+    list_array,
+    memory_of,
+    null_unless,
+    number_array,
+    offsets_of,
+)
 from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX
 from pyspark_kafka_meta.typed.schemas import ConnectType, inner_path
 
@@ -107,8 +116,8 @@ def _of_list(kind: pa.DataType, item: Conversion) -> Conversion:
         is_map = pa.types.is_map(kind)
         values, faults = item.convert(lists.items if is_map else lists.values)
         if is_map:
-            values = pa.StructArray.from_arrays([lists.keys, values], fields=[kind.key_field, kind.item_field])
-        array = pa.Array.from_buffers(kind, len(lists), lists.buffers()[:2], offset=lists.offset, children=[values])
+            values = pa.StructArray.from_arrays([lists.keys, values], ["key", "value"])
+        array = list_array(kind, len(lists), lists.buffers()[:2], values, lists.offset)
         offsets, at, bad = offsets_of(lists), np.flatnonzero(faults), np.zeros(len(lists), np.bool_)
         at = at[(at >= offsets[0]) & (at < offsets[-1])]  # the array may be a slice
         bad[np.searchsorted(offsets, at, side="right") - 1] = True
@@ -193,12 +202,13 @@ def _parsed(target: pa.DataType, texts: pa.Array) -> Converted:
     try:
         return _cast(texts, target), np.zeros(len(texts), np.bool_)
     except pa.ArrowInvalid:
-        usual = pc.if_else(pc.match_substring_regex(texts, r"^\d{4}-"), texts, None)
+        is_usual = pc.match_substring_regex(texts, r"^\d{4}-").fill_null(False)
+        usual = null_unless(is_usual.to_numpy(zero_copy_only=False), texts)
     try:
         parsed = _cast(usual, target)
     except pa.ArrowInvalid:
         parsed = pa.nulls(len(texts), target)
-    others = pc.if_else(parsed.is_null(), texts, None).dictionary_encode()
+    others = null_unless(parsed.is_null().to_numpy(zero_copy_only=False), texts).dictionary_encode()
     is_date = pa.types.is_date(target)
     numbers = [_number_of(text, is_date) for text in others.dictionary.to_pylist()]
     distinct = pa.array(numbers, pa.int32() if is_date else pa.int64()).cast(target)

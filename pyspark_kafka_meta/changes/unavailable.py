@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, flag_array, list_lengths, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import Flags, list_lengths, null_unless, number_array, offsets_of
 
 
 class Placeholders:
@@ -71,7 +71,7 @@ def _equal_lists(lists: pa.Array, items: pa.Array, expected: list[Any]) -> Flags
 
 def without(array: pa.Array, is_placeholder: Flags) -> pa.Array:
     """Null in place of placeholders."""
-    return pc.if_else(flag_array(is_placeholder), pa.scalar(None, array.type), array)
+    return null_unless(~is_placeholder, array)
 
 
 def names_by_row(found: Mapping[str, Flags], count: int) -> pa.ListArray:

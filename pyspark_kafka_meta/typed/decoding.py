@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import in_order
+from pyspark_kafka_meta.arrow_arrays import in_order, null_unless
 from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN
 from pyspark_kafka_meta.model import TopicPartition
@@ -123,7 +123,7 @@ class ColumnDecoding(NamedTuple):
             yield unframe_with_headers(values, in_headers)
             is_here = np.ones(len(values), np.bool_)
             is_here[in_headers.rows] = False
-            values = pc.if_else(pa.array(is_here), values, None)
+            values = null_unless(is_here, values)
         yield unframe(values, self.framing.id_bytes)
 
     def _decode(self, unframed: Unframed, parts: _Parts) -> None:

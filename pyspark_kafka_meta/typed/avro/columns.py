@@ -149,7 +149,7 @@ class Real(_Fixed):
     def read(self, cursor: Cursor) -> pa.Array:
         numbers = numbers_at(cursor.memory.data, cursor.move(self.fixed_bytes), f"<f{self.fixed_bytes}")
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-            return number_array(numbers.astype(self.type.to_pandas_dtype(), copy=False))
+            return number_array(numbers.astype(f"f{self.type.bit_width // 8}", copy=False))
 
 
 class _Varint(Column):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import Longs, list_offsets
+from pyspark_kafka_meta.arrow_arrays import Longs, list_array, list_offsets
 from pyspark_kafka_meta.typed.avro.columns import BadValue, Column, long_at
 from pyspark_kafka_meta.typed.avro.cursor import BAD_COUNT, BAD_SIZE, MAX_EMPTY_ITEMS, Cursor
 from pyspark_kafka_meta.typed.columnar.repeated_keys import last_of_keys
@@ -45,7 +45,7 @@ class Items(Column):
         if pa.types.is_map(self.type):
             owner, items = last_of_keys(np.repeat(np.arange(len(cursor)), counts), items)
             buffer = list_offsets(owner, len(cursor))
-        return pa.Array.from_buffers(self.type, len(cursor), [None, buffer], children=[items])
+        return list_array(self.type, len(cursor), [None, buffer], items)
 
     def skip(self, cursor: Cursor) -> None:
         _ItemFinder(self, cursor).run()

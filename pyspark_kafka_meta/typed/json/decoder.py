@@ -27,6 +27,7 @@ from msgspec.structs import astuple
 from pyspark_kafka_meta.arrow_arrays import (
     flag_array,
     joined,
+    list_array,
     list_offsets,
     memory_of,
     not_utf8,
@@ -247,14 +248,14 @@ def _items(type_: pa.DataType, values: Sequence[Any]) -> Column:
         has_key = np.ones(len(child), np.bool_)
     else:
         keys, items, not_held = _entries(type_, filled)
-        child = pa.StructArray.from_arrays([keys, items], fields=[type_.key_field, column_type(type_).item_field])
+        child = pa.StructArray.from_arrays([keys, items], ["key", "value"])
         has_key = np.asarray(keys.is_valid())
     not_held = [*owner[list(not_held)].tolist(), *owner[~has_key].tolist()]
     if not has_key.all():
         child, owner = child.filter(pa.array(has_key)), owner[has_key]
     valid = flag_array(np.array([value is not None for value in values], np.bool_)).buffers()[1]
     buffers = [valid, list_offsets(owner, len(values))]
-    return pa.Array.from_buffers(column_type(type_), len(values), buffers, children=[child]), not_held
+    return list_array(column_type(type_), len(values), buffers, child), not_held
 
 
 def _entries(type_: pa.MapType, maps: Sequence[Any]) -> tuple[pa.Array, pa.Array, Sequence[int]]:

@@ -24,6 +24,7 @@ from pyspark_kafka_meta.arrow_arrays import (
     Longs,
     binary_array,
     joined,
+    list_array,
     list_offsets,
     memory_of,
     offsets_of,
@@ -206,7 +207,7 @@ class _Chunk:
         values = self._values(column, found, rows)
         if column.type is None:
             return values
-        return pa.Array.from_buffers(column.type, count, [None, list_offsets(found.message, count)], children=[values])
+        return list_array(column.type, count, [None, list_offsets(found.message, count)], values)
 
     def _message(self, column: ColumnPlan, found: Found, count: int, rows: Longs) -> pa.Array:
         if not column.field.presence:
@@ -261,7 +262,7 @@ class _Chunk:
             kept[values.message[~_is_known(enum, values)]] = False
             message, structs = message[kept], structs.filter(pa.array(kept))
         message, structs = last_of_keys(message, structs)
-        return pa.Array.from_buffers(column.type, count, [None, list_offsets(message, count)], children=[structs])
+        return list_array(column.type, count, [None, list_offsets(message, count)], structs)
 
     def _fault(self, rows: Longs, path: str, cause: str) -> None:
         for row in rows.tolist():

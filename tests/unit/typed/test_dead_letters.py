@@ -87,7 +87,7 @@ def test_a_letter_is_the_record_with_the_headers_of_kafka_connect() -> None:
 )
 def test_a_letter_has_the_whole_record(key: bytes | None, value: bytes, headers: Any, own: bool) -> None:
     given_headers = headers and [{"key": name, "value": text} for name, text in headers]
-    raw = record(key=key, value=b"{" + value, headers=given_headers, timestamp=253_402_300_800_000_000)
+    raw = record(key=key, value=b"x" + value, headers=given_headers, timestamp=253_402_300_800_000_000)
     _, (letter,), _ = rows_and_letters(schemas(deadLetterKey="offset" if own else "record"), [raw])
     read = read_letter(letter["key"], letter["value"], letter["headers"])
 

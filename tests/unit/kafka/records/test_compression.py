@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import struct
+from pathlib import Path
 from typing import NoReturn
 
 import cramjam
@@ -92,7 +93,8 @@ def test_default_level_is_that_of_java(codec: Codec, default: int) -> None:
 
 @pytest.mark.parametrize(("codec", "low", "high"), [(Codec.GZIP, 1, 9), (Codec.LZ4, 9, 12), (Codec.ZSTD, -50, 19)])
 def test_higher_level_compresses_more(codec: Codec, low: int, high: int) -> None:
-    sizes = [len(compress(Compression(codec, level), memoryview(TEXT))) for level in (low, high)]
+    prose = memoryview(Path(__file__).read_bytes())  # TEXT is so regular that some zlibs do worse at level 9
+    sizes = [len(compress(Compression(codec, level), prose)) for level in (low, high)]
 
     assert sizes[1] < sizes[0]
 
