@@ -125,11 +125,16 @@ class Session:
         self._psql.kill()
         self._psql.communicate()
 
+    def send(self, line: str) -> None:
+        """Have a statement executed, or a command of psql, without waiting: `execute` waits for those before it too."""
+        assert self._psql.stdin
+        self._psql.stdin.write(f"{line}\n")
+        self._psql.stdin.flush()
+
     def execute(self, sql: str) -> list[str]:
         """Lines of the result, columns separated by `|`. Raises ClusterError: a statement failed."""
-        assert self._psql.stdin and self._psql.stdout
-        self._psql.stdin.write(f"{sql};\n\\echo {self.END}\n")
-        self._psql.stdin.flush()
+        assert self._psql.stdout
+        self.send(f"{sql};\n\\echo {self.END}")
         lines: list[str] = []
         for line in self._psql.stdout:
             if line == f"{self.END}\n":
