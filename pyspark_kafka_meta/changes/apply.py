@@ -52,6 +52,7 @@ WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
 }
 """The other types that hold every value of a type. Iceberg has no short one."""
 CREATE, TRUNCATE = "c", "t"
+NULL_UNTIL = "they are null until the rows are deleted or sent again"
 
 
 def apply_changes(
@@ -82,8 +83,8 @@ def apply_changes(
             that the database does not have any more stay: changes leave their values as they are, new rows have null.
         on_lost_value: what to do with a row whose value the database did not send and the table does not have: it was
             created without the value, by a change of its key, or is missing from an empty table, or from any at the
-            first batch. Later a missing row gets null with a warning: after a crash Debezium repeats changes of rows
-            that were deleted.
+            first batch. Later a missing row, or one that the batch deleted, gets null with a warning: after a crash
+            Debezium repeats changes of rows that were deleted.
         trigger: of the query, such as `{"availableNow": True}` or `{"processingTime": "1 minute"}`.
 
     Raises:
@@ -183,6 +184,9 @@ def apply_batch(
         refuse(found, fail_on_lost)
         if not found.rows:
             return
+        if found.gone:
+            what = "changes lack %s, which the database did not send again, and their rows were deleted before: %s"
+            logger.warning(what, ", ".join(found.gone), NULL_UNTIL)
         truncated = found.truncated is not None
         applied = rows.where(is_truncate() | (change("sequence") > F.lit(found.truncated))) if truncated else rows
         if isinstance(target, str):
@@ -190,14 +194,14 @@ def apply_batch(
                 check_missing(target, applied, keys, fail_on_lost, is_first=batch_id == 0)
             merge_into(target, applied, keys, truncated)
         else:
-            target(applied.withColumn(CHANGE, column(CHANGE).dropFields("lost")), batch_id)
+            target(applied.withColumn(CHANGE, column(CHANGE).dropFields("lost", "gone")), batch_id)
     finally:
         rows.unpersist()
 
 
 def fold(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One row for each key, with its newest `_change`, whose `unavailable` names the columns that no change of the
-    batch tells about, and whose `lost` those without a value anywhere."""
+    """One row for each key, with its newest `_change`. Its `unavailable` names the columns that no change of the batch
+    tells about, `lost` those without a value anywhere, and `gone` those whose value went with the row's delete."""
     states = {name: known_state(name) for name in changes.columns if name not in (*keys, CHANGE)}
     newest = [
         F.max_by(state, F.when(state.isNotNull(), change("sequence"))).alias(name) for name, state in states.items()
@@ -206,11 +210,10 @@ def fold(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     folded = changes.groupBy(*key, other_record()).agg(F.max_by(CHANGE, change("sequence")).alias(CHANGE), *newest)
     unavailable = names_where(states, lambda state: state.isNull())
     lost = names_where(states, lambda state: state["lost"])
-    return folded.select(
-        *key,
-        *(column(name)["value"].alias(name) for name in states),
-        column(CHANGE).withField("unavailable", unavailable).withField("lost", lost).alias(CHANGE),
-    )
+    gone = names_where(states, lambda state: ~change("deleted") & state["gone"])
+    newest_change = column(CHANGE).withField("unavailable", unavailable).withField("lost", lost).withField("gone", gone)
+    values = (column(name)["value"].alias(name) for name in states)
+    return folded.select(*key, *values, newest_change.alias(CHANGE))
 
 
 def names_where(names: Iterable[str], condition: Callable[[Column], Column]) -> Column:
@@ -221,14 +224,15 @@ def names_where(names: Iterable[str], condition: Callable[[Column], Column]) -> 
 
 
 def known_state(name: str) -> Column:
-    """What a change tells about a column: its value; null after a delete; that its value is lost. Null if nothing.
+    """What a change tells about a column: its value; that it is gone, by a delete; that it is lost. Null if nothing.
 
     A created row has nothing to take from the table, where an older row of its key may be.
     """
     unsent = is_unavailable(name)
     value = F.when(~change("deleted") & ~unsent, column(name)).alias("value")
     lost = (~change("deleted") & unsent).alias("lost")
-    return F.when(change("deleted") | ~unsent | (change("op") == CREATE), F.struct(value, lost))
+    gone = change("deleted").alias("gone")
+    return F.when(change("deleted") | ~unsent | (change("op") == CREATE), F.struct(value, lost, gone))
 
 
 def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
@@ -242,6 +246,7 @@ def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
         F.count_distinct(change("topic")).alias("topics"),
         F.count_if(has_unsent()).alias("unsent"),
         names_in("lost"),
+        names_in("gone"),
     ).collect()
     return found
 
@@ -280,7 +285,7 @@ def check_missing(table: str, rows: DataFrame, keys: Sequence[str], fail_on_lost
             "values null, and let an incremental snapshot send the rows again"
         )
     if found.rows:
-        logger.warning("%s: they are null until the rows are deleted or sent again", what)
+        logger.warning("%s: %s", what, NULL_UNTIL)
 
 
 def merge_into(table: str, rows: DataFrame, keys: Sequence[str], truncated: bool) -> None:

@@ -61,7 +61,7 @@ GENERATION_SHIFT = 48
 """Of `_change.sequence`: the lower bits have the offset, which years of records at any rate do not fill."""
 POSITION_DIGITS = 20
 """Of a number in a position, which sorts as text."""
-_SEQUENCE = r'^\[(?:"(?P<commit>\d+)"|null),(?:"(?P<lsn>\d+)"|null)\]$'
+_SEQUENCE = r'^\[(?:"(?P<commit>\d+)"|null),"(?P<lsn>\d+)"\]$'
 """Of PostgreSQL: the end of the transaction before, unless none was streamed, and the change. Changes of transactions
 interleave in its log, so the second alone is no order."""
 
@@ -432,7 +432,6 @@ def _positions(source: Fields, names: Sequence[str]) -> pa.StringArray:
     if names == ("sequence",):
         commit, change = pc.extract_regex(source["sequence"], _SEQUENCE).flatten()
         parts = [pc.if_else(pc.equal(commit, ""), change, commit), change]
-        parts = [pc.replace_substring_regex(part, "^$", "0") for part in parts]
     else:
         parts = [source[name].cast(pa.string()) for name in names]
         is_there = _flags(pc.coalesce(*parts).is_valid())

@@ -128,14 +128,16 @@ def test_random_histories_cut_into_batches_at_random_equal_the_database(spark: S
     assert comparable(target.table) == comparable({key: row for table, _ in histories for key, row in table.items()})
 
 
-def test_after_one_batch(spark: SparkSession) -> None:
-    """Each case is a history of its own."""
+def test_after_one_batch(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """Each case is a history of its own. Of a value that went with a delete there is a warning."""
     target, batch, expected = DictTable(), list[Change](), dict[str, Table]()
     for number, (case, (before, changes, after)) in enumerate(AFTER_ONE_BATCH.items()):
         target.table |= of_history(number, before)
         batch += [change._replace(key=(number, change.key[1])) for change in changes]
         expected[case] = of_history(number, after)
     apply(spark, target, batch)
+    (warning,) = caplog.messages
+    assert re.match(r"changes lack large `text`, a\.list.* their rows were deleted before: they are null", warning)
     found = {
         case: {key: target.table[key] for key in target.table if key[0] == number}
         for number, case in enumerate(expected)

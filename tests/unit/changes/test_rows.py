@@ -473,6 +473,15 @@ def test_positions_sort_as_the_database_committed_and_snapshots_where_they_began
     assert len({position for position, _ in found}) == len({json.dumps(source) for source in sources})
 
 
+@pytest.mark.parametrize("sequence", [None, "[null,null]", '["100",null]', "[]"])
+def test_a_change_without_a_position_is_malformed_when_positions_are_the_order(sequence: str | None) -> None:
+    schema = f"before {ROW}, after {ROW}, op string, source struct<sequence string, lsn bigint, txId bigint>"
+    record = Record(envelope("c", {"id": 1}, source={"sequence": sequence}), {"id": 1})
+    (row,) = converted([record], changeOrder="source", valueSchema=schema, onMalformedRecord="record")
+
+    assert "no position in the database" in row["_change"]["error"]["cause"]
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
