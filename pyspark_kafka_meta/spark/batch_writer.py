@@ -192,10 +192,7 @@ def batch_committer(options: SinkOptions, batch: BatchId | None = None) -> Itera
 def require_topic(options: SinkOptions) -> None:
     """Fail before tasks start if the option topic names a topic that does not exist, or create it. The cluster is asked
     once: Spark keeps the process, and the process its client. Except in a write in transactions, this makes no events.
-
-    Raises:
-        UnknownTopicError, BrokerError, ConnectError: as `ask_partitions` and `create_if_missing`.
-    """
+    Raises UnknownTopicError, BrokerError, ConnectError: as `ask_partitions` and `create_if_missing`."""
     if options.topic is None:
         return
     from pyspark_kafka_meta.events.origin import committer_origin
@@ -223,11 +220,8 @@ def plan_transactions(options: SinkOptions, series: str) -> TransactionPlan | No
 
 
 def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Make the records of a batch visible, if it was written in transactions.
-
-    Raises:
-        ChangedBatchError: see `commit_protocol.commit`; unless onChangedBatch is skip.
-    """
+    """Make the records of a batch visible, if it was written in transactions. Raises ChangedBatchError: see
+    `commit_protocol.commit`; unless onChangedBatch is skip."""
     if options.transaction.transactional_id is None:
         return
     transactions = _transactions(messages)

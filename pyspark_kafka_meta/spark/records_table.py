@@ -50,11 +50,8 @@ def records_struct_type(
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which Spark exchanges columns of this type, with timestamps in UTC.
-
-    Raises:
-        TypeError: there is none.
-    """
+    """The Arrow type in which Spark exchanges columns of this type, with timestamps in UTC. Raises TypeError: there is
+    none."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     # The time zone is a parameter from PySpark 4.2 on.

@@ -106,11 +106,8 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
             self._opened.close()
 
     def _parse(self, offset: dict[str, Any]) -> SourceOffset:
-        """As `RecentOffsets.parse`.
-
-        Raises:
-            SchemaChangedError: it was read with a schema whose columns are not those of this query.
-        """
+        """As `RecentOffsets.parse`. Raises SchemaChangedError: it was read with a schema whose columns are not those of
+        this query."""
         parsed = self._planner().recent.parse(offset)
         if self._schemas is not None and parsed.schemas != self._compared_pins:
             from pyspark_kafka_meta.typed.reading import check_pins

@@ -53,24 +53,19 @@ def answers_of_stream(options: frozenset[tuple[str, str]]) -> FinalAnswers:
 
 
 def columns_without_encoders(schema: StructType, options: SinkOptions) -> SinkColumns:
-    """The columns to write, without asking the registry.
-
-    Raises:
-        SchemaError: a column is missing, or has another type.
-    """
+    """The columns to write, without asking the registry. Raises SchemaError: a column is missing, or has another
+    type."""
     from pyspark_kafka_meta.write.input_columns import sink_columns  # reading needs no writing
 
     return sink_columns(schema, options.topic, _typed_names(options))
 
 
 def with_encoders(columns: SinkColumns, schema: StructType, options: SinkOptions, answers: FinalAnswers) -> SinkColumns:
-    """The columns, with the encoders of typed columns.
+    """The columns, with the encoders of typed columns. Raises ValueSchemaError, OptionError, SchemaRegistryError: as
+    `typed.writing.column_encodings`.
 
     Args:
         answers: see `RegistryClient`.
-
-    Raises:
-        ValueSchemaError, OptionError, SchemaRegistryError: as `typed.writing.column_encodings`.
     """
     names = _typed_names(options)
     if not names:

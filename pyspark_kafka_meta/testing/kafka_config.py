@@ -38,11 +38,7 @@ LOGGING: Properties = {
 
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
-    """A release on Maven Central.
-
-    Raises:
-        ClusterError: `version` is not three numbers.
-    """
+    """A release on Maven Central. Raises ClusterError: `version` is not three numbers."""
 
     version: str = "4.1.1"
 

@@ -80,11 +80,8 @@ def write_files(folder: Path, server: Mapping[str, str], meta: Mapping[str, str]
 
 
 def format_controller(folder: Path, runtime: JavaRuntime, cluster_id: str, arguments: Sequence[str]) -> None:
-    """Format the data folder of a controller with Kafka's StorageTool, which also adds users.
-
-    Raises:
-        ClusterError: the tool fails, with its output, or does not end.
-    """
+    """Format the data folder of a controller with Kafka's StorageTool, which also adds users. Raises ClusterError: the
+    tool fails, with its output, or does not end."""
     settings = ["--cluster-id", cluster_id, "--config", str(folder / "server.properties")]
     command = runtime.command("kafka.tools.StorageTool", folder, "format", *settings, *arguments)
     try:

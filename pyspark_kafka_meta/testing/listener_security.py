@@ -83,15 +83,12 @@ class CertificateAuthority:
 
 
 class ListenerSecurity:
-    """Protocol, users and ACLs of the listener.
+    """Protocol, users and ACLs of the listener. Raises ClusterError: the release does not support SCRAM users.
 
     Args:
         mechanisms: of SASL. OAUTHBEARER accepts unsecured tokens (JWS without a signature).
         users: passwords by user. With SSL each user has a certificate, and clients need one.
         acls: whether clients need ACLs. Clients of the plaintext listener need none.
-
-    Raises:
-        ClusterError: the release does not support SCRAM users.
     """
 
     def __init__(

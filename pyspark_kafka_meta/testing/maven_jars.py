@@ -47,10 +47,8 @@ def resolve_jars(coordinates: Sequence[str], transitive: bool = True) -> list[Pa
     """The jars of `coordinates` ("group:artifact:version"), with their dependencies if `transitive`. Downloads missing
     jars and shows the progress on stderr.
 
-    Safe to call from several processes at once: one process downloads, the others wait.
-
-    Raises:
-        ClusterError: a jar cannot be downloaded.
+    Safe to call from several processes at once: one process downloads, the others wait. Raises ClusterError: a jar
+    cannot be downloaded.
     """
     return sorted(_resolved(coordinates, transitive).glob("*.jar"))
 

@@ -63,14 +63,11 @@ class DeadLetters:
         self._pending: list[pa.RecordBatch] = []
 
     def add(self, records: pa.RecordBatch, malformed: Mapping[int, tuple[str, Malformed]]) -> None:
-        """Make letters of records.
+        """Make letters of records. Raises DeadLetterError: as `flush`.
 
         Args:
             records: keys and values may be named with `RAW_SUFFIX`, beside typed ones.
             malformed: rows of `records`; the column and what is wrong with it.
-
-        Raises:
-            DeadLetterError: as `flush`.
         """
         rows, names = pa.array(list(malformed), pa.int64()), records.schema.names
         found = [records.column(raw if (raw := f"{name}{RAW_SUFFIX}") in names else name) for name in LETTER_COLUMNS]
@@ -84,11 +81,7 @@ class DeadLetters:
             self.flush()
 
     def flush(self) -> None:
-        """Write the letters so far.
-
-        Raises:
-            DeadLetterError: they cannot be written.
-        """
+        """Write the letters so far. Raises DeadLetterError: they cannot be written."""
         pending, self._pending = self._pending, []
         if not pending:
             return

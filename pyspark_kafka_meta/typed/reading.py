@@ -314,10 +314,8 @@ def check_pins(pinned: Mapping[str, SchemaPin], schemas: QuerySchemas) -> None:
 
     Values are read as the query's own schemas say. If those are others than before and the user did not choose them,
     because the latest version is another now, columns must be the same: tables that the query writes to expect them.
-    Rows of changes may have more columns than before, as they do after ALTER TABLE.
-
-    Raises:
-        SchemaChangedError: the latest version has other columns.
+    Rows of changes may have more columns than before, as they do after ALTER TABLE. Raises SchemaChangedError: the
+    latest version has other columns.
     """
     for reader in schemas.readers:
         column, now = reader.column, reader.pin

@@ -288,11 +288,8 @@ class ValueEncoder(Protocol):
     choose."""
 
     def encode(self, values: pa.Array) -> pa.Array:
-        """A column of type binary, without frames; null where the value is null.
-
-        Raises:
-            UnwritableValueError: the schema does not allow a value.
-        """
+        """A column of type binary, without frames; null where the value is null. Raises UnwritableValueError: the
+        schema does not allow a value."""
 
 
 def inner_path(path: str, name: str) -> str:

@@ -59,11 +59,8 @@ _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
 def bind(condition: Condition, node: Node, schema: pa.Schema) -> Mask:
-    """The mask of a part of a condition in rows of this schema, or of one with more columns.
-
-    Raises:
-        ValueError: a column is missing, or types are not compared; with the part that it is about.
-    """
+    """The mask of a part of a condition in rows of this schema, or of one with more columns. Raises ValueError: a
+    column is missing, or types are not compared; with the part that it is about."""
     bound = _Binder(condition, schema).flag(node)
 
     def mask(batch: pa.RecordBatch) -> pa.BooleanArray:

@@ -57,14 +57,12 @@ RECORD_COLUMNS = SinkColumns(key=0, value=1, headers=2, timestamp=3, topic=None,
 
 
 def sink_columns(schema: StructType, topic: str | None, typed: Collection[str] = ()) -> SinkColumns:
-    """Find the columns by exact name, as Spark does.
+    """Find the columns by exact name, as Spark does. Raises SchemaError: one line for each missing column and each
+    column of another type.
 
     Args:
         topic: the option, for all rows.
         typed: columns that may have any type.
-
-    Raises:
-        SchemaError: one line for each missing column and each column of another type.
     """
     positions = {name: schema.names.index(name) for name in TYPES if name in schema.names}
     ignored = [name for name in schema.names if name not in positions]

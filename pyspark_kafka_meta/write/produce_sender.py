@@ -156,11 +156,8 @@ class ProduceResponseHandler:
         self._requests = requests
 
     def handle(self, received: Received[SentBatch, ProduceResponse]) -> None:
-        """Take a response to one request, or the failure of all requests to a broker.
-
-        Raises:
-            KafkaMetaError: an error that is not retriable.
-        """
+        """Take a response to one request, or the failure of all requests to a broker. Raises KafkaMetaError: an error
+        that is not retriable."""
         response = received.response
         if isinstance(response, RequestFailure):
             self._on_failure(received.sent, response)

@@ -206,11 +206,8 @@ class TaskWriter:
     def _ask_chosen(
         self, first_row: int, chosen: Ints, topics: Sequence[str], topic_of: Ints
     ) -> list[tuple[TopicPartition, ...]]:
-        """All partitions of each topic, once the brokers know those that rows have chosen: some may be new.
-
-        Raises:
-            UnknownTopicError: no broker knows a partition.
-        """
+        """All partitions of each topic, once the brokers know those that rows have chosen: some may be new. Raises
+        UnknownTopicError: no broker knows a partition."""
         largest = np.full(len(topics), NO_CHOICE, np.int32)
         np.maximum.at(largest, topic_of, chosen)
         wanted = [TopicPartition(*each) for each in zip(topics, largest.tolist(), strict=True)]

@@ -65,11 +65,8 @@ def wait_for_new_topic(client: KafkaClient, topic: str, deadline: float) -> None
 def ask_partitions(
     client: KafkaClient, topics: Collection[str], max_block_ms: int, expected: Collection[TopicPartition] = ()
 ) -> None:
-    """Update the cached metadata of topics, within max.block.ms.
-
-    Raises:
-        UnknownTopicError, BrokerError, ConnectError: as `KafkaClient.partitions`.
-    """
+    """Update the cached metadata of topics, within max.block.ms. Raises UnknownTopicError, BrokerError, ConnectError:
+    as `KafkaClient.partitions`."""
     try:
         client.partitions(topics, client.clock() + max_block_ms / 1000, expected)
     except BrokerError as error:

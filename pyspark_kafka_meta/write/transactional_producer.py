@@ -101,11 +101,8 @@ class TransactionalProducer:
 
     def begin(self) -> None:
         """Get a producer id and an epoch, unless there is one. This fences all earlier producers of this transactional
-        id, and aborts the transaction that they left open.
-
-        Raises:
-            AuthorizationError, BrokerError, ConnectError: as `TransactionCoordinators.fence`.
-        """
+        id, and aborts the transaction that they left open. Raises AuthorizationError, BrokerError, ConnectError: as
+        `TransactionCoordinators.fence`."""
         if not self.has_id:
             deadline = self._deadline()
             producer = self._fence(deadline)

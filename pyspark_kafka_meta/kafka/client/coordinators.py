@@ -127,11 +127,8 @@ class TransactionCoordinators(BrokerRequests):
 
     def _unknown_since(self, partition: TopicPartition, since: float | None) -> float | None:
         """Since when metadata has not had this partition either, which its coordinator does not know; None if it has
-        it, and the coordinator lags behind. Requests newer metadata.
-
-        Raises:
-            UnknownTopicError: for the whole grace period.
-        """
+        it, and the coordinator lags behind. Requests newer metadata. Raises UnknownTopicError: for the whole grace
+        period."""
         cache, now, reason = self._cache, self._client.clock(), RefreshReason.UNKNOWN_TOPIC
         cache.request_update(reason, cache.snapshot.generation, partition, UNKNOWN_TOPIC_OR_PARTITION)
         if partition in cache.snapshot.partitions(partition.topic):

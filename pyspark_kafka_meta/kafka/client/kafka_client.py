@@ -131,11 +131,8 @@ class KafkaClient(ClientState):
     def epoch_end_offsets(
         self, epochs: Mapping[TopicPartition, int], deadline: float
     ) -> dict[TopicPartition, PartitionOffset]:
-        """OffsetForLeaderEpoch for each partition (KIP-320): the end offset of the epoch in the leader's log.
-
-        Raises:
-            BrokerError, UnknownTopicError, NoLeaderError: as `list_offsets`.
-        """
+        """OffsetForLeaderEpoch for each partition (KIP-320): the end offset of the epoch in the leader's log. Raises
+        BrokerError, UnknownTopicError, NoLeaderError: as `list_offsets`."""
         return self._ask_leaders(OffsetsRequest((), by_epoch=True), epochs, deadline)
 
     def cleanup_policy(self, topic: str) -> str | None:

@@ -281,13 +281,11 @@ class LeaderOffsets:
         self._requests: LeaderRequests[TopicPartition, OffsetsResponse] = LeaderRequests(client, client.network.offsets)
 
     def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
-        """The offsets from one request to each leader, without partitions that failed.
+        """The offsets from one request to each leader, without partitions that failed. Raises BrokerError: an error
+        that is not retriable.
 
         Args:
             queries: `OffsetQuery.wanted` of each partition.
-
-        Raises:
-            BrokerError: an error that is not retriable.
         """
         offsets: dict[TopicPartition, PartitionOffset] = {}
         try:

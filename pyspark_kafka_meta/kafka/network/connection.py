@@ -169,11 +169,8 @@ class Connection:
         return time.monotonic() >= self._login_due
 
     def version(self, api: Api) -> int:
-        """The newest version of `api` that both sides support.
-
-        Raises:
-            UnsupportedBrokerError: no version is supported by both.
-        """
+        """The newest version of `api` that both sides support. Raises UnsupportedBrokerError: no version is supported
+        by both."""
         oldest, newest = self._versions.get(api.key, (0, -1))
         version = min(api.max_version, newest)
         if version < max(api.min_version, oldest):

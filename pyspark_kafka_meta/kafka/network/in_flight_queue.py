@@ -64,12 +64,10 @@ class OpeningConnection:
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
-        """
+        """Raises ConnectError: this process cannot open another file or start another thread.
+
         Args:
             connect: the work of the thread.
-
-        Raises:
-            ConnectError: this process cannot open another file or start another thread.
         """
         with ExitStack() as opened:
             try:
@@ -92,11 +90,7 @@ class OpeningConnection:
         return None
 
     def connection(self) -> Connection:
-        """The open connection. Call it only once it is readable.
-
-        Raises:
-            KafkaMetaError: the connection failed.
-        """
+        """The open connection. Call it only once it is readable. Raises KafkaMetaError: the connection failed."""
         self._done.close()
         return self._outcome.result()
 
@@ -173,13 +167,11 @@ class InFlightQueue(Generic[RequestT]):
         return self.channel
 
     def open(self, extends_deadline: bool) -> None:
-        """Take the connection that a thread has opened.
+        """Take the connection that a thread has opened. Raises KafkaMetaError: the connection failed, or the first
+        request could not be sent.
 
         Args:
             extends_deadline: whether each request gets its `timeout_s` again, from now, for the response.
-
-        Raises:
-            KafkaMetaError: the connection failed, or the first request could not be sent.
         """
         assert isinstance(self.channel, OpeningConnection)
         self.channel = self.channel.connection()

@@ -53,11 +53,8 @@ TOO_MANY_CONNECTIONS = (
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """Run `work` in a daemon thread, which does not delay the end of the process.
-
-    Raises:
-        ConnectError: this process cannot start another thread.
-    """
+    """Run `work` in a daemon thread, which does not delay the end of the process. Raises ConnectError: this process
+    cannot start another thread."""
     done: Future[T] = Future()
 
     def run() -> None:
@@ -102,14 +99,11 @@ def connect(
     address: Address, deadline: float, failed: FailedAddresses, limits_unacknowledged: bool = True
 ) -> tuple[socket.socket, Candidate]:
     """A socket connected to the first address of the host that accepts, and this address. The addresses share the
-    remaining time.
+    remaining time. Raises ConnectError: no address accepts.
 
     Args:
         failed: takes the addresses that do not accept.
         limits_unacknowledged: whether `UNACKNOWLEDGED_S` holds.
-
-    Raises:
-        ConnectError: no address accepts.
     """
     failures = []
     candidates = failed.in_order(address, _resolve(address, deadline))

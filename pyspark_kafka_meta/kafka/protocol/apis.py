@@ -82,11 +82,7 @@ class ApiRequest(ABC, Generic[ResponseT]):
 
     @abstractmethod
     def decode(self, exchange: Exchange, node_id: int) -> ResponseT:
-        """The response of a broker.
-
-        Raises:
-            ProtocolError: the response breaks a rule (`response_checks`).
-        """
+        """The response of a broker. Raises ProtocolError: the response breaks a rule (`response_checks`)."""
 
 
 @dataclass(frozen=True, slots=True)

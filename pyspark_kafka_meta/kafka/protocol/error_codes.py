@@ -167,11 +167,8 @@ def coordinator_may_recover(code: int) -> bool:
 
 
 def refresh_reason(code: int) -> RefreshReason:
-    """The reason of the refresh after `code`: for every `Action.REFRESH` and for `UNKNOWN_LEADER_EPOCH`.
-
-    Raises:
-        ValueError: a refresh does not help against this code.
-    """
+    """The reason of the refresh after `code`: for every `Action.REFRESH` and for `UNKNOWN_LEADER_EPOCH`. Raises
+    ValueError: a refresh does not help against this code."""
     reason = _ACTIONS.get(code, _FAIL).reason
     if reason is None:
         raise ValueError(f"{describe(code)} is no reason to refresh metadata")

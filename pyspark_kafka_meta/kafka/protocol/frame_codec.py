@@ -102,10 +102,7 @@ def decode(api: Api, version: int, correlation_id: int, frame: memoryview) -> tu
     """The response message in `frame`, which has no length prefix, and its records in their order.
 
     The records are views of `frame`, because the parser would copy them several times. Their fields in the message are
-    None.
-
-    Raises:
-        ProtocolError: the frame is malformed, belongs to another request, or is longer than its message.
+    None. Raises ProtocolError: the frame is malformed, belongs to another request, or is longer than its message.
     """
     try:
         read_header, read_message, response = _readers(api, version)
@@ -210,10 +207,8 @@ _MAX_VARINT_BYTES = 5
 
 def check_lengths(kind: Any, frame: memoryview, position: int) -> list[Span]:
     """Walk through a message of class `kind` that begins at `position`. Returns its records fields in their order.
-
-    Raises:
-        ProtocolError: a length or count points beyond the end of the frame, or is null in a field that is not nullable.
-    """
+    Raises ProtocolError: a length or count points beyond the end of the frame, or is null in a field that is not
+    nullable."""
     spans: list[Span] = []
     try:
         end = _message(kind)(frame, position, spans)

@@ -88,11 +88,8 @@ class Network(Protocol):
         an earlier request is dropped."""
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
-        """The response to the Metadata request in flight; None if it did not begin by `deadline`.
-
-        Raises:
-            KafkaMetaError: the request failed.
-        """
+        """The response to the Metadata request in flight; None if it did not begin by `deadline`. Raises
+        KafkaMetaError: the request failed."""
 
     def close_idle(self) -> None:
         """Close the connections without a request in flight. Brokers limit those of a host."""

@@ -226,15 +226,12 @@ def without_aborted_batches(
     headers: Iterable[BatchHeader], records: bytes | memoryview, aborted_transactions: Sequence[tuple[int, int]]
 ) -> list[BatchHeader]:
     """The batches that a read_committed consumer reads. Some control batches stay in the result. Follows Kafka's
-    `CompletedFetch.nextFetchedRecord`.
+    `CompletedFetch.nextFetchedRecord`. Raises CorruptBatchError: a control batch has no readable marker.
 
     Args:
         headers: of one partition's fetched batches, in log order, control batches included.
         records: the bytes that the headers were read from.
         aborted_transactions: (producer id, first offset) pairs in any order. Each ends at its producer's abort marker.
-
-    Raises:
-        CorruptBatchError: a control batch has no readable marker.
     """
     pending = sorted(aborted_transactions, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()

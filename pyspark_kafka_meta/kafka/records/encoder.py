@@ -99,13 +99,11 @@ class EncodedBatch:
 
 
 def record_sizes(records: Records, first_row: int = 0) -> Longs:
-    """An upper bound of each record's size in a batch, in bytes. Follows `DefaultRecord.recordSizeUpperBound`.
+    """An upper bound of each record's size in a batch, in bytes. Follows `DefaultRecord.recordSizeUpperBound`. Raises
+    InvalidRowError: the key of a header is null.
 
     Args:
         first_row: number of the first record in errors.
-
-    Raises:
-        InvalidRowError: the key of a header is null.
     """
     sizes = _MAX_RECORD_OVERHEAD + _field_bytes(records.key) + _field_bytes(records.value)
     if records.headers is None:

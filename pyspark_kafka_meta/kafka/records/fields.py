@@ -52,11 +52,8 @@ class Fields(NamedTuple):
 
 
 def find_fields(payload: Bytes, starts: Ints, ends: Ints, locate: Locate) -> Fields:
-    """The fields of the records between these positions. At least `PADDING_BYTES` follow the last end.
-
-    Raises:
-        CorruptBatchError: a length or a varint is wrong, or a record does not end where it should.
-    """
+    """The fields of the records between these positions. At least `PADDING_BYTES` follow the last end. Raises
+    CorruptBatchError: a length or a varint is wrong, or a record does not end where it should."""
     length, at = read_varints(payload, starts, locate)
     require(length == ends - at, "records do not end where they should", locate)
     timestamp_delta, at = read_varlongs(payload, at + 1, locate)

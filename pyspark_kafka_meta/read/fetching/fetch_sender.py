@@ -148,11 +148,8 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
         return {cursor for sent in self if sent.overdue_at > not_overdue_at for cursor in sent.members}
 
     def leader(self, cursor: PartitionCursor) -> LeaderAndEpoch | None:
-        """The cached leader; if None, a metadata refresh was requested, and the cursor waits for it.
-
-        Raises:
-            BrokerError: the partition may not be read.
-        """
+        """The cached leader; if None, a metadata refresh was requested, and the cursor waits for it. Raises
+        BrokerError: the partition may not be read."""
         cache, partition = self._client.cache, cursor.partition
         leader = cache.leader(partition)
         if leader is None:
@@ -237,11 +234,8 @@ class FetchResponseHandler:
         self._reports = _REPORTS.setdefault(client, {})
 
     def handle(self, fetch: SentFetch, response: FetchResponse | RequestFailure) -> list[FetchedRecords]:
-        """Move the cursors of the Fetch.
-
-        Raises:
-            KafkaMetaError: an error that is not retriable, or a loss that the options do not allow.
-        """
+        """Move the cursors of the Fetch. Raises KafkaMetaError: an error that is not retriable, or a loss that the
+        options do not allow."""
         if isinstance(response, RequestFailure):
             self._on_failure(fetch, response)
             return []

@@ -39,13 +39,11 @@ class RowFilter:
     """
 
     def __init__(self, condition: Condition, schemas: QuerySchemas | None, returned: Sequence[str]) -> None:
-        """
+        """Raises OptionError: a column is missing, or types are not compared.
+
         Args:
             schemas: of typed columns; None without these.
             returned: columns of the filtered rows.
-
-        Raises:
-            OptionError: a column is missing, or types are not compared.
         """
         decoded = {} if schemas is None else schemas.types
         raw = records_arrow_schema([*RECORD_COLUMNS, HEADERS_COLUMN])

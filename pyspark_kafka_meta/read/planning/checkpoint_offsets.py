@@ -124,11 +124,7 @@ class SourceOffset:
 
     @classmethod
     def parse(cls, value: object) -> SourceOffset:
-        """The offset that `as_dict` wrote, after JSON.
-
-        Raises:
-            CheckpointError: another version or program wrote it.
-        """
+        """The offset that `as_dict` wrote, after JSON. Raises CheckpointError: another version or program wrote it."""
         version = value.get("version") if isinstance(value, dict) else None
         if version != VERSION:
             raise CheckpointError(
@@ -226,11 +222,8 @@ def with_generations(start: SourceOffset, end: SourceOffset, begun_again: Collec
 
 
 def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
-    """The ranges of the batch between two logged offsets, sorted by partition, without empty ranges.
-
-    Raises:
-        CheckpointError: neither offset has the start of some partition.
-    """
+    """The ranges of the batch between two logged offsets, sorted by partition, without empty ranges. Raises
+    CheckpointError: neither offset has the start of some partition."""
     if start == end:
         return []
     begins = {**start.positions, **end.start}
@@ -259,11 +252,8 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
 def check_same_partitions(
     option: str, given: Collection[TopicPartition], partitions: Collection[TopicPartition]
 ) -> None:
-    """Check that the JSON of `option` names the partitions that the query reads.
-
-    Raises:
-        OptionError: `given` lacks some of `partitions`, or has others.
-    """
+    """Check that the JSON of `option` names the partitions that the query reads. Raises OptionError: `given` lacks some
+    of `partitions`, or has others."""
     missing, unread = set(partitions) - set(given), set(given) - set(partitions)
     if missing or unread:
         raise OptionError(

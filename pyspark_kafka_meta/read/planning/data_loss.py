@@ -286,11 +286,7 @@ class LossReporter:
 
     def report(self, losses: Iterable[Loss]) -> None:
         """Fail or log a warning, as the options say, for one kind of losses after the other. Then record all events: a
-        plan that fails skips nothing.
-
-        Raises:
-            DataLossError: a loss is not allowed.
-        """
+        plan that fails skips nothing. Raises DataLossError: a loss is not allowed."""
         new = [loss for loss in losses if loss not in self._reported]
         for kind, group in groupby(new, attrgetter("kind")):
             text = describe(list(group)) + _REMARKS.get(kind, "")
@@ -305,11 +301,8 @@ class LossReporter:
 
     def report_missing(self, text: str, may_be_recreated: bool) -> None:
         """Report partitions that cannot be found, or none if `text` is empty. They are reported again once the text
-        changes. `report` records the events of those that the checkpoint has (`LossKind.GONE`).
-
-        Raises:
-            DataLossError: a loss is not allowed.
-        """
+        changes. `report` records the events of those that the checkpoint has (`LossKind.GONE`). Raises DataLossError: a
+        loss is not allowed."""
         if text not in ("", self._missing):
             self._policy.report_loss(text, may_be_recreated)
         self._missing = text

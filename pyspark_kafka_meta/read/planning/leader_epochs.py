@@ -79,11 +79,8 @@ class LeaderEpochs:
         self, starts: Positions, ends: Positions, ids: Mapping[str, UUID | None]
     ) -> dict[TopicPartition, Position]:
         """`ends`, where each position that moved since `starts` has the epoch of the record before it, and the start of
-        this epoch, as far as its leader says. The leader's own epoch may have no records (see `Position`).
-
-        Raises:
-            UnknownTopicError: a leader was elected since `ends` were listed.
-        """
+        this epoch, as far as its leader says. The leader's own epoch may have no records (see `Position`). Raises
+        UnknownTopicError: a leader was elected since `ends` were listed."""
         epochs = {
             partition: epoch for partition, (offset, epoch, *_) in ends.items() if offset != starts[partition].offset
         }

@@ -51,10 +51,8 @@ class NewPartitions:
 
         A partition that returns with its old topic id within `KEPT_S` continues where the query left off, a truncated
         log where it was truncated. New partitions begin at the start of their logs, unless newPartitions says
-        otherwise; those of a recreated topic too, unless onTopicRecreated says otherwise.
-
-        Raises:
-            PartitionsAddedError: a topic of changes in Kafka's order got partitions.
+        otherwise; those of a recreated topic too, unless onTopicRecreated says otherwise. Raises PartitionsAddedError:
+        a topic of changes in Kafka's order got partitions.
         """
         ends, ids = logs.latest.positions, logs.latest.topic_ids
         new = ends.keys() - start.positions.keys()

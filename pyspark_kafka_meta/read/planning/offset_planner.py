@@ -216,11 +216,8 @@ class OffsetPlanner:
 
     @retried
     def batch_ranges(self) -> list[OffsetRange]:
-        """The ranges of a batch query, pinned now, so that a retried task reads the same.
-
-        Raises:
-            OptionError, DataLossError, UnknownTopicError: as `OffsetResolver.resolve` and `Subscription.partitions`.
-        """
+        """The ranges of a batch query, pinned now, so that a retried task reads the same. Raises OptionError,
+        DataLossError, UnknownTopicError: as `OffsetResolver.resolve` and `Subscription.partitions`."""
         starting, ending = self._options.starting_offsets, self._options.ending_offsets
         assert starting is not None and ending is not None, "for_batch() completes the options"
         partitions = self._first_partitions()
@@ -363,11 +360,8 @@ class OffsetPlanner:
 
     def _compare(self, start: SourceOffset, target: Positions) -> Comparison:
         """Compare `start` and `target` with the logs. While something is lost, leaders are asked again after a pause,
-        with metadata of another broker: up to fetchOffset.numRetries times, and until two brokers agree.
-
-        Raises:
-            ConnectError: one broker alone responded by the deadline.
-        """
+        with metadata of another broker: up to fetchOffset.numRetries times, and until two brokers agree. Raises
+        ConnectError: one broker alone responded by the deadline."""
         target = {partition: position for partition, position in target.items() if partition not in self._unreachable}
         cache, deadline, pauses = self._client.cache, self._client.api_deadline(), 0
         logs, reporters = self._compare_once(start, target), {cache.snapshot.reported_by}

@@ -32,14 +32,11 @@ class Subscription:
         self._topic_filter = options.topic_filter or frozenset(options.topics).__contains__
 
     def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
-        """The partitions that the query reads now, sorted.
+        """The partitions that the query reads now, sorted. Raises UnknownTopicError: a topic, or a partition in option
+        assign, does not exist; or, under a pattern, an expected partition.
 
         Args:
             expected: partitions that it read before; see `KafkaClient.partitions`.
-
-        Raises:
-            UnknownTopicError: a topic, or a partition in option assign, does not exist; or, under a pattern, an
-                expected partition.
         """
         expected, deadline = self._options.assigned or expected, self._client.api_deadline()
         if self._options.topic_pattern is not None:
@@ -109,11 +106,8 @@ class Subscription:
 
     @contextmanager
     def same_topics(self, partitions: Collection[TopicPartition]) -> Iterator[dict[str, UUID | None]]:
-        """The topic ids that belong to the offsets of `partitions` that are listed within this context.
-
-        Raises:
-            UnknownTopicError: at the end, a topic was recreated or is unknown.
-        """
+        """The topic ids that belong to the offsets of `partitions` that are listed within this context. Raises
+        UnknownTopicError: at the end, a topic was recreated or is unknown."""
         ids = self._topic_ids(partitions)
         yield ids
         if ids != self._topic_ids(partitions):

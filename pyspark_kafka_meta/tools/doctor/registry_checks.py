@@ -73,10 +73,7 @@ def split_typed_options(
     cluster: Mapping[str, str], topics: Sequence[str], *, writes: bool = False
 ) -> tuple[dict[str, str], TypedValuesOptions, ChangesOptions | None]:
     """The other options, the options of typed values of a query that reads, or writes, the topics, and of changes.
-
-    Raises:
-        OptionError: an option of typed values, or of changes, is invalid.
-    """
+    Raises OptionError: an option of typed values, or of changes, is invalid."""
     names = option_names(TypedValuesOptions, RegistryOptions, ChangesOptions)
     given = CaseInsensitiveMap(cluster)
     typed = {name: text for name, text in given.items() if name in CaseInsensitiveMap(dict.fromkeys(names, ""))}

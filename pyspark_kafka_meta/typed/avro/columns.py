@@ -58,11 +58,8 @@ class Column(ABC):
 
     @abstractmethod
     def skip_one(self, data: memoryview, at: int, end: int) -> int:
-        """The position after one value. This is faster than `skip` for a few values only.
-
-        Raises:
-            BadValue: the value does not end before `end`, or nobody can know where it ends.
-        """
+        """The position after one value. This is faster than `skip` for a few values only. Raises BadValue: the value
+        does not end before `end`, or nobody can know where it ends."""
 
     def read_present(self, cursor: Cursor, present: Flags) -> pa.Array:
         """The values where there are any, and null elsewhere, where the cursor stays."""

@@ -166,11 +166,8 @@ class Cursor:
         return before
 
     def limit_empty_items(self, counts: Longs, field: str) -> Longs:
-        """Numbers of items without bytes, 0 where a value would have more than `MAX_EMPTY_ITEMS`.
-
-        Raises:
-            TooManyEmptyItemsError: see there.
-        """
+        """Numbers of items without bytes, 0 where a value would have more than `MAX_EMPTY_ITEMS`. Raises
+        TooManyEmptyItemsError: see there."""
         total = self.memory.empty_items
         np.add.at(total, self.rows, counts)
         bad = total[self.rows] > MAX_EMPTY_ITEMS

@@ -22,13 +22,11 @@ decoded. A larger value is decoded alone."""
 
 
 def avro_decoder(writer: AvroSchema, reader: AvroSchema, *, is_raw: bool = False) -> ValueDecoder:
-    """Decodes values of the writer's schema to the Arrow type of the reader's.
+    """Decodes values of the writer's schema to the Arrow type of the reader's. Raises ValueSchemaError: no value of the
+    writer can be read, with the path of the field.
 
     Args:
         is_raw: whether values of a schema that is `bytes` are these bytes, without their length.
-
-    Raises:
-        ValueSchemaError: no value of the writer can be read, with the path of the field.
     """
     is_bytes = isinstance(writer, Primitive) and writer.type == "bytes"
     return _AvroDecoder(resolve(writer, reader), _WholeValues if is_raw and is_bytes else Cursor)

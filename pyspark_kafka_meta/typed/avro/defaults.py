@@ -23,11 +23,7 @@ from pyspark_kafka_meta.typed.columnar.varints import zigzag_bytes
 def encode_default(schema: AvroSchema, default: Any) -> bytes:
     """The Avro encoding of a default value, which is JSON. Bytes are text of the code points 0 to 255. The default of a
     union has the first branch that it fits (1.12; before, it had to fit the first). Java looks less closely: there null
-    fits an array, and 1.5 an int.
-
-    Raises:
-        ValueError: the value does not fit the schema.
-    """
+    fits an array, and 1.5 an int. Raises ValueError: the value does not fit the schema."""
     match schema, default:
         case Primitive() | Fixed() | Enumeration(), _:
             return _encode_scalar(schema, default)

@@ -79,13 +79,11 @@ def avro_encoder(schema: AvroSchema, given: pa.DataType, *, is_raw: bool = False
     """The encoder of columns of the type `given`.
 
     A field of the schema that the type lacks is written as its default, else as null. The type may be nullable where
-    the schema is not: then nulls are refused when they occur.
+    the schema is not: then nulls are refused when they occur. Raises ValueSchemaError: columns of the type cannot be
+    written with the schema.
 
     Args:
         is_raw: whether values of a schema that is `bytes` are written without their length.
-
-    Raises:
-        ValueSchemaError: columns of the type cannot be written with the schema.
     """
     root = _encoder(schema, given, "")
     is_bytes = isinstance(schema, Primitive) and schema.type == "bytes"
@@ -248,12 +246,10 @@ def _text(schema: AvroSchema) -> str:
 def derived_schema(given: pa.DataType, name: str = TOP_LEVEL_NAME) -> str:
     """The schema of columns of this type, which have no null. It is that of Spark's `to_avro`, but a field that may be
     null has the default null: a later schema can have further such fields, and readers with it read older records.
+    Raises ValueSchemaError: Avro has no such type, or no such name of a field or record.
 
     Args:
         name: full name of the record.
-
-    Raises:
-        ValueSchemaError: Avro has no such type, or no such name of a field or record.
     """
     if not all(map(_NAME.fullmatch, name.split("."))):
         raise ValueSchemaError(f"Avro does not allow the name {name}: use letters, digits and _ only")

@@ -89,11 +89,8 @@ _TIMES = {
 
 
 def resolve(writer: AvroSchema, reader: AvroSchema) -> Column:
-    """The decoder of a column of the reader's type from values of the writer's.
-
-    Raises:
-        ValueSchemaError: no value of the writer can be read. The message has the path of the field.
-    """
+    """The decoder of a column of the reader's type from values of the writer's. Raises ValueSchemaError: no value of
+    the writer can be read. The message has the path of the field."""
     return _resolve(_renamed(writer, reader), reader, "")
 
 
@@ -359,11 +356,8 @@ def _kind(schema: AvroSchema) -> str:
 
 
 def _renamed(writer: AvroSchema, reader: AvroSchema) -> AvroSchema:
-    """The writer's schema with the reader's names, and without aliases.
-
-    Raises:
-        ValueSchemaError: two fields of a record, or two branches of a union, get the same name.
-    """
+    """The writer's schema with the reader's names, and without aliases. Raises ValueSchemaError: two fields of a
+    record, or two branches of a union, get the same name."""
     own = _Names().apply(writer)
     if own == _Names().apply(reader):
         return own

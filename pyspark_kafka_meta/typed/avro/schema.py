@@ -174,10 +174,7 @@ AvroSchema: TypeAlias = Primitive | Array | Map | Union | Named | Recursive | Le
 def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
     """The type of a schema text. `references` are texts that define types it names, each after those that it needs. A
     type may be defined again in the same way, as in the schemas of several records, which are registered one by one.
-
-    Raises:
-        ValueSchemaError: a text is no Avro schema, or it has too many parts for columns.
-    """
+    Raises ValueSchemaError: a text is no Avro schema, or it has too many parts for columns."""
     parser = _Parser()
     try:
         for reference in dict.fromkeys(references):
@@ -190,11 +187,8 @@ def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
 
 
 def arrow_type(schema: AvroSchema) -> pa.DataType:
-    """The type of a column with values of this schema, as Spark's `from_avro` has it.
-
-    Raises:
-        ValueSchemaError: a decimal has more digits after the point than Spark's.
-    """
+    """The type of a column with values of this schema, as Spark's `from_avro` has it. Raises ValueSchemaError: a
+    decimal has more digits after the point than Spark's."""
     import pyarrow as pa
 
     match schema:
@@ -223,11 +217,7 @@ def is_nullable(schema: AvroSchema) -> bool:
 
 
 def member_names(column: Union) -> list[str]:
-    """Of the struct of a union's column.
-
-    Raises:
-        ValueSchemaError: two types have the same stable name.
-    """
+    """Of the struct of a union's column. Raises ValueSchemaError: two types have the same stable name."""
     if not column.stable:
         return [f"member{index}" for index in range(len(column.branches))]
     names = [f"member_{_simple_name(branch)}" for branch in column.branches]
@@ -247,11 +237,7 @@ def _simple_name(branch: AvroSchema) -> str:
 def bounded(schema: AvroSchema, max_depth: int, stable_members: bool = False) -> tuple[AvroSchema, Mapping[str, str]]:
     """The reader's schema in which a record is at most so often in itself, as with Spark's `recursiveFieldMaxDepth`.
     Fields that would need more are left out, and fields that Spark has no type for: why, by their names after those of
-    their records. `stable_members` is as of `Union`.
-
-    Raises:
-        ValueSchemaError: it has too many parts for columns.
-    """
+    their records. `stable_members` is as of `Union`. Raises ValueSchemaError: it has too many parts for columns."""
     walk = _Bounded(max_depth, stable_members)
     part = walk.part(schema, ())
     return schema if isinstance(part, LeftOut) else part, walk.left_out

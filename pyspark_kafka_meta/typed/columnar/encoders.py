@@ -129,11 +129,8 @@ class ColumnEncoder(Protocol):
     """Encodes one field of all rows. Attribute `place` of its classes is the field in error texts."""
 
     def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        """Append the values to the rows that are `used`; None is all rows. Values of other rows are null.
-
-        Raises:
-            UnwritableValueError: a value is null or does not fit.
-        """
+        """Append the values to the rows that are `used`; None is all rows. Values of other rows are null. Raises
+        UnwritableValueError: a value is null or does not fit."""
 
 
 def place_of(path: str) -> str:

@@ -32,11 +32,8 @@ def zigzag_bytes(number: int) -> bytes:
 
 
 def varint_at(data: bytes | memoryview, at: int, end: int, max_bytes: int) -> tuple[int, int]:
-    """A varint, of which bits above the 64th are dropped, and the position after it.
-
-    Raises:
-        ValueError: it has more bytes, or does not end before `end`.
-    """
+    """A varint, of which bits above the 64th are dropped, and the position after it. Raises ValueError: it has more
+    bytes, or does not end before `end`."""
     value = 0
     for shift in range(0, 7 * max_bytes, 7):
         if at >= end:

@@ -119,11 +119,8 @@ def _logical(kind: str, named: ConnectType | None) -> pa.DataType | None:
 
 
 def kinds_of_writer(writer: ConnectSchema, reader: ConnectSchema) -> pa.DataType:
-    """The kinds as which a writer's values are read: the reader's, with the writer's digits of decimals.
-
-    Raises:
-        ValueSchemaError: no value can be read. The message has the path of the field.
-    """
+    """The kinds as which a writer's values are read: the reader's, with the writer's digits of decimals. Raises
+    ValueSchemaError: no value can be read. The message has the path of the field."""
     import pyarrow as pa
 
     def called(schema: ConnectSchema, kind: pa.DataType, path: str) -> str:

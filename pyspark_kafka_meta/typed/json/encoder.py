@@ -61,10 +61,7 @@ class Texts(Protocol):
     """Makes the JSON texts of a column."""
 
     def of(self, values: pa.Array) -> Text:
-        """
-        Raises:
-            UnwritableValueError: a value does not fit.
-        """
+        """Raises UnwritableValueError: a value does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +246,8 @@ class ArrayTexts:
 
 
 def json_encoder(schema: JsonSchema, given: pa.DataType) -> JsonEncoder:
-    """The encoder of columns of the type `given`.
-
-    Raises:
-        ValueSchemaError: columns of the type cannot be written with the schema.
-    """
+    """The encoder of columns of the type `given`. Raises ValueSchemaError: columns of the type cannot be written with
+    the schema."""
     is_sparks = schema.nullable is None
     return JsonEncoder(_Compiler(schema).texts(schema.type if is_sparks else schema.kinds, given, "#", ""))
 
@@ -340,13 +334,10 @@ def _scalar(given: pa.DataType, place: str) -> Texts:
 
 def derived_json_schema(given: pa.DataType, name: str | None = None) -> str:
     """The JSON Schema of columns of this type, of which other properties are not allowed, as in those that Confluent's
-    serializers derive: so properties can be added later.
+    serializers derive: so properties can be added later. Raises ValueSchemaError: JSON Schema has no such type.
 
     Args:
         name: the schema's title.
-
-    Raises:
-        ValueSchemaError: JSON Schema has no such type.
     """
     title = {} if name is None else {"title": name}
     return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **title, **_derived(given, "")})

@@ -106,13 +106,11 @@ def column_type(kinds: pa.DataType) -> pa.DataType:
 
 
 def parse_json_schema(text: str, references: Sequence[str] = ()) -> JsonSchema:
-    """The schema of a text: JSON Schema, what Spark's `DataType.json()` and `simpleString()` return, or DDL.
+    """The schema of a text: JSON Schema, what Spark's `DataType.json()` and `simpleString()` return, or DDL. Raises
+    ValueSchemaError: it is neither, is too large, or has a type of Spark that JSON does not have.
 
     Args:
         references: documents that it refers to by their `$id`.
-
-    Raises:
-        ValueSchemaError: it is neither, is too large, or has a type of Spark that JSON does not have.
     """
     try:
         document = _document(text)

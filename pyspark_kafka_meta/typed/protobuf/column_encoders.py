@@ -50,11 +50,8 @@ class Content(Protocol):
     def wire_type(self) -> int: ...
 
     def encoded(self, values: pa.Array) -> Encoded:
-        """Numbers as varints or little-endian words have them, 0 for null; or bytes, null or empty for null.
-
-        Raises:
-            UnwritableValueError: a value does not fit.
-        """
+        """Numbers as varints or little-endian words have them, 0 for null; or bytes, null or empty for null. Raises
+        UnwritableValueError: a value does not fit."""
 
 
 @dataclass(frozen=True, slots=True)

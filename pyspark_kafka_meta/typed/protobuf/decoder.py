@@ -47,11 +47,8 @@ MISSING = "a required field is missing"
 
 
 def protobuf_decoder(writer: ProtobufSchema, reader: ProtobufSchema) -> ProtobufDecoder:
-    """Decodes values of the writer's schema to structs of `arrow_type(reader)`.
-
-    Raises:
-        ValueSchemaError: the reader's schema has no Arrow type, or the writer's values cannot be read with it.
-    """
+    """Decodes values of the writer's schema to structs of `arrow_type(reader)`. Raises ValueSchemaError: the reader's
+    schema has no Arrow type, or the writer's values cannot be read with it."""
     return ProtobufDecoder(compile_plan(writer, reader))
 
 

@@ -63,10 +63,7 @@ def protobuf_encoder(schema: ProtobufSchema, given: pa.DataType) -> ProtobufEnco
     """The encoder of columns of the type `given`.
 
     A field of the schema that the type lacks is not written, nor is null, which is refused only in a required field, a
-    list or a map.
-
-    Raises:
-        ValueSchemaError: columns of the type cannot be written with the schema.
+    list or a map. Raises ValueSchemaError: columns of the type cannot be written with the schema.
     """
     return ProtobufEncoder(_Compiler(schema).message(schema.messages[schema.message], given, ""))
 

@@ -110,11 +110,8 @@ CONVERSIONS: dict[str, tuple[Callable[[list[pa.Array], pa.DataType], Converted],
 
 
 def json_text(kind: str, data: bytes) -> str:
-    """The JSON text of a message of `JSON_TYPES`; null for a Value of no kind.
-
-    Raises:
-        ValueError: the message is malformed, or a number is none of JSON.
-    """
+    """The JSON text of a message of `JSON_TYPES`; null for a Value of no kind. Raises ValueError: the message is
+    malformed, or a number is none of JSON."""
     view = memoryview(data)
     value = _READERS[kind](view, 0, len(view), 0)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -184,11 +181,8 @@ _READERS: dict[str, Callable[[memoryview, int, int, int], Any]] = {STRUCT: _stru
 
 
 def json_message(kind: str, text: str) -> bytes:
-    """The message of `JSON_TYPES` of a JSON text.
-
-    Raises:
-        ValueError: the text is no JSON, or no object (Struct) or array (ListValue).
-    """
+    """The message of `JSON_TYPES` of a JSON text. Raises ValueError: the text is no JSON, or no object (Struct) or
+    array (ListValue)."""
     try:
         value = json.loads(text, parse_constant=_no_number)
         if isinstance(value, {STRUCT: dict, LIST_VALUE: list}.get(kind, object)):

@@ -158,12 +158,11 @@ def descriptor_set(files: Sequence[bytes]) -> bytes:
 
 
 def parse_protobuf(descriptor: bytes, message: str | None = None) -> ProtobufSchema:
-    """The schema of a serialized FileDescriptorSet.
+    """The schema of a serialized FileDescriptorSet. Raises ValueSchemaError: it is no FileDescriptorSet, or has no such
+    message type.
 
     Args:
         message: full name of the message type; None for the first one of the last file.
-    Raises:
-        ValueSchemaError: it is no FileDescriptorSet, or has no such message type.
     """
     types = _Types()
     try:
@@ -183,11 +182,8 @@ def parse_protobuf(descriptor: bytes, message: str | None = None) -> ProtobufSch
 
 
 def only_file(descriptor: bytes) -> bytes:
-    """The last file of a set, a serialized FileDescriptorProto, of which the others define known types alone.
-
-    Raises:
-        ValueSchemaError: there are others, which a registry must have as references.
-    """
+    """The last file of a set, a serialized FileDescriptorProto, of which the others define known types alone. Raises
+    ValueSchemaError: there are others, which a registry must have as references."""
     *imported, file = _Node(descriptor).all(1)
     names = [_Node(each).text(1) for each in imported]
     if others := [name for name in names if not name.startswith(_KNOWN_FILES)]:
@@ -199,10 +195,8 @@ def message_name(descriptor: bytes, indexes: Sequence[int]) -> str:
     """The full name of the message type at Confluent's message indexes: [1, 0] is the first type nested in the second.
 
     Most serializers count the entry types of maps too, as the descriptor has them. Java's with `normalize.schemas`, or
-    with the text of a .proto file, does not: its count is taken where the other one finds no type of values.
-
-    Raises:
-        IndexError: the last file of the set has no such type.
+    with the text of a .proto file, does not: its count is taken where the other one finds no type of values. Raises
+    IndexError: the last file of the set has no such type.
     """
     file = _Node(_Node(descriptor).all(1)[-1])
     for with_entries in (True, False):
@@ -223,11 +217,8 @@ def _is_map_entry(message: _Node) -> bool:
 
 
 def message_indexes(descriptor: bytes, message: str) -> tuple[int, ...]:
-    """The message indexes of a full name: the reverse of `message_name`.
-
-    Raises:
-        ValueSchemaError: the last file of the set does not define the type.
-    """
+    """The message indexes of a full name: the reverse of `message_name`. Raises ValueSchemaError: the last file of the
+    set does not define the type."""
     file = _Node(_Node(descriptor).all(1)[-1])
     scope, nodes, indexes = f"{file.text(2)}." if file.text(2) else "", file.all(4), []
     while nodes:
@@ -249,11 +240,7 @@ def arrow_type(schema: ProtobufSchema) -> pa.StructType:
 
 def columns(schema: ProtobufSchema) -> tuple[pa.StructType, Mapping[str, str]]:
     """The type of a column of these messages, and why fields have no column, by their names after those of their
-    messages.
-
-    Raises:
-        ValueSchemaError: the type is too large.
-    """
+    messages. Raises ValueSchemaError: the type is too large."""
     types = _ArrowTypes(schema)
     return types.struct(schema.message, ()), types.left_out
 

@@ -111,11 +111,8 @@ class WireField(NamedTuple):
 
 
 def wire_fields(data: bytes | memoryview, at: int, end: int) -> Iterator[WireField]:
-    """The fields of the message between two positions.
-
-    Raises:
-        ValueError: the message is malformed. The fields before were yielded.
-    """
+    """The fields of the message between two positions. Raises ValueError: the message is malformed. The fields before
+    were yielded."""
     while at < end:
         tag, at = _tag(data, at, end)
         field, at = _field(data, tag, at, end, 0)

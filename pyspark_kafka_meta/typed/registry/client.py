@@ -106,14 +106,12 @@ class RegistryClient:
         return _list(self._get("/subjects", Asked("for the subjects")), str)
 
     def schema(self, key: int | str, kind: str | None = None, subject: str | None = None) -> RegisteredSchema:
-        """The schema of an id or a GUID, with the schemas that it refers to.
+        """The schema of an id or a GUID, with the schemas that it refers to. Raises ValueSchemaError: it has another
+        kind, and what it refers to was not asked for; or it cannot be used.
 
         Args:
             kind: of `RegisteredSchema`; None for any.
             subject: whose context has the id; None for the default one.
-
-        Raises:
-            ValueSchemaError: it has another kind, and what it refers to was not asked for; or it cannot be used.
         """
         if isinstance(key, int):
             asked = Asked(f"for schema id {key}", schema_id=key)
@@ -142,22 +140,16 @@ class RegistryClient:
             return list(threads.map(look_up, subjects))
 
     def register(self, subject: str, kind: str, schema: str) -> RegisteredSchema:
-        """Register a schema without references as the subject's latest version, if it is none yet.
-
-        Raises:
-            SchemaRegistryError: the schema is not compatible with the subject, with the registry's reason.
-        """
+        """Register a schema without references as the subject's latest version, if it is none yet. Raises
+        SchemaRegistryError: the schema is not compatible with the subject, with the registry's reason."""
         what = f"to register a schema in subject {shortened(subject)}"
         asked = Asked(what, subject=subject, is_final=True, is_registration=True)
         body = self._request("POST", f"/subjects/{_quoted(subject)}/versions", asked, _schema_body(kind, schema))
         return RegisteredSchema(_id(body), kind, SchemaText(schema), _guid(body))
 
     def registered(self, subject: str, kind: str, schema: str) -> RegisteredSchema:
-        """A schema without references that the subject has.
-
-        Raises:
-            UnknownSchemaError: the subject does not have the schema.
-        """
+        """A schema without references that the subject has. Raises UnknownSchemaError: the subject does not have the
+        schema."""
         asked = Asked(f"whether subject {shortened(subject)} has the schema", subject=subject, is_final=True)
         body = self._request("POST", f"/subjects/{_quoted(subject)}", asked, _schema_body(kind, schema))
         return RegisteredSchema(_id(body), kind, SchemaText(schema), _guid(body))

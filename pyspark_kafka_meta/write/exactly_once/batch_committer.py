@@ -68,11 +68,8 @@ class BatchCommitter:
     def recover(
         self, known: Sequence[str] = (), guessed: Sequence[str] = (), planned: Decisions | None = None
     ) -> Decisions:
-        """Settle what earlier runs have decided, abort what they have not, and return the decisions.
-
-        Raises:
-            FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
-        """
+        """Settle what earlier runs have decided, abort what they have not, and return the decisions. Raises
+        FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`."""
         return self._carry_out(lambda: recover(known, guessed, planned), Ending.RECOVERED)
 
     def commit(

@@ -127,11 +127,8 @@ class StepRunner:
         self.committed = self.aborted = self.copied_records = 0
 
     def carry_out(self, protocol: Protocol[T]) -> T:
-        """Run a protocol to its end.
-
-        Raises:
-            KafkaMetaError: of a step, or of the protocol. What is decided stays so: the next run settles it.
-        """
+        """Run a protocol to its end. Raises KafkaMetaError: of a step, or of the protocol. What is decided stays so:
+        the next run settles it."""
         result: Any = None
         while True:
             try:

@@ -239,11 +239,8 @@ class TransactionReader:
         return None
 
     def copies(self, transaction: OpenTransaction) -> Iterator[Copy]:
-        """The transaction's record batches: one partition after the other, each in the order of its log.
-
-        Raises:
-            DataLossError: the log does not hold all its records any more.
-        """
+        """The transaction's record batches: one partition after the other, each in the order of its log. Raises
+        DataLossError: the log does not hold all its records any more."""
         for written in transaction.written:
             partition, left = TopicPartition(written.topic, written.partition), written
             with suppress(DataLossError, UnknownTopicError):  # told below

@@ -47,11 +47,8 @@ def certificates_pem(certificates: Sequence[x509.Certificate]) -> str:
 
 
 def trusted_pem(security: SecurityOptions) -> str | None:
-    """The trusted authorities as PEM text; None for the system's authorities.
-
-    Raises:
-        OptionError: the store cannot be read or is empty.
-    """
+    """The trusted authorities as PEM text; None for the system's authorities. Raises OptionError: the store cannot be
+    read or is empty."""
     if security.truststore_certificates:
         return _in_lines(security.truststore_certificates)
     if security.truststore_location is None:
@@ -71,11 +68,8 @@ def trusted_pem(security: SecurityOptions) -> str | None:
 
 
 def client_identity(security: SecurityOptions) -> Identity | None:
-    """The client's key and certificates; None without a key store.
-
-    Raises:
-        OptionError: the store cannot be read or is incomplete.
-    """
+    """The client's key and certificates; None without a key store. Raises OptionError: the store cannot be read or is
+    incomplete."""
     option = "kafka.ssl.keystore"
     if security.keystore_key and security.keystore_certificate_chain:
         text = f"{security.keystore_key.reveal()}\n{security.keystore_certificate_chain}"

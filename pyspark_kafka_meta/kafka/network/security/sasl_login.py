@@ -125,11 +125,8 @@ class Caller(Protocol):
 
 
 def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> float:
-    """Log in, or renew the session. Returns the lifetime of the session in ms, 0 for no limit.
-
-    Raises:
-        AuthenticationError: the broker refuses, or does not prove its identity. TokenRefusedError: it refuses a token.
-    """
+    """Log in, or renew the session. Returns the lifetime of the session in ms, 0 for no limit. Raises
+    AuthenticationError: the broker refuses, or does not prove its identity. TokenRefusedError: it refuses a token."""
     mechanism = security.mechanism
     assert mechanism is not None  # checked by SecurityOptions.of
     name = mechanism.name_for_brokers

@@ -66,11 +66,8 @@ _last_contexts: dict[SecurityOptions, ssl.SSLContext] = {}
 
 def tls_context(security: SecurityOptions) -> ssl.SSLContext:
     """A new context for each connection, so that renewed files are used. If they are unusable, perhaps because another
-    process is writing them, the last context.
-
-    Raises:
-        OptionError: a store, key or certificate is unusable, and there is no last context.
-    """
+    process is writing them, the last context. Raises OptionError: a store, key or certificate is unusable, and there is
+    no last context."""
     try:
         _last_contexts[security] = _new_context(security)
     except OptionError as error:
