@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
@@ -24,30 +24,23 @@ ADMIN_TIMEOUT_S = 30.0
 POLL_S = 0.2
 
 
-class Cluster(Protocol):
-    @property
-    def name(self) -> str:
-        """For people."""
+class Cluster:
+    """
+    Attributes:
+        name: for people.
+        options: `kafka.*`.
+        selection: the source option that selects the query's topics.
+        sink_options: further `kafka.*` options of the query's sink.
+        topics: that the query reads, and that the feed produces to.
+        copies: the topics that the query writes; empty if it writes nothing.
+    """
 
-    @property
-    def options(self) -> Mapping[str, str]:
-        """The `kafka.*` options."""
-
-    @property
-    def selection(self) -> Mapping[str, str]:
-        """The source option that selects the query's topics."""
-
-    @property
-    def sink_options(self) -> Mapping[str, str]:
-        """Further `kafka.*` options of the query's sink."""
-
-    @property
-    def topics(self) -> Sequence[str]:
-        """The topics that the query reads, and that the feed produces to."""
-
-    @property
-    def copies(self) -> Sequence[str]:
-        """The topics that the query writes; empty if it writes nothing."""
+    name: str
+    options: Mapping[str, str]
+    selection: Mapping[str, str]
+    sink_options: Mapping[str, str] = {}
+    topics: list[str]
+    copies: list[str]
 
 
 def copy_of(partition: TopicPartition) -> TopicPartition:
@@ -55,7 +48,7 @@ def copy_of(partition: TopicPartition) -> TopicPartition:
     return TopicPartition(partition.topic.replace(TOPIC, COPY), partition.partition)
 
 
-class EmbeddedCluster:
+class EmbeddedCluster(Cluster):
     """Mock brokers in this process. They hold no elections: this class chooses the leaders. They cannot add partitions:
     `grow` creates another topic.
 
@@ -69,7 +62,6 @@ class EmbeddedCluster:
         self.name = "3 embedded brokers in this process"
         self.options = {"kafka.bootstrap.servers": brokers.bootstrap_servers.replace("127.0.0.1", "localhost")}
         self.selection = {"subscribePattern": f"^{TOPIC}"}
-        self.sink_options: Mapping[str, str] = {}  # they have no transactions
         self.topics, self.copies = [TOPIC], [COPY]
         self.elections = " Embedded brokers hold no elections: the demo chooses the leaders."
         self.growth = (
@@ -133,7 +125,7 @@ class EmbeddedCluster:
         self._leaders[partition] = leader_id
 
 
-class LocalKafkaCluster:
+class LocalKafkaCluster(Cluster):
     """Apache Kafka on this machine: leaders move by a restart, a crash or an election. Attributes as in
     `EmbeddedCluster`."""
 
@@ -212,15 +204,14 @@ class LocalKafkaCluster:
 ChangeableCluster = EmbeddedCluster | LocalKafkaCluster
 
 
-class UserCluster:
+class UserCluster(Cluster):
     """The cluster that the user names. The demo changes nothing in it; it produces records only with --feed."""
 
     def __init__(self, options: Mapping[str, str], topic: str) -> None:
         self.name = f"your cluster at {options['kafka.bootstrap.servers']}, which is not changed"
         self.options = options
-        self.sink_options: Mapping[str, str] = {}
         self.selection = {"subscribe": topic}
-        self.topics, self.copies = [topic], ()
+        self.topics, self.copies = [topic], []
 
 
 def _finish(request: Future[Any]) -> None:
