@@ -80,10 +80,7 @@ class KafkaMetaReader(LowLatencyTask, DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, at planning."""
 
     def __init__(self, options: SourceOptions, columns: Columns, schemas: QuerySchemas | None = None) -> None:
-        """
-        Args:
-            schemas: of typed columns; None without these.
-        """
+        """`schemas` are of typed columns; None without these."""
         self._options = options
         self._columns = columns
         self._schemas = schemas

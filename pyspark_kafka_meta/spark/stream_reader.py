@@ -36,10 +36,7 @@ class KafkaMetaStreamReader(LowLatencyTask, DataSourceStreamReader, SupportsTrig
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
     def __init__(self, options: SourceOptions, columns: Columns, schemas: QuerySchemas | None = None) -> None:
-        """
-        Args:
-            schemas: of typed columns; None without these.
-        """
+        """`schemas` are of typed columns; None without these."""
         self._options = options
         self._columns = columns
         self._schemas = schemas

@@ -344,10 +344,7 @@ class WriterSchemas:
     def __init__(
         self, schemas: QuerySchemas, report: Callable[[SchemaLookup], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """
-        Args:
-            clock: seconds that never go back.
-        """
+        """`clock` returns seconds that never go back."""
         framed = [reader for reader in schemas.readers if reader.column.framing is not Framing.NONE]
         self._asked_s = dict.fromkeys((subject for reader in framed for subject in reader.subjects), -math.inf)
         registry = schemas.typed.registry

@@ -71,10 +71,7 @@ def bind(condition: Condition, node: Node, schema: pa.Schema) -> Mask:
 
 
 class _Bound(NamedTuple):
-    """
-    Attributes:
-        literal: if the values are one.
-    """
+    """`literal` is there if the values are one."""
 
     type: pa.DataType
     compute: Compute

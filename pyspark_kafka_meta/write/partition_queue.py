@@ -189,10 +189,7 @@ class PartitionQueue(RetryPause):
         sequence: PartitionSequence,
         transactional_id: str | None = None,
     ) -> None:
-        """
-        Args:
-            transactional_id: of the transaction that the batches belong to.
-        """
+        """`transactional_id` is of the transaction that the batches belong to."""
         super().__init__(partition)
         self.topic_id = topic_id
         self.size_bytes = 0

@@ -267,10 +267,7 @@ class LeaderOffsets:
     """
 
     def __init__(self, client: ClientState, template: OffsetsRequest, deadline: float) -> None:
-        """
-        Args:
-            template: a request without queries; each leader gets it with the queries for its partitions.
-        """
+        """`template` is a request without queries; each leader gets it with the queries for its partitions."""
         self.errors: dict[TopicPartition, str] = {}
         self._client = client
         self._cache = client.cache

@@ -100,10 +100,7 @@ class Connection:
     def __init__(
         self, address: Address, settings: ConnectionSettings, deadline: float, *, is_probe: bool = False
     ) -> None:
-        """
-        Args:
-            is_probe: whether errors are without a diagnosis.
-        """
+        """`is_probe`: whether errors are without a diagnosis."""
         self.address = address
         self._settings = settings
         self._correlation_ids = itertools.count(1)

@@ -29,10 +29,7 @@ MAX_OFFSETS = 10_000
 
 
 class Found(NamedTuple, Generic[T]):
-    """
-    Attributes:
-        timestamp: microseconds since 1970 UTC.
-    """
+    """`timestamp` is in microseconds since 1970 UTC."""
 
     timestamp: int
     partition: TopicPartition

@@ -41,10 +41,7 @@ class TaskReader:
     def __init__(
         self, client: KafkaClient, options: ReadOptions, columns: Sequence[str], policy: DataLossPolicy | None = None
     ) -> None:
-        """
-        Args:
-            policy: by default that of `options`.
-        """
+        """`policy` is by default that of `options`."""
         self._client = client
         self._options = options
         self._columns = columns

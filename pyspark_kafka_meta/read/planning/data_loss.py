@@ -264,10 +264,7 @@ class LossReporter:
     """Reports the losses that the planning of one query finds, each once, though a plan is made again."""
 
     def __init__(self, options: ReadOptions, report: Callable[[RecordsLost], None]) -> None:
-        """
-        Args:
-            report: publishes an event.
-        """
+        """`report` publishes an event."""
         self._policy = DataLossPolicy(options)
         self._report = report
         self._reported: set[Loss] = set()

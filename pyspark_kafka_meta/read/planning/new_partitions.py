@@ -33,10 +33,7 @@ class NewPartitions:
     def __init__(
         self, options: SourceOptions, earliest: Callable[[Collection[TopicPartition]], dict[TopicPartition, Position]]
     ) -> None:
-        """
-        Args:
-            earliest: asks leaders for the starts of logs.
-        """
+        """`earliest` asks leaders for the starts of logs."""
         self._options = options
         self._earliest = earliest
         self._keys_stay = options.changes is not None and options.changes.order is ChangeOrder.KAFKA

@@ -151,10 +151,7 @@ class OffsetPlanner:
     """
 
     def __init__(self, client: KafkaClient, options: SourceOptions, byte_limit: ByteLimit | None = None) -> None:
-        """
-        Args:
-            byte_limit: by maxBytesPerTrigger.
-        """
+        """`byte_limit` is by maxBytesPerTrigger."""
         self.recent = RecentOffsets()
         self.report = client.report
         self._client = client

@@ -205,10 +205,7 @@ def newest_findings(source: SourceOptions) -> Iterator[Finding]:
 
 
 def _judge(topic: str, column: str, rows: Sequence[dict[str, Any]], fails: bool) -> Finding:
-    """
-    Args:
-        fails: whether a malformed record fails the query.
-    """
+    """`fails`: whether a malformed record fails the query."""
     check, malformed = f"newest {column}s of {topic}", [row for row in rows if row[column + ERROR_SUFFIX] is not None]
     if not malformed:
         return ok(check, f"all of {len(rows)} can be decoded, one for each partition with records")

@@ -86,10 +86,7 @@ def run_checks(
 def _sections_of_values(
     typed: TypedValuesOptions, topics: Sequence[str], source: SourceOptions | None, checks_writes: bool
 ) -> Iterator[Section]:
-    """
-    Args:
-        source: reads the topics; None if they are not read.
-    """
+    """`source` reads the topics; None if they are not read."""
     from pyspark_kafka_meta.tools.doctor.changes_checks import changes_findings
     from pyspark_kafka_meta.tools.doctor.registry_checks import newest_findings, registry_findings
 

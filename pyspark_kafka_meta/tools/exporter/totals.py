@@ -101,10 +101,8 @@ class EventTotals:
         self._missing_before = 0  # of caches that are forgotten
 
     def add(self, events: Iterable[EventRow], are_new: bool = True) -> None:
-        """
-        Args:
-            are_new: False for events before the start: they say what caches know, an earlier exporter has counted them.
-        """
+        """`are_new` is False for events before the start: they say what caches know, an earlier exporter has counted
+        them."""
         for event in sorted(events, key=lambda event: (event["cache_id"], event["sequence"])):
             self._ended.update(event["died_cache_ids"] or ())
             if event["kind"] == EventKind.CLOSED:
@@ -135,10 +133,7 @@ class EventTotals:
         return set[str]().union(*(cache.topics for cache in self._living(now_ms)))
 
     def readings(self, now_ms: int, live: Leaders | None) -> Readings:
-        """
-        Args:
-            live: the leaders of the cluster; None if it was never asked.
-        """
+        """`live` are the leaders of the cluster; None if it was never asked."""
         readings = Readings()
         readings.update(self._totals)
         missing = sum(cache.events_missing() for cache in self._caches.values())

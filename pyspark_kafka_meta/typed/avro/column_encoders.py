@@ -181,10 +181,7 @@ class DecimalEncoder:
 
 @dataclass(frozen=True, slots=True)
 class RecordEncoder:
-    """
-    Attributes:
-        fields: in the schema's order: the index in the struct and its encoder, or the bytes that all rows have.
-    """
+    """`fields` are in the schema's order: the index in the struct and its encoder, or the bytes that all rows have."""
 
     place: str
     fields: Sequence[tuple[int, ColumnEncoder] | bytes]
@@ -215,10 +212,7 @@ class ArrayEncoder:
 
 @dataclass(frozen=True, slots=True)
 class MapEncoder:
-    """
-    Attributes:
-        entries: of a struct of key and value.
-    """
+    """`entries` is of a struct of key and value."""
 
     entries: ArrayEncoder
 

@@ -258,10 +258,7 @@ def derived_schema(given: pa.DataType, name: str = TOP_LEVEL_NAME) -> str:
 
 
 def _derived(given: pa.DataType, path: str, name: str, namespace: str) -> Any:
-    """
-    Args:
-        name: of the field; a record in it has this name too.
-    """
+    """`name` is of the field; a record in it has this name too."""
     full_name = f"{namespace}.{name}" if namespace else name
     if pa.types.is_struct(given):
         fields = [_derived_field(field, inner_path(path, field.name), full_name) for field in given]

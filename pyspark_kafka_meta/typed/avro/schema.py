@@ -486,10 +486,7 @@ def _branch_kind(branch: AvroSchema) -> str:
 
 
 class _Bounded:
-    """
-    Attributes:
-        left_out: why, by field.
-    """
+    """`left_out` says why, by field."""
 
     def __init__(self, max_depth: int, stable_members: bool) -> None:
         self._max_depth, self._stable, self._types = max_depth, stable_members, 0

@@ -142,10 +142,7 @@ class BinaryTexts:
 
 @dataclass(frozen=True, slots=True)
 class TimeTexts:
-    """
-    Attributes:
-        end: of a timestamp with a time zone Z.
-    """
+    """`end` is that of a timestamp: with a time zone Z."""
 
     place: str
     end: str
@@ -184,10 +181,7 @@ class MemberTexts:
 
 @dataclass(frozen=True, slots=True)
 class ObjectTexts:
-    """
-    Attributes:
-        members: the name of each field as JSON, and its texts.
-    """
+    """`members` are the name of each field as JSON, and its texts."""
 
     members: Sequence[tuple[str, MemberTexts]]
 

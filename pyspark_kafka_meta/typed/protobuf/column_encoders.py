@@ -56,10 +56,7 @@ class Content(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NumberContent:
-    """
-    Attributes:
-        kind: of Protobuf, without enum.
-    """
+    """`kind` is of Protobuf, without enum."""
 
     place: str
     kind: str

@@ -69,10 +69,7 @@ class Asked(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """
-    Attributes:
-        body: sent as JSON; None for no body.
-    """
+    """`body` is sent as JSON; None for no body."""
 
     method: str
     path: str
@@ -100,10 +97,7 @@ class _TryAgain(Exception):  # noqa: N818
 
 
 class _Response(NamedTuple):
-    """
-    Attributes:
-        after_s: of Retry-After; else 0.
-    """
+    """`after_s` is of Retry-After; else 0."""
 
     status: int
     data: bytes

@@ -66,10 +66,7 @@ class KnownSchemas:
     from, or need many requests for a schema with references."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """
-        Args:
-            clock: seconds that never go back.
-        """
+        """`clock` returns seconds that never go back."""
         self._clock = clock
         self._changed = threading.Condition()
         self._known: dict[_Place, RegisteredSchema] = {}
@@ -182,10 +179,7 @@ class KnownVersions:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """
-        Args:
-            clock: seconds that never go back.
-        """
+        """`clock` returns seconds that never go back."""
         self._clock = clock
         self._known: dict[tuple[RegistryOptions, str, int | str], SubjectVersion] = {}
         self._again_at_s: dict[tuple[RegistryOptions, str, int | str], float] = {}  # may fail for one subject alone

@@ -66,10 +66,7 @@ class DecisionsTopic:
     """
 
     def __init__(self, client: KafkaClient, topic: str, transactional_id: str | None) -> None:
-        """
-        Args:
-            transactional_id: of the sink; None for all sinks.
-        """
+        """`transactional_id` is of the sink; None for all sinks."""
         self.partition = TopicPartition(topic, 0)
         self._client = client
         self._transactional_id = transactional_id

@@ -104,10 +104,7 @@ class StepRunner:
         decisions: DecisionsTopic,
         lead: Lead | None = None,
     ) -> None:
-        """
-        Args:
-            lead: that this driver has kept. The first `Fence` and `ReadDecisions` then send nothing.
-        """
+        """`lead` is one that this driver has kept. The first `Fence` and `ReadDecisions` then send nothing."""
         self._client = client
         self._plan = plan
         self.timeout_ms = timeout_ms
