@@ -120,9 +120,4 @@ _REFUSED = {
     "kafka.value.deserializer": " as values are deserialized as byte arrays. Use DataFrame operations to explicitly "
     "deserialize the values.",
 }
-_SYNONYMS = {
-    "topics": "subscribe",
-    "metricspath": "eventsPath",
-    "metricstopic": "eventsTopic",
-    "metricsbootstrapservers": "eventsBootstrapServers",
-}
+_SYNONYMS = {"topics": "subscribe"}

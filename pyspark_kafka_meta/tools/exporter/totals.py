@@ -236,8 +236,7 @@ def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None
     readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
     if contents.last_response_ms is not None:
         readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.last_response_ms / 1000, *labels)
-    # Earlier versions had a role for the caches of topic sinks, which follow only what they write to.
-    if live is not None and role != UNKNOWN:
+    if live is not None:
         readings.add(metrics.STALE_PARTITIONS, cache.count_stale(live), *labels)
 
 

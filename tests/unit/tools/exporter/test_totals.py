@@ -202,15 +202,6 @@ def test_a_recreated_topic_is_stale_in_its_own_cluster(
     assert readings(learned, live=live).numbers[metrics.STALE_PARTITIONS]["", "1"] == stale
 
 
-def test_cache_of_a_role_that_is_no_more_has_no_stale_partitions() -> None:
-    """The role of what earlier versions wrote events to a topic with."""
-    learned = {**event(FIRST, 1, **learning("t", 1, 2, epoch=3)), "role": "events"}
-    found = readings(learned, live=LIVE)
-
-    assert found.numbers[metrics.CACHED_PARTITIONS] == {("", "unknown"): 2}
-    assert metrics.STALE_PARTITIONS not in found.numbers
-
-
 def test_ended_dead_and_silent_caches_have_no_gauges() -> None:
     closed = event(FIRST, 4, kind=EventKind.CLOSED, reason=OtherReason.CLOSED)
     reported = event(THIRD, 2, died_cache_ids=(SECOND,), **PLANNER)
