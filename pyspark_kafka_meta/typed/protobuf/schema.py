@@ -25,32 +25,12 @@ MAX_DEPTH = 100
 MAX_COLUMNS = 100_000
 """With a message counted where it is used, because each use is columns."""
 
-_KINDS = dict(
-    enumerate(
-        [
-            "double",
-            "float",
-            "int64",
-            "uint64",
-            "int32",
-            "fixed64",
-            "fixed32",
-            "bool",
-            "string",
-            "group",
-            "message",
-            "bytes",
-            "uint32",
-            "enum",
-            "sfixed32",
-            "sfixed64",
-            "sint32",
-            "sint64",
-        ],
-        1,
-    )
+_KIND_NAMES = (
+    "double float int64 uint64 int32 fixed64 fixed32 bool string group message bytes uint32 enum sfixed32 sfixed64 "
+    "sint32 sint64"
 )
-"""Names of `FieldDescriptorProto.Type`."""
+_KINDS = dict(enumerate(_KIND_NAMES.split(), 1))
+"""Of `FieldDescriptorProto.Type`."""
 _REQUIRED, _REPEATED = 2, 3
 """`FieldDescriptorProto.Label`."""
 _PROTO3 = 999
@@ -176,7 +156,8 @@ def parse_protobuf(descriptor: bytes, message: str | None = None) -> ProtobufSch
             f"--descriptor_set_out` writes it: {error}"
         ) from None
     if first not in types.messages:
-        raise ValueSchemaError(f"The Protobuf schema has no message type {first}. It has {_some(types.messages)}.")
+        known = ", ".join(list(types.messages)[:10]) or "none"
+        raise ValueSchemaError(f"The Protobuf schema has no message type {first}. It has {known}.")
     messages = types.messages | _KNOWN_MESSAGES
     return ProtobufSchema(first, messages, _KNOWN_ENUMS | types.enums, _empty_messages(messages))
 
@@ -401,7 +382,8 @@ class _Types:
             self._add_message(scope + node.text(1), node, {**features, **node.features(7, 12)})
 
     def _add_enum(self, full_name: str, node: _Node, features: Mapping[int, int]) -> None:
-        numbers = {value.text(1): _signed(value.number(2)) for value in map(_Node, node.all(2))}
+        raw = {value.text(1): value.number(2) for value in map(_Node, node.all(2))}
+        numbers = {name: number - 2**64 if number >= 2**63 else number for name, number in raw.items()}
         names: dict[int, str] = {}
         for name, number in numbers.items():
             names.setdefault(number, name)
@@ -483,14 +465,6 @@ class _Node:
     def features(self, options: int, number: int) -> dict[int, int]:
         """The FeatureSet in the options at these field numbers: values by feature."""
         return {key: int(values[-1]) for key, values in self.child(options).child(number)._fields.items() if key <= 6}
-
-
-def _signed(number: int) -> int:
-    return number - 2**64 if number >= 2**63 else number
-
-
-def _some(names: Mapping[str, Message]) -> str:
-    return ", ".join(list(names)[:10]) or "none"
 
 
 def _known_lines(text: str) -> Iterator[tuple[str, str]]:
