@@ -135,6 +135,18 @@ class Scene:
         """The reasons of the events after the first one."""
         return [event.reason for event in self.events if event.kind is not EventKind.BORN]
 
+    def losses(self) -> list[tuple[TopicPartition, int | None, int | None]]:
+        """Of each event of lost records: the partition, the first lost offset, and the end of what is lost."""
+        return [
+            (
+                TopicPartition(event.cause_topic, event.cause_partition),
+                event.details.lost_from_offset,
+                event.details.lost_until_offset,
+            )
+            for event in self.events
+            if event.kind is EventKind.DATA_LOSS
+        ]
+
     def sent(self, api: str) -> list[int]:
         """Ids of the brokers that received requests of this API, in order."""
         ids = {broker.address: broker.node_id for broker in self.cluster.brokers.values()}

@@ -128,8 +128,7 @@ def test_corrupt_batch_is_skipped_alone_with_an_event_of_its_offsets(
 
     assert by_partition(rows(scene.reader(**options, **SKIP).read(scene.ranges()))) == expected
     (event,) = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    assert (event.cause_topic, event.cause_partition) == ("t", 1)
-    assert (event.details.lost_from_offset, event.details.lost_until_offset) == (at, at + 3)
+    assert scene.losses() == [(T1, at, at + 3)]
     assert f"base offset {at}" in str(event.details.error)
     assert "onCorruptBatch is skip" in caplog.text
 
@@ -139,12 +138,7 @@ def test_batches_that_are_all_corrupt_are_progress_when_they_are_skipped(scene: 
     scene.cluster.logs[T1] = [damage_checksum(batch) for batch in scene.cluster.logs[T1]]
 
     assert rows(scene.reader(**SKIP, kafkaConsumer_pollTimeoutMs="500").read([scene.range(T1)])) == []
-    lost = [
-        (event.details.lost_from_offset, event.details.lost_until_offset)
-        for event in scene.events
-        if event.kind is EventKind.DATA_LOSS
-    ]
-    assert lost == [(at, at + 3) for at in range(0, 90, 3)]
+    assert scene.losses() == [(T1, at, at + 3) for at in range(0, 90, 3)]
 
 
 def test_corrupt_batch_whose_end_cannot_be_told_is_not_skipped(scene: Scene) -> None:
@@ -198,5 +192,5 @@ def test_batch_that_decompresses_to_more_than_the_option_allows_is_neither_skipp
         rows(scene.reader(maxDecompressedBatchBytes="2000", **options).read([scene.range(T1)]))
     asked = [requested.fetch_offset for _, request in scene.network.fetches for requested in request.partitions]
     assert asked.count(0) == 1
-    assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
+    assert scene.losses() == []
     assert len(rows(scene.reader(maxDecompressedBatchBytes="4000").read([scene.range(T1)]))) == 12

@@ -118,8 +118,7 @@ def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_recreated
     recreate(scene, 3)
 
     assert by_partition(rows(iter([first, *reading]))) == {T2: written()[T2][:3]}
-    [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    assert (event.details.lost_from_offset, event.details.lost_until_offset) == (3, 12)
+    assert scene.losses() == [(T2, 3, 12)]
 
 
 def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(

@@ -43,6 +43,7 @@ class Query:
     def __init__(
         self, scene: Scene, target: Mapping[TopicPartition, Position] | None = None, /, **options: str
     ) -> None:
+        self._scene = scene
         self.planner = scene.planner(**options)
         self.target = target
         self.offset = BEGINNING
@@ -53,6 +54,19 @@ class Query:
         found = spans(ranges(self.offset, end))
         self.offset = end
         return found
+
+    def restarted(self, **options: str) -> Query:
+        """From the same checkpoint, with these options."""
+        query = Query(self._scene, **options)
+        query.offset = self.offset
+        return query
+
+
+def started(scene: Scene, **options: str) -> Query:
+    """A query that has planned its first micro-batch."""
+    query = Query(scene, **options)
+    query.step()
+    return query
 
 
 def ends_now(scene: Scene) -> dict[TopicPartition, Position]:

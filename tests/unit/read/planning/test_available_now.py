@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.events.event import EventKind
+from pyspark_kafka_meta.model import TopicPartition
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.read.planning.changes import HOW_TO, lose_partitions, lose_the_end
 from tests.unit.read.planning.queries import GO_ON, Query, add_partition, ends_now, positions
@@ -55,13 +55,13 @@ def test_available_now_whose_target_is_older_than_its_start_never_goes_back(scen
             lose_the_end,
             "the log of t-0 ends at offset 6, before offset 12 at which the query is to end",
             (1, 6),
-            [(0, 6, 12)],
+            [(T0, 6, 12)],
         ),
         (
             lose_partitions,
             "t-0 was read up to offset 1, and its new log ends at 12",
             (0, 12),
-            [(0, 1, None), (1, 1, None), (2, 1, None)],
+            [(T0, 1, None), (T1, 1, None), (T2, 1, None)],
         ),
     ],
     ids=["shorter", "fewer partitions"],
@@ -71,7 +71,7 @@ def test_available_now_whose_target_is_lost_says_so_once(
     happens: Any,
     error_text: str,
     read: tuple[int, int],
-    recorded_losses: list[tuple[int, int, int | None]],
+    recorded_losses: list[tuple[TopicPartition, int, int | None]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     target = ends_now(scene)
@@ -90,10 +90,7 @@ def test_available_now_whose_target_is_lost_says_so_once(
     assert len(steps) > 2
     assert (steps[0][0], steps[-1][1]) == read
     assert caplog.text.count(error_text) == 1
-    events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    assert [
-        (event.cause_partition, event.details.lost_from_offset, event.details.lost_until_offset) for event in events
-    ] == recorded_losses
+    assert scene.losses() == recorded_losses
 
 
 def test_available_now_asks_again_only_once_about_a_target_that_is_lost(scene: Scene) -> None:

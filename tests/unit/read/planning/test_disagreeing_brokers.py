@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, DataLossError, NoLeaderError
-from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.read.planning.subscription import Subscription
@@ -34,14 +33,14 @@ from tests.unit.read.planning.queries import (
     offsets_json,
     positions,
     spans,
+    started,
 )
 from tests.unit.scene import Scene
 
 
 @pytest.mark.parametrize("nth", [0, 1], ids=["before its end is asked for", "before its start is"])
 def test_new_topic_that_is_deleted_while_it_is_planned_fails_no_query_that_allows_loss(scene: Scene, nth: int) -> None:
-    query = Query(scene, **PATTERN, **GO_ON)
-    query.step()
+    query = started(scene, **PATTERN, **GO_ON)
     scene.cluster.create_topic("u", 1)
     scene.write(T0, "new")
     scene.clock.sleep(300)
@@ -52,9 +51,8 @@ def test_new_topic_that_is_deleted_while_it_is_planned_fails_no_query_that_allow
 
 def test_topic_recreated_and_deleted_while_it_is_planned_is_told_once_as_lost(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
-    scene.write(TopicPartition("u", 0), "old")
-    query = Query(scene, **PATTERN, **GO_ON)
-    query.step()
+    scene.write(U0, "old")
+    query = started(scene, **PATTERN, **GO_ON)
     scene.cluster.create_topic("u", 1)
     scene.clock.sleep(300)
     scene.events.clear()
@@ -62,12 +60,7 @@ def test_topic_recreated_and_deleted_while_it_is_planned_is_told_once_as_lost(sc
     before_offsets_are_asked(scene, 1 + retries, delete_u)
 
     assert query.step() == {}
-    losses = [
-        (event.cause_topic, event.details.lost_from_offset)
-        for event in scene.events
-        if event.kind is EventKind.DATA_LOSS
-    ]
-    assert losses == [("u", 1)]
+    assert [lost[:2] for lost in scene.losses()] == [(U0, 1)]
 
 
 def test_topic_that_is_deleted_while_a_query_begins_is_left_out_under_a_pattern(scene: Scene) -> None:
@@ -86,7 +79,7 @@ def hide_t_for_a_moment(scene: Scene) -> None:
     """The brokers that are asked who leads u now do not know t."""
     scene.network.metadata_errors["t"] = 3
     scene.clock.at(1, scene.network.metadata_errors.clear)
-    scene.cluster.move_leader(TopicPartition("u", 0), 3)
+    scene.cluster.move_leader(U0, 3)
 
 
 BOTH = {"subscribe": "t,u", "startingOffsets": "earliest"}
@@ -106,7 +99,7 @@ PLANS: dict[str, Any] = {
 @pytest.mark.parametrize(("nth", "plan"), PLANS.values(), ids=PLANS.keys())
 def test_topic_that_is_unknown_for_a_moment_leaves_no_plan_without_its_id(scene: Scene, nth: int, plan: Any) -> None:
     scene.cluster.create_topic("u", 1)
-    scene.write(TopicPartition("u", 0), "one")
+    scene.write(U0, "one")
     before_offsets_are_asked(scene, nth, hide_t_for_a_moment)
 
     assert plan(scene) == {topic: scene.cluster.topics[topic].topic_id for topic in ("t", "u")}
@@ -123,7 +116,7 @@ def test_start_that_has_aged_out_is_told_once_however_often_it_is_planned(
 
     assert begins(planner)[T0] == 3
     assert len(scene.sent("ListOffsets")) > 3 * 4, "it was planned more than once"
-    assert [event.kind for event in scene.events].count(EventKind.DATA_LOSS) == 1
+    assert len(scene.losses()) == 1
     assert caplog.text.count("names offset 1 of t-0, and its log starts at 3") == 1
 
 
@@ -133,7 +126,7 @@ def test_end_that_has_aged_out_tells_of_no_loss_after_it(scene: Scene) -> None:
     found = batch_planner(scene, **options, **GO_ON).batch_ranges()
 
     assert spans(found)[T0] == (6, 6)
-    assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
+    assert scene.losses() == []
 
 
 def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
@@ -152,8 +145,7 @@ def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_
 ) -> None:
     old = scene.cluster.topics["t"]
     recreate(scene)
-    query = Query(scene, startingOffsets="earliest", **options)
-    query.step()
+    query = started(scene, startingOffsets="earliest", **options)
     if restarted:
         query.planner = scene.planner(**options)
     lag(scene, 1 if restarted else scene.sent("Metadata")[-1], old)
@@ -180,12 +172,11 @@ def test_new_query_whose_topic_is_recreated_while_it_is_planned_begins_in_the_ne
     assert query.step() == {T0: (0, 16)}
     assert query.offset.topic_ids == {"t": scene.cluster.topics["t"].topic_id}
     assert caplog.records == []
-    assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
+    assert scene.losses() == []
 
 
 def test_assigned_partition_that_is_gone_is_waited_for_once(scene: Scene) -> None:
-    query = Query(scene, assign='{"t":[0,1,2]}', **GO_ON)
-    query.step()
+    query = started(scene, assign='{"t":[0,1,2]}', **GO_ON)
     lose(scene, lambda scene: scene.cluster.create_topic("t", 2))
     query.step()
     scene.clock.sleep(10)
@@ -196,8 +187,7 @@ def test_assigned_partition_that_is_gone_is_waited_for_once(scene: Scene) -> Non
 
 
 def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> None:
-    query = Query(scene, **GO_ON)
-    query.step()
+    query = started(scene, **GO_ON)
     before = text(query.offset)
     hidden = scene.cluster.topics.pop("t")
     scene.clock.sleep(300)
@@ -214,32 +204,24 @@ def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> N
 def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_was_left(
     scene: Scene, options: dict[str, str]
 ) -> None:
-    u = TopicPartition("u", 0)
     scene.cluster.create_topic("u", 1)
-    scene.write(u, "0", "1")
-    query = Query(scene, **PATTERN, **GO_ON, **options)
-    query.step()
+    scene.write(U0, "0", "1")
+    query = started(scene, **PATTERN, **GO_ON, **options)
     for seen in (2, 3):
         hidden = scene.cluster.topics.pop("u")
         lose(scene, lambda scene: scene.write(T0, "new"))
         assert query.step().keys() == {T0}
 
         scene.cluster.topics["u"] = hidden
-        lose(scene, lambda scene: scene.write(u, "while it was not seen"))
-        assert query.step() == {u: (seen, seen + 1)}
-    losses = [
-        (event.cause_topic, event.details.lost_from_offset)
-        for event in scene.events
-        if event.kind is EventKind.DATA_LOSS
-    ]
-    assert losses == [("u", 2), ("u", 3)]
+        lose(scene, lambda scene: scene.write(U0, "while it was not seen"))
+        assert query.step() == {U0: (seen, seen + 1)}
+    assert [lost[:2] for lost in scene.losses()] == [(U0, 2), (U0, 3)]
 
 
 def test_topic_that_is_not_seen_twice_in_a_row_is_told_twice(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "0", "1")
-    query = Query(scene, **PATTERN, **GO_ON)
-    query.step()
+    query = started(scene, **PATTERN, **GO_ON)
     for _ in range(2):
         hidden = scene.cluster.topics.pop("u")
         scene.clock.sleep(300)
@@ -248,14 +230,13 @@ def test_topic_that_is_not_seen_twice_in_a_row_is_told_twice(scene: Scene) -> No
         scene.clock.sleep(300)
         query.step()
 
-    assert [event.cause_topic for event in scene.events if event.kind is EventKind.DATA_LOSS] == ["u", "u"]
+    assert [lost for lost, *_ in scene.losses()] == [U0, U0]
 
 
 def test_topic_that_comes_back_is_read_on_though_the_plan_is_made_again(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "0", "1")
-    query = Query(scene, **PATTERN, **GO_ON)
-    query.step()
+    query = started(scene, **PATTERN, **GO_ON)
     hidden = scene.cluster.topics.pop("u")
     lose(scene, lambda scene: scene.write(T0, "new"))
     query.step()
@@ -267,31 +248,28 @@ def test_topic_that_comes_back_is_read_on_though_the_plan_is_made_again(scene: S
 
 
 def test_topic_that_comes_back_with_an_earlier_end_for_a_moment_is_not_read_twice(scene: Scene) -> None:
-    u = TopicPartition("u", 0)
     scene.cluster.create_topic("u", 1)
-    scene.write(u, "0")
-    scene.write(u, "1")
-    query = Query(scene, **PATTERN, **GO_ON)
-    query.step()
+    scene.write(U0, "0")
+    scene.write(U0, "1")
+    query = started(scene, **PATTERN, **GO_ON)
     hidden = scene.cluster.topics.pop("u")
     lose(scene, lambda scene: scene.write(T0, "new"))
     query.step()
-    full = list(scene.cluster.logs[u])
+    full = list(scene.cluster.logs[U0])
     scene.cluster.topics["u"] = hidden
-    lose(scene, lambda scene: scene.cluster.logs.update({u: full[:1]}))
+    lose(scene, lambda scene: scene.cluster.logs.update({U0: full[:1]}))
     assert query.step() == {}
 
-    scene.cluster.logs[u] = full
-    scene.write(u, "while it was not seen")
-    assert query.step() == {u: (2, 3)}
+    scene.cluster.logs[U0] = full
+    scene.write(U0, "while it was not seen")
+    assert query.step() == {U0: (2, 3)}
 
 
 @pytest.mark.parametrize("options", [{}, GO_ON], ids=["fail", "go on"])
 def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     scene: Scene, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = Query(scene, **options)
-    query.step()
+    query = started(scene, **options)
     full = list(scene.cluster.logs[T0])
     lose_the_end(scene)
     asked = len(scene.sent("ListOffsets"))
@@ -305,8 +283,7 @@ def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
 
 def test_new_leader_whose_high_watermark_lags_loses_nothing(scene: Scene) -> None:
     """It has all records, and does not know for ten seconds that followers have them (KIP-207)."""
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     scene.network.replica_ends[2, T0] = positions(query.offset)[T0] - 1
     scene.cluster.move_leader(T0, 2)
     scene.write(T0, "later")
@@ -318,8 +295,7 @@ def test_new_leader_whose_high_watermark_lags_loses_nothing(scene: Scene) -> Non
 
 
 def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene) -> None:
-    query = Query(scene, **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "7000"})
-    query.step()
+    query = started(scene, **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "7000"})
     lose_the_end(scene)
     asked, began = len(scene.sent("ListOffsets")), scene.clock()
 
@@ -366,8 +342,7 @@ def test_word_of_one_broker_is_no_loss(scene: Scene, case: str) -> None:
     """A restarted query finds only the broker that was cut off before."""
     scene.network.cut_off(1)
     CUT_OFF[case](scene)
-    query = Query(scene, **PATTERN, **GO_ON)
-    query.step()
+    query = started(scene, **PATTERN, **GO_ON)
     assert query.offset.topic_ids == {name: topic.topic_id for name, topic in scene.cluster.topics.items()}
     scene.network.down = {2, 3}
     again = scene.planner(**PATTERN)
@@ -376,4 +351,4 @@ def test_word_of_one_broker_is_no_loss(scene: Scene, case: str) -> None:
 
     scene.network.down.clear()
     assert again.next_offset(restored(query.offset), None, False) == query.offset
-    assert EventKind.DATA_LOSS not in {event.kind for event in scene.events}
+    assert scene.losses() == []

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import NO_OFFSET, Position
 from tests.partitions import T0, T3
 from tests.unit.logs import batch
 from tests.unit.read.planning.changes import HOW_TO_GO_ON
-from tests.unit.read.planning.queries import GO_ON, Query, add_partition
+from tests.unit.read.planning.queries import GO_ON, Query, add_partition, started
 from tests.unit.scene import Scene
 
 TRUNCATED = r"the log of t-0 was truncated to offset 12 \(leader epoch 1, now 2\)"
@@ -23,18 +22,6 @@ TRUNCATED = r"the log of t-0 was truncated to offset 12 \(leader epoch 1, now 2\
 @pytest.fixture(autouse=True)
 def not_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KafkaClient, "cleanup_policy", lambda client, topic: "delete")
-
-
-def again(query: Query, scene: Scene, **options: str) -> Query:
-    """The query after a restart."""
-    restarted = Query(scene, **options)
-    restarted.offset = query.offset
-    return restarted
-
-
-def losses(scene: Scene) -> list[tuple[int | None, int | None]]:
-    events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    return [(event.details.lost_from_offset, event.details.lost_until_offset) for event in events]
 
 
 def diverge(scene: Scene, kept_by_old_leader: int) -> None:
@@ -62,12 +49,11 @@ RESTARTS = pytest.mark.parametrize("restarted", [False, True], ids=["one run", "
 def test_unclean_election_onto_a_log_of_any_length_ends_the_query(
     scene: Scene, kept_by_old_leader: int, restarted: bool
 ) -> None:
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     diverge(scene, kept_by_old_leader)
     assert query.step() == {T0: (12, 15)}
     elect_old_leader(scene)
-    query = again(query, scene) if restarted else query
+    query = query.restarted() if restarted else query
 
     for _ in range(2):
         with pytest.raises(DataLossError, match=f"{TRUNCATED}.*{HOW_TO_GO_ON}"):
@@ -79,23 +65,21 @@ def test_unclean_election_onto_a_log_of_any_length_ends_the_query(
 def test_records_that_replaced_others_are_read_if_the_loss_is_allowed(
     scene: Scene, kept_by_old_leader: int, restarted: bool
 ) -> None:
-    query = Query(scene, **GO_ON)
-    query.step()
+    query = started(scene, **GO_ON)
     diverge(scene, kept_by_old_leader)
     query.step()
     elect_old_leader(scene)
     scene.write(T0, "after")
-    query = again(query, scene, **GO_ON) if restarted else query
+    query = query.restarted(**GO_ON) if restarted else query
 
     assert query.step() == {T0: (12, 13 + kept_by_old_leader)}
     assert query.step() == {}
-    assert losses(scene) == [(12, 15)]
+    assert scene.losses() == [(T0, 12, 15)]
 
 
 def test_idle_leader_between_the_records_and_the_unclean_election_hides_nothing(scene: Scene) -> None:
     """Broker 3 leads without a record before and after the query reads offsets 12 to 14."""
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     diverge(scene, 3)
     scene.cluster.move_leader(T0, 3)
     scene.clock.sleep(300)
@@ -109,8 +93,7 @@ def test_idle_leader_between_the_records_and_the_unclean_election_hides_nothing(
 
 def test_checkpoint_of_an_earlier_release_is_read_as_by_that_release(scene: Scene) -> None:
     """Its epoch may be of a leader that wrote nothing."""
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     diverge(scene, 8)
     query.step()
     positions = {part: position._replace(epoch_start=NO_OFFSET) for part, position in query.offset.positions.items()}
@@ -125,14 +108,13 @@ def test_epoch_that_compaction_may_have_removed_is_only_warned_of(
     scene: Scene, caplog: pytest.LogCaptureFixture, policy: str | None, is_lost: bool
 ) -> None:
     scene.monkeypatch.setattr(KafkaClient, "cleanup_policy", lambda client, topic: policy)
-    query = Query(scene, **GO_ON)
-    query.step()
+    query = started(scene, **GO_ON)
     diverge(scene, 8)
     query.step()
     elect_old_leader(scene)
 
     assert query.step() == {T0: (12 if is_lost else 15, 20)}
-    assert losses(scene) == ([(12, 15)] if is_lost else [])
+    assert scene.losses() == ([(T0, 12, 15)] if is_lost else [])
     assert ("the log of t-0 has no records of leader epoch 1" in caplog.text) is not is_lost
 
 
@@ -148,8 +130,7 @@ def test_leader_is_asked_once_where_its_epoch_starts(scene: Scene) -> None:
 
 
 def test_position_in_a_new_partition_has_the_start_of_its_epoch_too(scene: Scene) -> None:
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     add_partition(scene, T3)
     scene.cluster.move_leader(T3, 2)
     scene.write(T3, "first")
@@ -160,8 +141,7 @@ def test_position_in_a_new_partition_has_the_start_of_its_epoch_too(scene: Scene
 
 
 def test_records_of_several_idle_leaders_keep_their_own_epoch(scene: Scene) -> None:
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     scene.cluster.move_leader(T0, 2)
     scene.write(T0, "a")
     for node_id in (3, 2, 3):
@@ -173,8 +153,7 @@ def test_records_of_several_idle_leaders_keep_their_own_epoch(scene: Scene) -> N
 
 
 def test_leaders_of_the_first_epoch_are_not_asked(scene: Scene) -> None:
-    query = Query(scene, startingOffsets="earliest")
-    query.step()
+    query = started(scene, startingOffsets="earliest")
 
     assert scene.sent("OffsetForLeaderEpoch") == []
 
@@ -204,7 +183,7 @@ class History:
             self.read |= {offset: data for offset, data in self.log().items() if start <= offset < end}
 
     def restart(self) -> None:
-        self.query = again(self.query, self.scene, **self.options)
+        self.query = self.query.restarted(**self.options)
 
     def log(self) -> dict[int, bytes]:
         """The records by offset. The values at an offset are unique."""
@@ -229,7 +208,7 @@ def test_clean_elections_lose_nothing_however_idle_leaders_are(scene: Scene, see
     history.go_on(40)
     history.read_all()
 
-    assert losses(scene) == []
+    assert scene.losses() == []
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -253,4 +232,4 @@ def test_every_unclean_election_is_a_loss_if_it_replaced_what_was_read_and_nothi
     history.write()
     history.read_all()
 
-    assert losses(scene) == ([(fork, read_until)] if read_until > fork else [])
+    assert scene.losses() == ([(T0, fork, read_until)] if read_until > fork else [])

@@ -25,7 +25,7 @@ from tests.unit.read.planning.changes import (
     recreate_smaller,
     truncate,
 )
-from tests.unit.read.planning.queries import GO_ON, Query, add_partition
+from tests.unit.read.planning.queries import GO_ON, Query, add_partition, started
 from tests.unit.scene import Scene
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
@@ -157,8 +157,7 @@ def test_a_topic_that_was_gone_has_its_generation_again_after_a_restart(scene: S
 
 
 def test_a_query_without_changes_writes_no_generations(scene: Scene) -> None:
-    query = Query(scene, startingOffsets="earliest", **GO_ON)
-    query.step()
+    query = started(scene, startingOffsets="earliest", **GO_ON)
     lose(scene, recreate)
     query.step()
 

@@ -10,7 +10,7 @@ from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
 from pyspark_kafka_meta.model import Address, Position, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
-from tests.partitions import T0, T1, T2
+from tests.partitions import T0, T1, T2, U0
 from tests.unit.fake_network import about_s
 from tests.unit.reader_scene import ReaderScene
 
@@ -81,7 +81,7 @@ def test_partition_that_is_really_gone_is_told_after_its_grace(monkeypatch: pyte
 
 def test_topic_that_is_not_read_any_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ReaderScene(monkeypatch, failOnDataLoss="false")
-    start = SourceOffset({T0: Position(0), TopicPartition("u", 0): Position(7)}, {"t": None, "u": None})
+    start = SourceOffset({T0: Position(0), U0: Position(7)}, {"t": None, "u": None})
     began = scene.clock()
     planner(scene).next_offset(start, None, limited=False)
 
@@ -102,7 +102,7 @@ def test_run_that_ends_reads_a_topic_that_the_first_broker_lacks(monkeypatch: py
     scene.network.cut_off(1)
     scene.cluster.create_topic("u")
 
-    assert sorted(planner(scene).available_now()) == [T0, T1, TopicPartition("u", 0)]
+    assert sorted(planner(scene).available_now()) == [T0, T1, U0]
 
 
 def test_stream_from_latest_skips_a_partition_that_the_first_broker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

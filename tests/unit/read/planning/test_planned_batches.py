@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
-from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.offsets import GroupSpec, LastDurationSpec
@@ -278,8 +277,7 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
         resolve({T0: 5, T1: 13})
     scene.events.clear()
     assert resolve({T0: 5, T1: 13}, **GO_ON) == {T0: Position(5, reported_epoch=0), T1: Position(0)}
-    (loss,) = (event for event in scene.events if event.kind is EventKind.DATA_LOSS)
-    assert (loss.cause_partition, loss.details.lost_from_offset, loss.details.lost_until_offset) == (1, 12, 13)
+    assert scene.losses() == [(T1, 12, 13)]
 
 
 def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:

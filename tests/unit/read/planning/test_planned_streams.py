@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError
-from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.read.planning.changes import plan_again
-from tests.unit.read.planning.queries import GO_ON, Query, add_partition, begins, offsets_json, positions, spans
+from tests.unit.read.planning.queries import GO_ON, Query, add_partition, begins, offsets_json, positions, spans, started
 from tests.unit.scene import Scene
 
 
@@ -38,8 +37,7 @@ def test_each_batch_reads_what_came_since_the_last(scene: Scene) -> None:
 
 
 def test_nothing_new_is_the_same_text(scene: Scene) -> None:
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     before = text(query.offset)
     scene.cluster.move_leader(T0, 2)
     for _ in range(3):
@@ -108,8 +106,7 @@ def test_latest_seen_is_reported_though_the_batch_was_limited(scene: Scene) -> N
 
 
 def test_new_partitions_are_read_from_their_start(scene: Scene) -> None:
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     add_partition(scene, T3, "first", "second")
     scene.clock.sleep(300)
 
@@ -119,8 +116,7 @@ def test_new_partitions_are_read_from_their_start(scene: Scene) -> None:
 
 
 def test_new_partitions_are_read_from_their_end_if_the_option_says_so(scene: Scene) -> None:
-    query = Query(scene, newPartitions="latest")
-    query.step()
+    query = started(scene, newPartitions="latest")
     add_partition(scene, T3, "first", "second")
     scene.clock.sleep(300)
 
@@ -137,20 +133,11 @@ def add_partition_that_aged_out(scene: Scene) -> None:
     scene.clock.sleep(300)
 
 
-def losses(scene: Scene) -> list[tuple[int | None, int | None, int | None]]:
-    """Partition and lost offsets of each event of lost records."""
-    events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
-    return [
-        (event.cause_partition, event.details.lost_from_offset, event.details.lost_until_offset) for event in events
-    ]
-
-
 LATE = "t-3 is new and its log starts at offset 2"
 
 
 def test_new_partition_with_an_aged_out_start_ends_the_query(scene: Scene) -> None:
-    query = Query(scene)
-    query.step()
+    query = started(scene)
     add_partition_that_aged_out(scene)
 
     for _ in range(2):
@@ -161,45 +148,41 @@ def test_new_partition_with_an_aged_out_start_ends_the_query(scene: Scene) -> No
 def test_new_partition_with_an_aged_out_start_begins_where_its_log_does_if_that_is_allowed(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = Query(scene, **GO_ON)
-    query.step()
+    query = started(scene, **GO_ON)
     add_partition_that_aged_out(scene)
 
     assert query.step() == {T3: (2, 3)}
     assert query.step() == {}
     assert caplog.text.count(LATE) == 1
-    assert losses(scene) == [(3, 0, 2)]
+    assert scene.losses() == [(T3, 0, 2)]
 
 
 def test_aged_out_start_is_recorded_once_though_the_plan_is_made_again(scene: Scene) -> None:
-    query = Query(scene, **GO_ON)
-    query.step()
+    query = started(scene, **GO_ON)
     add_partition_that_aged_out(scene)
     plan_again(scene)
 
     assert query.step() == {T3: (2, 3)}
-    assert losses(scene) == [(3, 0, 2)]
+    assert scene.losses() == [(T3, 0, 2)]
 
 
 def test_aged_out_start_is_no_loss_if_new_partitions_are_read_from_their_end(scene: Scene) -> None:
-    query = Query(scene, newPartitions="latest")
-    query.step()
+    query = started(scene, newPartitions="latest")
     add_partition_that_aged_out(scene)
 
     assert query.step() == {}
-    assert losses(scene) == []
+    assert scene.losses() == []
 
 
 def test_recreated_topic_whose_own_first_records_aged_out_lost_them_too(scene: Scene) -> None:
-    query = Query(scene, onTopicRecreated="earliest", **GO_ON)
-    query.step()
+    query = started(scene, onTopicRecreated="earliest", **GO_ON)
     scene.cluster.create_topic("t", 3)
     scene.fill()
     del scene.cluster.logs[T1][0]
     scene.clock.sleep(300)
 
     assert query.step() == {T0: (0, 12), T1: (3, 12), T2: (0, 12)}
-    assert (1, 0, 3) in losses(scene)
+    assert (T1, 0, 3) in scene.losses()
 
 
 def test_small_batches_wait_for_more_records_but_not_longer_than_the_delay(scene: Scene) -> None:
@@ -235,8 +218,7 @@ def test_the_first_batch_is_not_put_off_though_it_is_planned_again(scene: Scene)
 
 
 def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
-    query = Query(scene, minOffsetsPerTrigger="5")
-    query.step()
+    query = started(scene, minOffsetsPerTrigger="5")
     add_partition(scene, T3, "first")
     scene.clock.sleep(300)
 
@@ -244,8 +226,7 @@ def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
 
 
 def test_the_delay_counts_from_the_micro_batch_that_a_new_partition_began(scene: Scene) -> None:
-    query = Query(scene, minOffsetsPerTrigger="5", maxTriggerDelay="10m")
-    query.step()
+    query = started(scene, minOffsetsPerTrigger="5", maxTriggerDelay="10m")
     add_partition(scene, T3, "first")
     scene.clock.sleep(300)
     assert query.step() == {T3: (0, 1)}
@@ -276,4 +257,4 @@ def test_migrated_batch_reads_a_new_partition_from_its_log_start(scene: Scene) -
     end = SourceOffset({T0: Position(7), T1: Position(9)}, {"t": None}, start={T1: Position(EARLIEST_OFFSET)})
 
     assert spans(scene.planner(**GO_ON).ranges(start, restored(end))) == {T0: (5, 7), T1: (3, 9)}
-    assert losses(scene) == [(1, 0, 3)]
+    assert scene.losses() == [(T1, 0, 3)]

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, U0
 from tests.unit.read.planning.changes import HOW_TO_GO_ON
-from tests.unit.read.planning.queries import GO_ON, Query, batch_planner, positions, spans
+from tests.unit.read.planning.queries import GO_ON, Query, batch_planner, positions, spans, started
 from tests.unit.scene import Scene
 
 BY_PATTERN = {"subscribePattern": "^[tu]$", "kafka_metadata_max_age_ms": "5000"}
@@ -83,10 +82,7 @@ def test_topic_that_a_query_begins_to_write_for_itself_leaves_its_checkpoint_wit
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.cluster.create_topic("u", partitions=1)
-    earlier = Query(scene, **BY_PATTERN)
-    earlier.step()
-    query = Query(scene, **BY_PATTERN, eventsTopic="u")
-    query.offset = earlier.offset
+    query = started(scene, **BY_PATTERN).restarted(**BY_PATTERN, eventsTopic="u")
     scene.write(U0, "an event")
     scene.write(T0, "a record")
 
@@ -108,8 +104,7 @@ def test_a_pattern_without_a_match_is_warned_of_as_acls_hide_topics(
 
 
 def test_a_new_topic_that_matches_is_read_from_its_start_within_the_max_age(scene: Scene) -> None:
-    query = Query(scene, **BY_PATTERN)
-    query.step()
+    query = started(scene, **BY_PATTERN)
     scene.cluster.create_topic("u", partitions=1)
     scene.write(U0, "a", "b")
     assert query.step() == {}
@@ -153,7 +148,7 @@ def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is
         strict.step()
     assert lenient.step() == {T0: (12, 13)}
     assert positions(lenient.offset).keys() == {T0, T1, T2}
-    assert [event.cause_topic for event in scene.events if event.kind is EventKind.DATA_LOSS] == ["u"]
+    assert [lost for lost, *_ in scene.losses()] == [U0]
 
 
 DAY_S = 24 * 3600
@@ -211,8 +206,7 @@ def test_a_topic_that_returns_within_a_week_continues_where_the_query_left_off(
     """It keeps its id: brokers did not show it, as an ACL was taken away."""
     scene.cluster.create_topic("u", partitions=1)
     scene.write(U0, *"abcd")
-    query = Query(scene, **BY_PATTERN, **GO_ON)
-    query.step()
+    query = started(scene, **BY_PATTERN, **GO_ON)
     hidden = scene.cluster.topics.pop("u")
     for day in range(absent_s // DAY_S):
         scene.write(T0, str(day))
