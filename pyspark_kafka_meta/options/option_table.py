@@ -118,10 +118,6 @@ class Option:
     def default_value(self) -> Any:
         return None if self.default is None else self.value(self.default)
 
-    @property
-    def streams_only(self) -> bool:
-        return bool(self.queries) and self.queries in Query.STREAMS
-
 
 OPTIONS: dict[str, Option] = {}
 """All options by documented name, in the order of the documentation within each section. `options/__init__.py` fills it

@@ -137,7 +137,7 @@ def batch_warnings(options: Mapping[str, str]) -> list[str]:
     return [
         f"{option.name} option ignored in batch queries"
         for option in OPTIONS.values()
-        if option.streams_only and option.name in named
+        if option.queries and option.queries in Query.STREAMS and option.name in named
     ]
 
 

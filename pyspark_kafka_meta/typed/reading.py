@@ -362,7 +362,9 @@ class WriterSchemas:
         if self._client is not None and began_s >= self._due_s:
             interval_s = WATCH_INTERVAL_S
             try:
-                self._update(self._client, began_s + WATCH_TIMEOUT_MS / 1000)
+                # As many subjects as there is time for, those first that were not asked for longest.
+                update = partial(self._update_in_time, self._client, began_s + WATCH_TIMEOUT_MS / 1000)
+                self._client.each(sorted(self._asked_s, key=self._asked_s.__getitem__), update)
             except SchemaRegistryError as error:
                 logger.warning("%s; workers ask for schemas themselves", error)
                 interval_s = WATCH_BACKOFF_S
@@ -370,10 +372,6 @@ class WriterSchemas:
             self._due_s = now_s + max(interval_s, PAUSE_FACTOR * (now_s - began_s))
         known = (schema for versions in self._by_subject.values() for schema in versions.values())
         return tuple({(schema.context, schema.schema_id): schema for schema in known}.values())
-
-    def _update(self, client: RegistryClient, until: float) -> None:
-        """Ask for each subject, or for as many as there is time for: those first that were not asked for longest."""
-        client.each(sorted(self._asked_s, key=self._asked_s.__getitem__), partial(self._update_in_time, client, until))
 
     def _update_in_time(self, client: RegistryClient, until: float, subject: str) -> None:
         now_s = self._clock()

@@ -220,18 +220,14 @@ def member_names(column: Union) -> list[str]:
     """Of the struct of a union's column. Raises ValueSchemaError: two types have the same stable name."""
     if not column.stable:
         return [f"member{index}" for index in range(len(column.branches))]
-    names = [f"member_{_simple_name(branch)}" for branch in column.branches]
+    # Without a namespace, as `org.apache.avro.Schema.getName`.
+    names = [f"member_{_branch_kind(each).removeprefix('type ').rpartition('.')[2]}" for each in column.branches]
     if len({name.lower() for name in names}) < len(names):
         raise ValueSchemaError(
             f"two types of an Avro union have the same name ({', '.join(names)}): unset "
             "'enableStableIdentifiersForUnionType'"
         )
     return names
-
-
-def _simple_name(branch: AvroSchema) -> str:
-    """As `org.apache.avro.Schema.getName`: without a namespace."""
-    return _branch_kind(branch).removeprefix("type ").rpartition(".")[2]
 
 
 def bounded(schema: AvroSchema, max_depth: int, stable_members: bool = False) -> tuple[AvroSchema, Mapping[str, str]]:

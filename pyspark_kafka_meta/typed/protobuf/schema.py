@@ -473,10 +473,6 @@ def _known_lines(text: str) -> Iterator[tuple[str, str]]:
         yield name, rest
 
 
-def _known_message(name: str, fields: str) -> Message:
-    return Message(name, tuple(_known_field(*each) for each in enumerate(filter(None, fields.split(",")), 1)))
-
-
 def _known_field(number: int, text: str) -> Field:
     *label, kind, name = text.split()
     is_message, is_oneof = "." in kind, label == ["oneof"]
@@ -492,7 +488,10 @@ def _known_field(number: int, text: str) -> Field:
 
 
 _KNOWN_FILES = ("google/protobuf/", "google/type/", "confluent/")
-_KNOWN_MESSAGES = {name: _known_message(name, rest) for name, rest in _known_lines(known_types.MESSAGES)}
+_KNOWN_MESSAGES = {
+    name: Message(name, tuple(_known_field(*each) for each in enumerate(filter(None, rest.split(",")), 1)))
+    for name, rest in _known_lines(known_types.MESSAGES)
+}
 _KNOWN_ENUMS = {
     name: Enum(name, False, dict(enumerate(rest.split())), {each: index for index, each in enumerate(rest.split())})
     for name, rest in _known_lines(known_types.ENUMS)

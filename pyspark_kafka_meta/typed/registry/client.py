@@ -66,10 +66,6 @@ FinalAnswers = dict[tuple[str, str | None], Any]
 """Responses that stay the same, by path and body of their requests."""
 
 
-def _ignore(lookup: SchemaLookup) -> None:
-    """Report to nobody."""
-
-
 class RegistryClient:
     """Sends requests one after the other, but in `each`. Not thread-safe.
 
@@ -80,7 +76,7 @@ class RegistryClient:
     def __init__(
         self,
         options: RegistryOptions,
-        report: Callable[[SchemaLookup], None] = _ignore,
+        report: Callable[[SchemaLookup], None] = lambda _: None,
         answers: FinalAnswers | None = None,
         reason: LookupReason = LookupReason.QUERY_SCHEMA,
     ) -> None:

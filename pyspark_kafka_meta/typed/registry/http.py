@@ -226,8 +226,9 @@ class RegistryHttp:
                 return f"the schema registry at {url} did not respond with HTTP when asked {asked.what}: check the URL"
         # UnicodeError: not a host name
         proxy = "" if self._options.proxy_host is None else f" through the proxy {self._options.proxy_host}"
+        cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return (
-            f"cannot reach the schema registry at {url}{proxy}: {_cause(error)}; check the URL, firewalls on the way, "
+            f"cannot reach the schema registry at {url}{proxy}: {cause}; check the URL, firewalls on the way, "
             "and that the registry is up"
         )
 
@@ -371,7 +372,3 @@ def _with_own_names(error: Exception) -> str:
     """The text of an error that names options of brokers."""
     text = str(error).replace("kafka.https.ca.location", "schema.registry.ssl.truststore.location")
     return text.replace("kafka.ssl.", "schema.registry.ssl.")
-
-
-def _cause(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

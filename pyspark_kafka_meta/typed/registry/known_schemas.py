@@ -106,7 +106,9 @@ class KnownSchemas:
         place = registry, context_of(subject), key
         with self._changed:
             is_asked = place in self._asked
-            self._changed.wait_for(lambda: self._is_free(place), registry.timeout_ms / 1000)
+            self._changed.wait_for(
+                lambda: place in self._known or place not in self._asked, registry.timeout_ms / 1000
+            )
             if place in self._known:
                 require_kind(self._known[place].kind, kind)
                 return self._known[place]
@@ -116,9 +118,6 @@ class KnownSchemas:
             self._check_unknown(asker, place, asks_again and not is_asked)
             self._asked.add(place)
         return self._fetched(place, kind, asker, client, subject)
-
-    def _is_free(self, place: _Place) -> bool:
-        return place in self._known or place not in self._asked
 
     def _check_unknown(self, asker: _Asker, place: _Place, asks_again: bool) -> None:
         """Raises UnknownSchemaError if the registry is not to be asked for the id now."""
