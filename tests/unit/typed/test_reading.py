@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +40,6 @@ NARROW, WIDE = '"1"', '"wide"'
 @pytest.fixture(autouse=True)
 def _digits_for_avro(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typed_values, "formats", lambda: {**formats(), "avro": Digits})
-
-
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
 
 
 def of_query(registry: MockRegistry | None, topics: str = "t", **options: str) -> QuerySchemas:

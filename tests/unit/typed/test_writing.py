@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -40,12 +39,6 @@ V1 = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "id", "t
 V2 = V1.replace("]}", ', {"name": "page", "type": "string", "default": "/"}]}')
 VALUES = pa.array([{"id": 3}, None], GIVEN)
 REGISTERS = {"auto.register.schemas": "true"}
-
-
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
 
 
 def column(registry: MockRegistry | None, given: pa.DataType = GIVEN, **options: str) -> ColumnEncoding:

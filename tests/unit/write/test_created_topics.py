@@ -13,11 +13,6 @@ from tests.unit.write.writer_scene import WriterScene
 NEW = {"topic": "new-topic", "createTopics": "true", "newTopicPartitions": "5"}
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> WriterScene:
-    return WriterScene(monkeypatch)
-
-
 def test_a_missing_topic_is_created_with_the_partitions_of_the_options(scene: WriterScene) -> None:
     options = scene.sink_options(**NEW, newTopicConfig='{"retention.ms": -1}')
     client = scene.worker(options)

@@ -134,13 +134,6 @@ def test_older_samples_count_less() -> None:
     assert Density().with_samples([8, 16]).with_samples([4]).mean == (12 + 4) / 2
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    made = Scene(monkeypatch)
-    made.fill()
-    return made
-
-
 def limited_query(scene: Scene, available_now: bool = False, **options: str) -> Query:
     """Of a log whose records have 100 bytes each."""
     query = Query(scene, *([ends_now(scene)] if available_now else []), startingOffsets="earliest", **options)

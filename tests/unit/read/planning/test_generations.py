@@ -51,13 +51,6 @@ class ChangesQuery(Query):
         return {planned.partition: planned.generation for planned in ranges(start, self.offset)}
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    scene = Scene(monkeypatch)
-    scene.fill()
-    return scene
-
-
 # --- the checkpoint ---------------------------------------------------------------------------------------------------
 
 

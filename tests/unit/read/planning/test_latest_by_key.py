@@ -23,13 +23,6 @@ BY_KEY = {"startingOffsets": "latestByKey"}
 ALL = {T0: (0, 12), T1: (0, 12), T2: (0, 12)}
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    scene = Scene(monkeypatch)
-    scene.fill()
-    return scene
-
-
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -49,12 +48,6 @@ def options(registry: MockRegistry | None, **given: str) -> QuerySchemas:
     kafka = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
     parsed = SourceOptions.parse({**kafka, **url, **given})
     return query_schemas(parsed.typed, parsed.topics)
-
-
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
 
 
 @pytest.mark.parametrize(("depth", "columns"), [("1", "id"), ("2", "id next any")])

@@ -6,7 +6,7 @@ import base64
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -26,12 +26,6 @@ from tests.wire.token_endpoint import token_endpoint
 
 PASSWORD = "kept-secret"
 UNKNOWN_GUID = "00000000-0000-4000-8000-000000000007"
-
-
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
 
 
 def options(*urls: str, **others: object) -> RegistryOptions:

@@ -30,12 +30,6 @@ from tests.unit.typed.registry.test_client import UNKNOWN_GUID, client, options
 REGISTRY = options("u")
 
 
-@pytest.fixture
-def registry() -> Iterator[MockRegistry]:
-    with MockRegistry() as registry:
-        yield registry
-
-
 def test_an_id_is_fetched_once(registry: MockRegistry) -> None:
     registry.register("t-value", '"int"')
     known, asks = KnownSchemas(), client(registry)
