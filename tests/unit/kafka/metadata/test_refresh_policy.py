@@ -36,9 +36,14 @@ def new_policy(seed: int = 0, **settings: int) -> RefreshPolicy:
 def refreshed(seed: int = 0) -> RefreshPolicy:
     """A policy after its first refresh at time 0."""
     policy = new_policy(seed)
-    policy.begin(0)
-    policy.succeeded(0, SOMETHING)
+    refresh(policy, 0, SOMETHING)
     return policy
+
+
+def refresh(policy: RefreshPolicy, now: float, changes: SnapshotChanges) -> None:
+    """By a response with these changes."""
+    policy.begin(now)
+    policy.succeeded(now, changes)
 
 
 def test_new_cache_bootstraps_at_once() -> None:
@@ -62,8 +67,7 @@ def test_refresh_is_due_at_max_age() -> None:
 
 def test_max_age_starts_at_the_last_refresh() -> None:
     policy = refreshed()
-    policy.begin(200)
-    policy.succeeded(200, NOTHING)
+    refresh(policy, 200, NOTHING)
 
     assert 140_000 <= policy.time_to_next_update_ms(300) <= 200_000
 
@@ -113,8 +117,7 @@ def test_backoff_doubles_while_responses_do_not_resolve_the_problem(seed: int) -
     policy, now = refreshed(seed), 10.0
     for number, (low, high) in enumerate(BOUNDS_MS):
         policy.request_update(NOT_LEADER, now)
-        policy.begin(now)
-        policy.succeeded(now, NOTHING)
+        refresh(policy, now, NOTHING)
         policy.request_update(NOT_LEADER, now)
         assert low <= policy.time_to_next_update_ms(now) <= high, f"response {number}"
         now += policy.time_to_next_update_ms(now) / 1000
@@ -127,11 +130,9 @@ def test_response_with_changes_resets_both_backoffs(changes: SnapshotChanges) ->
         policy.request_update(NOT_LEADER, 10)
         policy.begin(10)
         policy.failed(10, all_failed=True)
-        policy.begin(11)
-        policy.succeeded(11, NOTHING)
+        refresh(policy, 11, NOTHING)
     policy.request_update(NOT_LEADER, 20)
-    policy.begin(20)
-    policy.succeeded(20, changes)
+    refresh(policy, 20, changes)
     policy.request_update(NOT_LEADER, 20)
 
     assert 80 <= policy.time_to_next_update_ms(20) <= 120
@@ -140,8 +141,7 @@ def test_response_with_changes_resets_both_backoffs(changes: SnapshotChanges) ->
 def test_periodic_refreshes_without_changes_need_no_backoff() -> None:
     policy = refreshed()
     for number in range(1, 20):
-        policy.begin(number * 300)
-        policy.succeeded(number * 300, NOTHING)
+        refresh(policy, number * 300, NOTHING)
     policy.request_update(NOT_LEADER, 19 * 300)
 
     assert policy.time_to_next_update_ms(19 * 300) <= 120
@@ -152,8 +152,7 @@ def test_successful_refresh_resets_the_failures() -> None:
     for now in (10, 20, 30):
         policy.begin(now)
         policy.failed(now, all_failed=True)
-    policy.begin(40)
-    policy.succeeded(40, SOMETHING)
+    refresh(policy, 40, SOMETHING)
     policy.begin(400)
     policy.failed(400, all_failed=True)
 
@@ -207,12 +206,10 @@ def test_problem_lasts_from_its_first_report_to_the_resolving_change(case: str) 
     policy = refreshed()
     for now in (10, 12):
         policy.request_update(cause, now)
-        policy.begin(now)
-        policy.succeeded(now, NOTHING)
+        refresh(policy, now, NOTHING)
         assert policy.resolve_problem(now, NOTHING) is None
     policy.request_update(cause, 15)
-    policy.begin(15)
-    policy.succeeded(15, changes)
+    refresh(policy, 15, changes)
 
     assert policy.resolve_problem(15, changes) == expected
     assert policy.has_problem is (expected is None)
@@ -221,10 +218,8 @@ def test_problem_lasts_from_its_first_report_to_the_resolving_change(case: str) 
 def test_problem_without_another_report_is_over() -> None:
     policy = refreshed()
     policy.request_update(LOST, 10)
-    policy.begin(10)
-    policy.succeeded(10, NOTHING)
-    policy.begin(310)
-    policy.succeeded(310, SOMETHING)
+    refresh(policy, 10, NOTHING)
+    refresh(policy, 310, SOMETHING)
 
     assert policy.resolve_problem(310, SOMETHING) is None
 
@@ -235,8 +230,7 @@ def test_report_after_a_long_pause_is_a_new_problem(reported_again_at: float, ex
     policy = refreshed()
     for now, cause, changes in ((10, LOST, NOTHING), (reported_again_at, NOT_LEADER, NOTHING)):
         policy.request_update(cause, now)
-        policy.begin(now)
-        policy.succeeded(now, changes)
+        refresh(policy, now, changes)
 
     assert policy.resolve_problem(21, MOVED) == expected
 
@@ -248,20 +242,17 @@ def test_problem_lasts_while_no_broker_responds() -> None:
         policy.begin(now)
         policy.failed(now + 1, all_failed=False)
         policy.request_update(LOST, now + 25)
-    policy.begin(100)
-    policy.succeeded(100, MOVED)
+    refresh(policy, 100, MOVED)
 
     assert policy.resolve_problem(100, MOVED) == 90_000
 
 
 def test_problem_lasts_between_reports_with_a_long_backoff() -> None:
     policy = new_policy(retry_backoff_ms=30_000, retry_backoff_max_ms=30_000)
-    policy.begin(0)
-    policy.succeeded(0, SOMETHING)
+    refresh(policy, 0, SOMETHING)
     for now in (10, 40, 70):
         policy.request_update(LOST, now)
-        policy.begin(now)
-        policy.succeeded(now, NOTHING)
+        refresh(policy, now, NOTHING)
 
     assert policy.resolve_problem(80, MOVED) == 70_000
 
@@ -285,8 +276,7 @@ def test_long_attempt_is_slow(took_s: float, slow: int) -> None:
     policy.begin(300.1)
     policy.failed(300.1 + took_s, all_failed=False)
     assert policy.slow_attempts == slow
-    policy.begin(400)
-    policy.succeeded(400, NOTHING)
+    refresh(policy, 400, NOTHING)
     assert policy.slow_attempts == 0
 
 
@@ -295,8 +285,7 @@ def test_reported_problem_replaces_a_missing_response() -> None:
     policy.begin(300)
     policy.failed(301, all_failed=False)
     policy.request_update(NOT_LEADER, 302)
-    policy.begin(303)
-    policy.succeeded(303, SOMETHING)
+    refresh(policy, 303, SOMETHING)
 
     assert policy.resolve_problem(303, SOMETHING) is None, "the leader is still to be found"
     assert policy.resolve_problem(304, MOVED) == 2_000
