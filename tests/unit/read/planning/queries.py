@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Self
 
 from pyspark_kafka_meta.model import OffsetRange, Position, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
@@ -55,18 +56,18 @@ class Query:
         self.offset = end
         return found
 
+    @classmethod
+    def started(cls, scene: Scene, **options: str) -> Self:
+        """It has planned its first micro-batch."""
+        query = cls(scene, **options)
+        query.step()
+        return query
+
     def restarted(self, **options: str) -> Query:
         """From the same checkpoint, with these options."""
         query = Query(self._scene, **options)
         query.offset = self.offset
         return query
-
-
-def started(scene: Scene, **options: str) -> Query:
-    """A query that has planned its first micro-batch."""
-    query = Query(scene, **options)
-    query.step()
-    return query
 
 
 def ends_now(scene: Scene) -> dict[TopicPartition, Position]:

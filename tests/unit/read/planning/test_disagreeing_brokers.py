@@ -33,14 +33,13 @@ from tests.unit.read.planning.queries import (
     offsets_json,
     positions,
     spans,
-    started,
 )
 from tests.unit.scene import Scene
 
 
 @pytest.mark.parametrize("nth", [0, 1], ids=["before its end is asked for", "before its start is"])
 def test_new_topic_that_is_deleted_while_it_is_planned_fails_no_query_that_allows_loss(scene: Scene, nth: int) -> None:
-    query = started(scene, **PATTERN, **GO_ON)
+    query = Query.started(scene, **PATTERN, **GO_ON)
     scene.cluster.create_topic("u", 1)
     scene.write(T0, "new")
     scene.clock.sleep(300)
@@ -52,7 +51,7 @@ def test_new_topic_that_is_deleted_while_it_is_planned_fails_no_query_that_allow
 def test_topic_recreated_and_deleted_while_it_is_planned_is_told_once_as_lost(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "old")
-    query = started(scene, **PATTERN, **GO_ON)
+    query = Query.started(scene, **PATTERN, **GO_ON)
     scene.cluster.create_topic("u", 1)
     scene.clock.sleep(300)
     scene.events.clear()
@@ -145,7 +144,7 @@ def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_
 ) -> None:
     old = scene.cluster.topics["t"]
     recreate(scene)
-    query = started(scene, startingOffsets="earliest", **options)
+    query = Query.started(scene, startingOffsets="earliest", **options)
     if restarted:
         query.planner = scene.planner(**options)
     lag(scene, 1 if restarted else scene.sent("Metadata")[-1], old)
@@ -176,7 +175,7 @@ def test_new_query_whose_topic_is_recreated_while_it_is_planned_begins_in_the_ne
 
 
 def test_assigned_partition_that_is_gone_is_waited_for_once(scene: Scene) -> None:
-    query = started(scene, assign='{"t":[0,1,2]}', **GO_ON)
+    query = Query.started(scene, assign='{"t":[0,1,2]}', **GO_ON)
     lose(scene, lambda scene: scene.cluster.create_topic("t", 2))
     query.step()
     scene.clock.sleep(10)
@@ -187,7 +186,7 @@ def test_assigned_partition_that_is_gone_is_waited_for_once(scene: Scene) -> Non
 
 
 def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> None:
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     before = text(query.offset)
     hidden = scene.cluster.topics.pop("t")
     scene.clock.sleep(300)
@@ -206,7 +205,7 @@ def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_wa
 ) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "0", "1")
-    query = started(scene, **PATTERN, **GO_ON, **options)
+    query = Query.started(scene, **PATTERN, **GO_ON, **options)
     for seen in (2, 3):
         hidden = scene.cluster.topics.pop("u")
         lose(scene, lambda scene: scene.write(T0, "new"))
@@ -221,7 +220,7 @@ def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_wa
 def test_topic_that_is_not_seen_twice_in_a_row_is_told_twice(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "0", "1")
-    query = started(scene, **PATTERN, **GO_ON)
+    query = Query.started(scene, **PATTERN, **GO_ON)
     for _ in range(2):
         hidden = scene.cluster.topics.pop("u")
         scene.clock.sleep(300)
@@ -236,7 +235,7 @@ def test_topic_that_is_not_seen_twice_in_a_row_is_told_twice(scene: Scene) -> No
 def test_topic_that_comes_back_is_read_on_though_the_plan_is_made_again(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "0", "1")
-    query = started(scene, **PATTERN, **GO_ON)
+    query = Query.started(scene, **PATTERN, **GO_ON)
     hidden = scene.cluster.topics.pop("u")
     lose(scene, lambda scene: scene.write(T0, "new"))
     query.step()
@@ -251,7 +250,7 @@ def test_topic_that_comes_back_with_an_earlier_end_for_a_moment_is_not_read_twic
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "0")
     scene.write(U0, "1")
-    query = started(scene, **PATTERN, **GO_ON)
+    query = Query.started(scene, **PATTERN, **GO_ON)
     hidden = scene.cluster.topics.pop("u")
     lose(scene, lambda scene: scene.write(T0, "new"))
     query.step()
@@ -269,7 +268,7 @@ def test_topic_that_comes_back_with_an_earlier_end_for_a_moment_is_not_read_twic
 def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     scene: Scene, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = started(scene, **options)
+    query = Query.started(scene, **options)
     full = list(scene.cluster.logs[T0])
     lose_the_end(scene)
     asked = len(scene.sent("ListOffsets"))
@@ -283,7 +282,7 @@ def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
 
 def test_new_leader_whose_high_watermark_lags_loses_nothing(scene: Scene) -> None:
     """It has all records, and does not know for ten seconds that followers have them (KIP-207)."""
-    query = started(scene)
+    query = Query.started(scene)
     scene.network.replica_ends[2, T0] = positions(query.offset)[T0] - 1
     scene.cluster.move_leader(T0, 2)
     scene.write(T0, "later")
@@ -295,7 +294,7 @@ def test_new_leader_whose_high_watermark_lags_loses_nothing(scene: Scene) -> Non
 
 
 def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene) -> None:
-    query = started(scene, **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "7000"})
+    query = Query.started(scene, **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "7000"})
     lose_the_end(scene)
     asked, began = len(scene.sent("ListOffsets")), scene.clock()
 
@@ -342,7 +341,7 @@ def test_word_of_one_broker_is_no_loss(scene: Scene, case: str) -> None:
     """A restarted query finds only the broker that was cut off before."""
     scene.network.cut_off(1)
     CUT_OFF[case](scene)
-    query = started(scene, **PATTERN, **GO_ON)
+    query = Query.started(scene, **PATTERN, **GO_ON)
     assert query.offset.topic_ids == {name: topic.topic_id for name, topic in scene.cluster.topics.items()}
     scene.network.down = {2, 3}
     again = scene.planner(**PATTERN)

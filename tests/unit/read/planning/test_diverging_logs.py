@@ -13,7 +13,7 @@ from pyspark_kafka_meta.model import NO_OFFSET, Position
 from tests.partitions import T0, T3
 from tests.unit.logs import batch
 from tests.unit.read.planning.changes import HOW_TO_GO_ON
-from tests.unit.read.planning.queries import GO_ON, Query, add_partition, started
+from tests.unit.read.planning.queries import GO_ON, Query, add_partition
 from tests.unit.scene import Scene
 
 TRUNCATED = r"the log of t-0 was truncated to offset 12 \(leader epoch 1, now 2\)"
@@ -49,7 +49,7 @@ RESTARTS = pytest.mark.parametrize("restarted", [False, True], ids=["one run", "
 def test_unclean_election_onto_a_log_of_any_length_ends_the_query(
     scene: Scene, kept_by_old_leader: int, restarted: bool
 ) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     diverge(scene, kept_by_old_leader)
     assert query.step() == {T0: (12, 15)}
     elect_old_leader(scene)
@@ -65,7 +65,7 @@ def test_unclean_election_onto_a_log_of_any_length_ends_the_query(
 def test_records_that_replaced_others_are_read_if_the_loss_is_allowed(
     scene: Scene, kept_by_old_leader: int, restarted: bool
 ) -> None:
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     diverge(scene, kept_by_old_leader)
     query.step()
     elect_old_leader(scene)
@@ -79,7 +79,7 @@ def test_records_that_replaced_others_are_read_if_the_loss_is_allowed(
 
 def test_idle_leader_between_the_records_and_the_unclean_election_hides_nothing(scene: Scene) -> None:
     """Broker 3 leads without a record before and after the query reads offsets 12 to 14."""
-    query = started(scene)
+    query = Query.started(scene)
     diverge(scene, 3)
     scene.cluster.move_leader(T0, 3)
     scene.clock.sleep(300)
@@ -93,7 +93,7 @@ def test_idle_leader_between_the_records_and_the_unclean_election_hides_nothing(
 
 def test_checkpoint_of_an_earlier_release_is_read_as_by_that_release(scene: Scene) -> None:
     """Its epoch may be of a leader that wrote nothing."""
-    query = started(scene)
+    query = Query.started(scene)
     diverge(scene, 8)
     query.step()
     positions = {part: position._replace(epoch_start=NO_OFFSET) for part, position in query.offset.positions.items()}
@@ -108,7 +108,7 @@ def test_epoch_that_compaction_may_have_removed_is_only_warned_of(
     scene: Scene, caplog: pytest.LogCaptureFixture, policy: str | None, is_lost: bool
 ) -> None:
     scene.monkeypatch.setattr(KafkaClient, "cleanup_policy", lambda client, topic: policy)
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     diverge(scene, 8)
     query.step()
     elect_old_leader(scene)
@@ -130,7 +130,7 @@ def test_leader_is_asked_once_where_its_epoch_starts(scene: Scene) -> None:
 
 
 def test_position_in_a_new_partition_has_the_start_of_its_epoch_too(scene: Scene) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     add_partition(scene, T3)
     scene.cluster.move_leader(T3, 2)
     scene.write(T3, "first")
@@ -141,7 +141,7 @@ def test_position_in_a_new_partition_has_the_start_of_its_epoch_too(scene: Scene
 
 
 def test_records_of_several_idle_leaders_keep_their_own_epoch(scene: Scene) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     scene.cluster.move_leader(T0, 2)
     scene.write(T0, "a")
     for node_id in (3, 2, 3):
@@ -153,7 +153,7 @@ def test_records_of_several_idle_leaders_keep_their_own_epoch(scene: Scene) -> N
 
 
 def test_leaders_of_the_first_epoch_are_not_asked(scene: Scene) -> None:
-    query = started(scene, startingOffsets="earliest")
+    query = Query.started(scene, startingOffsets="earliest")
 
     assert scene.sent("OffsetForLeaderEpoch") == []
 

@@ -25,7 +25,7 @@ from tests.unit.read.planning.changes import (
     recreate_smaller,
     truncate,
 )
-from tests.unit.read.planning.queries import GO_ON, Query, add_partition, started
+from tests.unit.read.planning.queries import GO_ON, Query, add_partition
 from tests.unit.scene import Scene
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
@@ -36,7 +36,6 @@ class ChangesQuery(Query):
     """A query of changes."""
 
     def __init__(self, scene: Scene, /, **options: str) -> None:
-        self._scene = scene
         self._options = {"changes": "debezium", "valueFormat": "json", **SCHEMAS, **options}
         super().__init__(scene, **self._options)
 
@@ -119,8 +118,7 @@ def test_offsets_that_begin_again_have_a_generation_more(
 
 
 def test_a_plan_that_is_made_again_raises_a_generation_once(scene: Scene) -> None:
-    query = ChangesQuery(scene, startingOffsets="earliest", onTopicRecreated="earliest")
-    query.step()
+    query = ChangesQuery.started(scene, startingOffsets="earliest", onTopicRecreated="earliest")
     lose(scene, recreate)
     plan_again(scene)
 
@@ -131,8 +129,7 @@ def test_a_topic_that_was_gone_has_its_generation_again_after_a_restart(scene: S
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "a", "b")
     u = scene.cluster.topics["u"]
-    query = ChangesQuery(scene, **PATTERN, **GO_ON)
-    query.step()
+    query = ChangesQuery.started(scene, **PATTERN, **GO_ON)
     lose(scene, delete_u)
     query.step()
     query.restart()
@@ -150,7 +147,7 @@ def test_a_topic_that_was_gone_has_its_generation_again_after_a_restart(scene: S
 
 
 def test_a_query_without_changes_writes_no_generations(scene: Scene) -> None:
-    query = started(scene, startingOffsets="earliest", **GO_ON)
+    query = Query.started(scene, startingOffsets="earliest", **GO_ON)
     lose(scene, recreate)
     query.step()
 
@@ -161,8 +158,7 @@ def test_a_query_without_changes_writes_no_generations(scene: Scene) -> None:
 
 
 def test_added_partition_fails_a_query_that_relies_on_the_order_of_keys(scene: Scene) -> None:
-    query = ChangesQuery(scene)
-    query.step()
+    query = ChangesQuery.started(scene)
     add_partition(scene, T3, "moved")
     scene.clock.sleep(300)
 
@@ -173,8 +169,7 @@ def test_added_partition_fails_a_query_that_relies_on_the_order_of_keys(scene: S
 
 
 def test_added_partition_is_read_if_the_order_is_the_sources(scene: Scene) -> None:
-    query = ChangesQuery(scene, changeOrder="source")
-    query.step()
+    query = ChangesQuery.started(scene, changeOrder="source")
     add_partition(scene, T3, "moved")
     scene.clock.sleep(300)
 
@@ -184,8 +179,7 @@ def test_added_partition_is_read_if_the_order_is_the_sources(scene: Scene) -> No
 def query_whose_topic_returns(scene: Scene) -> ChangesQuery:
     """It has noticed that t was gone, and reads u."""
     scene.cluster.create_topic("u", 1)
-    query = ChangesQuery(scene, **PATTERN, **GO_ON)
-    query.step()
+    query = ChangesQuery.started(scene, **PATTERN, **GO_ON)
     t = scene.cluster.topics["t"]
     lose(scene, delete)
     query.step()
@@ -216,8 +210,7 @@ def new_topic(scene: Scene) -> None:
 def test_partition_of_another_topic_is_no_added_one(
     scene: Scene, happens: Callable[[Scene], None], read: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    query = ChangesQuery(scene, **PATTERN, **GO_ON)
-    query.step()
+    query = ChangesQuery.started(scene, **PATTERN, **GO_ON)
     lose(scene, happens)
 
     assert query.step() == read
@@ -233,8 +226,7 @@ def test_partitions_that_return_are_no_added_ones(scene: Scene) -> None:
 
 @pytest.mark.parametrize("gone", [T1, T2])
 def test_partition_that_was_gone_at_a_restart_is_no_added_one(scene: Scene, gone: TopicPartition) -> None:
-    query = ChangesQuery(scene, **GO_ON)
-    query.step()
+    query = ChangesQuery.started(scene, **GO_ON)
     t = scene.cluster.topics["t"]
     others = [each for each in t.partitions if each.partition != gone.partition]
     lose(scene, lambda scene: scene.cluster.topics.update(t=replace(t, partitions=tuple(others))))
@@ -257,8 +249,7 @@ def test_topic_that_returns_without_ids_is_not_refused(scene: Scene) -> None:
     """Nothing tells whether it is the same topic."""
     scene.cluster.create_topic("u", 1)
     scene.cluster.topics["t"] = replace(scene.cluster.topics["t"], topic_id=None)
-    query = ChangesQuery(scene, **PATTERN, **GO_ON)
-    query.step()
+    query = ChangesQuery.started(scene, **PATTERN, **GO_ON)
     t = scene.cluster.topics["t"]
     lose(scene, delete)
     query.step()

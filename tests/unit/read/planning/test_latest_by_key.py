@@ -16,7 +16,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, Sourc
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.checkpoints import text
 from tests.partitions import T0, T1, T2
-from tests.unit.read.planning.queries import Query, ends_now, started
+from tests.unit.read.planning.queries import Query, ends_now
 from tests.unit.scene import Scene
 
 BY_KEY = {"startingOffsets": "latestByKey"}
@@ -41,7 +41,7 @@ def test_micro_batch_0_has_the_whole_log_by_key_and_later_ones_every_record(
 
 
 def test_an_idle_stream_plans_no_empty_micro_batch_after_the_first(scene: Scene) -> None:
-    query = started(scene, **BY_KEY)
+    query = Query.started(scene, **BY_KEY)
     recorded = text(query.offset)
     query.step()
 
@@ -58,7 +58,7 @@ def test_a_run_of_available_now_ends_micro_batch_0_at_its_target(scene: Scene) -
 
 
 def test_the_checkpoint_says_how_to_repeat_micro_batch_0_whatever_the_options_are_then(scene: Scene) -> None:
-    query = started(scene, **BY_KEY)
+    query = Query.started(scene, **BY_KEY)
     scene.write(T0, "later")
     restarted = scene.planner(startingOffsets="latest")
     repeated = restarted.ranges(BEGINNING, SourceOffset.parse(json.loads(text(query.offset))))

@@ -24,7 +24,7 @@ from tests.unit.read.planning.changes import (
     recreate_smaller,
     truncate,
 )
-from tests.unit.read.planning.queries import GO_ON, Query, ends_now, positions, started
+from tests.unit.read.planning.queries import GO_ON, Query, ends_now, positions
 from tests.unit.scene import HELD_BACK, Scene
 
 LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
@@ -61,7 +61,7 @@ LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
 
 @pytest.mark.parametrize(("happens", "error_text"), [case[:2] for case in LOSSES.values()], ids=LOSSES.keys())
 def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happens: Any, error_text: str) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     old_id = scene.cluster.topics["t"].topic_id
     lose(scene, happens)
     topic = scene.cluster.topics.get("t")
@@ -85,7 +85,7 @@ def test_query_goes_on_after_the_loss_if_that_is_allowed(
     scene: Scene, caplog: pytest.LogCaptureFixture, loss: str
 ) -> None:
     happens, _, expected = LOSSES[loss]
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     lose(scene, happens)
     caplog.clear()
     first = query.step()
@@ -120,7 +120,7 @@ RECREATED = {
 def test_policy_says_where_to_go_on_in_a_topic_that_was_recreated(
     scene: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    query = started(scene, **options)
+    query = Query.started(scene, **options)
     lose(scene, recreate)
 
     assert query.step() == expected
@@ -139,7 +139,7 @@ def test_policy_says_where_to_go_on_in_a_topic_that_was_recreated(
 def test_policy_covers_partitions_that_only_the_new_topic_has(
     scene: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    query = started(scene, **options)
+    query = Query.started(scene, **options)
     scene.cluster.create_topic("t", 4)
     for partition in (T0, T1, T2, T3):
         scene.write(partition, "again")
@@ -150,7 +150,7 @@ def test_policy_covers_partitions_that_only_the_new_topic_has(
 def query_whose_topic_was_away_before_it_was_recreated(scene: Scene, **options: str) -> Query:
     """It is u, which has one record again."""
     scene.cluster.create_topic("u", 1)
-    query = started(scene, **PATTERN, **options, **GO_ON)
+    query = Query.started(scene, **PATTERN, **options, **GO_ON)
     del scene.cluster.topics["u"]
     scene.clock.sleep(300)
     query.step()
@@ -172,7 +172,7 @@ def test_policy_covers_a_topic_that_was_away_before_it_was_recreated(
 
 def test_a_narrower_query_that_lost_records_too_says_each_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.cluster.create_topic("u", 1)
-    query = started(scene, subscribe="t,u", startingOffsets="earliest").restarted(subscribe="t", **GO_ON)
+    query = Query.started(scene, subscribe="t,u", startingOffsets="earliest").restarted(subscribe="t", **GO_ON)
     truncate(scene)
     query.step()
 
@@ -200,7 +200,7 @@ def test_query_that_asks_for_less_than_its_checkpoint_has_is_told_so(
     scene: Scene, before: dict[str, str], now: dict[str, str]
 ) -> None:
     scene.cluster.create_topic("u", 1)
-    first = started(scene, **before, startingOffsets="earliest")
+    first = Query.started(scene, **before, startingOffsets="earliest")
     strict, lenient = first.restarted(**now), first.restarted(**now, **GO_ON)
     scene.write(T0, "later")
 
@@ -213,7 +213,7 @@ def test_query_that_asks_for_less_than_its_checkpoint_has_is_told_so(
 
 
 def test_policy_covers_partitions_that_the_new_topic_lacks(scene: Scene) -> None:
-    query = started(scene, onTopicRecreated="earliest")
+    query = Query.started(scene, onTopicRecreated="earliest")
     lose(scene, recreate_smaller)
 
     assert query.step() == {T0: (0, 16)}
@@ -234,7 +234,7 @@ def test_policy_covers_the_target_of_a_query_that_ends_after_the_new_log(scene: 
 
 
 def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
-    query = started(scene, onTopicRecreated="fail", **GO_ON)
+    query = Query.started(scene, onTopicRecreated="fail", **GO_ON)
     lose(scene, recreate)
 
     with pytest.raises(DataLossError, match=HOW_TO_FOLLOW):
@@ -242,7 +242,7 @@ def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
 
 
 def test_policy_for_topics_that_were_recreated_excuses_no_other_loss(scene: Scene) -> None:
-    query = started(scene, onTopicRecreated="earliest")
+    query = Query.started(scene, onTopicRecreated="earliest")
     lose(scene, truncate)
 
     with pytest.raises(DataLossError, match="was truncated to offset 6"):
@@ -250,7 +250,7 @@ def test_policy_for_topics_that_were_recreated_excuses_no_other_loss(scene: Scen
 
 
 def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Scene) -> None:
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     lose(scene, delete)
     query.step()
     lose(scene, recreate)
@@ -259,7 +259,7 @@ def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Sce
 
 
 def test_leader_is_asked_once_in_its_epoch_whether_it_has_what_was_read(scene: Scene) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     for _ in range(2):
         scene.cluster.move_leader(T0, 2)
         for _ in range(5):
@@ -270,7 +270,7 @@ def test_leader_is_asked_once_in_its_epoch_whether_it_has_what_was_read(scene: S
 
 
 def test_clean_election_before_the_new_leader_writes_loses_nothing(scene: Scene) -> None:
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     for node_id in (2, 3, 1):
         scene.cluster.move_leader(T0, node_id)
     scene.write(T0, "after")
@@ -281,7 +281,7 @@ def test_clean_election_before_the_new_leader_writes_loses_nothing(scene: Scene)
 
 
 def test_truncated_log_whose_epochs_are_unknown_is_read_from_its_end(scene: Scene) -> None:
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     unknown = {
         partition: position._replace(leader_epoch=NO_EPOCH) for partition, position in query.offset.positions.items()
     }
@@ -338,7 +338,7 @@ def test_recreated_topic_without_an_id_is_noticed_by_its_leader_epochs(
 
 
 def test_shorter_log_of_the_same_leader_epoch_is_a_recreated_topic(without_ids: Scene) -> None:
-    query = started(without_ids)
+    query = Query.started(without_ids)
     lose(without_ids, lambda scene: recreate_without_ids(scene, 2))
 
     with pytest.raises(DataLossError, match=r"topic t was deleted and recreated .*no topic ids"):
@@ -346,7 +346,7 @@ def test_shorter_log_of_the_same_leader_epoch_is_a_recreated_topic(without_ids: 
 
 
 def test_recreated_topic_that_grew_after_an_election_is_noticed_without_an_id(without_ids: Scene) -> None:
-    query = started(without_ids)
+    query = Query.started(without_ids)
 
     def happens(scene: Scene) -> None:
         recreate_without_ids(scene, 2)
@@ -361,7 +361,7 @@ def test_recreated_topic_that_grew_after_an_election_is_noticed_without_an_id(wi
 
 
 def test_open_transaction_without_topic_ids_is_no_recreated_topic(without_ids: Scene) -> None:
-    first = started(without_ids)
+    first = Query.started(without_ids)
     without_ids.network.open_transactions[T0] = 6
 
     assert first.restarted(**HELD_BACK).step() == {}
@@ -379,7 +379,7 @@ def test_missing_topic_ids_are_reported_once_when_a_query_starts(
 
 
 def test_topic_id_and_epoch_that_become_known_are_recorded_without_new_records(scene: Scene) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     topic_id = scene.cluster.topics["t"].topic_id
     unknown = {
         partition: position._replace(leader_epoch=NO_EPOCH) for partition, position in query.offset.positions.items()
@@ -402,7 +402,7 @@ def test_topic_id_and_epoch_that_become_known_are_recorded_without_new_records(s
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 def test_topic_seen_between_deletion_and_recreation_is_one_loss_for_each_partition(scene: Scene, policy: str) -> None:
-    query = started(scene, onTopicRecreated=policy, **GO_ON)
+    query = Query.started(scene, onTopicRecreated=policy, **GO_ON)
     lose(scene, delete)
     query.step()
     lose(scene, recreate)
@@ -412,7 +412,7 @@ def test_topic_seen_between_deletion_and_recreation_is_one_loss_for_each_partiti
 
 
 def test_advice_for_a_missing_topic_covers_its_recreation(scene: Scene) -> None:
-    query = started(scene, onTopicRecreated="fail")
+    query = Query.started(scene, onTopicRecreated="fail")
     lose(scene, delete)
 
     with pytest.raises(DataLossError, match=f"{HOW_TO_GO_ON}, and onTopicRecreated, which is fail, to earliest or"):
@@ -421,14 +421,15 @@ def test_advice_for_a_missing_topic_covers_its_recreation(scene: Scene) -> None:
 
 def test_advice_for_options_that_ask_for_less_says_nothing_of_recreation(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
-    query = started(scene, subscribe="t,u", startingOffsets="earliest").restarted(subscribe="t", onTopicRecreated="fail")
+    first = Query.started(scene, subscribe="t,u", startingOffsets="earliest")
+    query = first.restarted(subscribe="t", onTopicRecreated="fail")
 
     with pytest.raises(DataLossError, match=f"{HOW_TO_GO_ON}$"):
         query.step()
 
 
 def test_topic_that_was_away_and_is_recreated_later_is_another_loss(scene: Scene) -> None:
-    query = started(scene, onTopicRecreated="latest", **GO_ON)
+    query = Query.started(scene, onTopicRecreated="latest", **GO_ON)
     topic = scene.cluster.topics["t"]
     lose(scene, delete)
     query.step()
@@ -471,7 +472,7 @@ def test_query_after_available_now_does_not_repeat_a_truncated_log(scene: Scene)
 
 
 def test_truncated_log_with_an_open_transaction_is_read_once_it_is_committed(scene: Scene) -> None:
-    query = started(scene, **HELD_BACK, **GO_ON)
+    query = Query.started(scene, **HELD_BACK, **GO_ON)
     truncate(scene)
     scene.hold_back(T0, *map(str, range(30)))
     scene.clock.sleep(300)
@@ -493,7 +494,7 @@ def test_log_truncated_while_a_new_query_is_planned_is_no_loss(scene: Scene) -> 
 def test_leaders_that_cannot_compare_epochs_are_believed_by_their_ends(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = started(scene)
+    query = Query.started(scene)
 
     def refuse(*_: object) -> NoReturn:
         raise UnsupportedBrokerError("broker-2:9092 offers OffsetForLeaderEpoch v0 to v-1")

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, Sourc
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.read.planning.changes import plan_again
-from tests.unit.read.planning.queries import GO_ON, Query, add_partition, begins, offsets_json, positions, spans, started
+from tests.unit.read.planning.queries import GO_ON, Query, add_partition, begins, offsets_json, positions, spans
 from tests.unit.scene import Scene
 
 
@@ -37,7 +37,7 @@ def test_each_batch_reads_what_came_since_the_last(scene: Scene) -> None:
 
 
 def test_nothing_new_is_the_same_text(scene: Scene) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     before = text(query.offset)
     scene.cluster.move_leader(T0, 2)
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_latest_seen_is_reported_though_the_batch_was_limited(scene: Scene) -> N
 
 
 def test_new_partitions_are_read_from_their_start(scene: Scene) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     add_partition(scene, T3, "first", "second")
     scene.clock.sleep(300)
 
@@ -116,7 +116,7 @@ def test_new_partitions_are_read_from_their_start(scene: Scene) -> None:
 
 
 def test_new_partitions_are_read_from_their_end_if_the_option_says_so(scene: Scene) -> None:
-    query = started(scene, newPartitions="latest")
+    query = Query.started(scene, newPartitions="latest")
     add_partition(scene, T3, "first", "second")
     scene.clock.sleep(300)
 
@@ -137,7 +137,7 @@ LATE = "t-3 is new and its log starts at offset 2"
 
 
 def test_new_partition_with_an_aged_out_start_ends_the_query(scene: Scene) -> None:
-    query = started(scene)
+    query = Query.started(scene)
     add_partition_that_aged_out(scene)
 
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_new_partition_with_an_aged_out_start_ends_the_query(scene: Scene) -> No
 def test_new_partition_with_an_aged_out_start_begins_where_its_log_does_if_that_is_allowed(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     add_partition_that_aged_out(scene)
 
     assert query.step() == {T3: (2, 3)}
@@ -158,7 +158,7 @@ def test_new_partition_with_an_aged_out_start_begins_where_its_log_does_if_that_
 
 
 def test_aged_out_start_is_recorded_once_though_the_plan_is_made_again(scene: Scene) -> None:
-    query = started(scene, **GO_ON)
+    query = Query.started(scene, **GO_ON)
     add_partition_that_aged_out(scene)
     plan_again(scene)
 
@@ -167,7 +167,7 @@ def test_aged_out_start_is_recorded_once_though_the_plan_is_made_again(scene: Sc
 
 
 def test_aged_out_start_is_no_loss_if_new_partitions_are_read_from_their_end(scene: Scene) -> None:
-    query = started(scene, newPartitions="latest")
+    query = Query.started(scene, newPartitions="latest")
     add_partition_that_aged_out(scene)
 
     assert query.step() == {}
@@ -175,7 +175,7 @@ def test_aged_out_start_is_no_loss_if_new_partitions_are_read_from_their_end(sce
 
 
 def test_recreated_topic_whose_own_first_records_aged_out_lost_them_too(scene: Scene) -> None:
-    query = started(scene, onTopicRecreated="earliest", **GO_ON)
+    query = Query.started(scene, onTopicRecreated="earliest", **GO_ON)
     scene.cluster.create_topic("t", 3)
     scene.fill()
     del scene.cluster.logs[T1][0]
@@ -218,7 +218,7 @@ def test_the_first_batch_is_not_put_off_though_it_is_planned_again(scene: Scene)
 
 
 def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
-    query = started(scene, minOffsetsPerTrigger="5")
+    query = Query.started(scene, minOffsetsPerTrigger="5")
     add_partition(scene, T3, "first")
     scene.clock.sleep(300)
 
@@ -226,7 +226,7 @@ def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
 
 
 def test_the_delay_counts_from_the_micro_batch_that_a_new_partition_began(scene: Scene) -> None:
-    query = started(scene, minOffsetsPerTrigger="5", maxTriggerDelay="10m")
+    query = Query.started(scene, minOffsetsPerTrigger="5", maxTriggerDelay="10m")
     add_partition(scene, T3, "first")
     scene.clock.sleep(300)
     assert query.step() == {T3: (0, 1)}

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, U0
 from tests.unit.read.planning.changes import HOW_TO_GO_ON
-from tests.unit.read.planning.queries import GO_ON, Query, batch_planner, positions, spans, started
+from tests.unit.read.planning.queries import GO_ON, Query, batch_planner, positions, spans
 from tests.unit.scene import Scene
 
 BY_PATTERN = {"subscribePattern": "^[tu]$", "kafka_metadata_max_age_ms": "5000"}
@@ -82,7 +82,7 @@ def test_topic_that_a_query_begins_to_write_for_itself_leaves_its_checkpoint_wit
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.cluster.create_topic("u", partitions=1)
-    query = started(scene, **BY_PATTERN).restarted(**BY_PATTERN, eventsTopic="u")
+    query = Query.started(scene, **BY_PATTERN).restarted(**BY_PATTERN, eventsTopic="u")
     scene.write(U0, "an event")
     scene.write(T0, "a record")
 
@@ -104,7 +104,7 @@ def test_a_pattern_without_a_match_is_warned_of_as_acls_hide_topics(
 
 
 def test_a_new_topic_that_matches_is_read_from_its_start_within_the_max_age(scene: Scene) -> None:
-    query = started(scene, **BY_PATTERN)
+    query = Query.started(scene, **BY_PATTERN)
     scene.cluster.create_topic("u", partitions=1)
     scene.write(U0, "a", "b")
     assert query.step() == {}
@@ -206,7 +206,7 @@ def test_a_topic_that_returns_within_a_week_continues_where_the_query_left_off(
     """It keeps its id: brokers did not show it, as an ACL was taken away."""
     scene.cluster.create_topic("u", partitions=1)
     scene.write(U0, *"abcd")
-    query = started(scene, **BY_PATTERN, **GO_ON)
+    query = Query.started(scene, **BY_PATTERN, **GO_ON)
     hidden = scene.cluster.topics.pop("u")
     for day in range(absent_s // DAY_S):
         scene.write(T0, str(day))
