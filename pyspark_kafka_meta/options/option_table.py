@@ -87,7 +87,6 @@ class Option:
         default: as text; None if there is no default or it depends on the kind of query.
         parse: converts the text; raises ValueError with the invalid part.
         error: error text of an invalid value; `{value}` is replaced by the text.
-        doc: description in the documentation.
         queries: in which it has an effect.
         needs: names of other options: it has no effect unless one of them is set.
         needs_values: texts, to one of which it must be set; without them, to any value but its default.

@@ -83,7 +83,6 @@ class EventTableOptions:
         topic: options of the topic with the events; None if events are in files.
         path: folder of the files; None for the default folders of this machine.
         starts_latest: whether a new stream skips existing files.
-        max_files: maximum number of files per micro-batch.
     """
 
     topic: SourceOptions | None = None

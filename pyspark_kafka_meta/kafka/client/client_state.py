@@ -95,7 +95,6 @@ class ClientState:
         cache_id: random; in every event.
         network: sends requests to brokers. `cache` says to which.
         traffic: since the last event.
-        throttles: brokers that throttle the client.
         replicas: preferred read replicas, by rack: queries with different racks share a client.
         producer: sequence numbers of idempotent writes.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.

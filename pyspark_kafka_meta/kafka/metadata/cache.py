@@ -100,14 +100,12 @@ class MetadataCache(CacheState):
     def refresh_if_due(self, deadline: float, until: float | None = None) -> bool:
         """Send a Metadata request if a refresh is due, and wait for the response of the request in flight; never sleep.
         A failure is reported, and the refresh stays due: at another broker at once, or after a backoff if all failed.
+        Returns whether the metadata was refreshed.
 
         Args:
             deadline: of a new request.
             until: end of the wait, by default `deadline`; the current time takes only a response that has arrived. A
                 request without a response stays in flight.
-
-        Returns:
-            Whether the metadata was refreshed.
 
         Raises:
             KafkaMetaError: an error that is not retriable, such as AuthenticationError (`CacheState._handle_failure`).

@@ -96,7 +96,6 @@ class Attempt(NamedTuple):
         number: since the last successful refresh, from 1.
         slow_before: slow attempts among those before it.
         before: snapshot when the attempt began.
-        topics: requested topics.
         began: seconds of the cache's clock.
         deadline: of the caller who sent it, seconds of the same clock; infinite in a task, which has its own.
     """
@@ -126,7 +125,6 @@ class Refreshed(NamedTuple):
         attempt: its number since the last good response, from 1; 0 without one.
         error: why a request failed, records were lost or a value could not be decoded.
         recovery_ms: duration of the problem that the event ended; 0 for a hint in the error response.
-        changes: metadata changes by the response.
     """
 
     cause: RefreshCause
@@ -149,12 +147,7 @@ class Refreshed(NamedTuple):
 
 
 class LeaderHinted(NamedTuple):
-    """A leader was taken from an error response (KIP-951).
-
-    Attributes:
-        recovery_ms: as in `Refreshed`.
-        changes: the change of the leader.
-    """
+    """A leader was taken from an error response (KIP-951). `recovery_ms` is as in `Refreshed`."""
 
     cause: RefreshCause
     recovery_ms: float
@@ -168,8 +161,6 @@ class CacheState:
     """The state of one cache.
 
     Attributes:
-        snapshot: the current metadata.
-        lookups: number of leader lookups.
         last_lookup: seconds of the cache's clock; None before the first.
         fatal_error: of the last failure, if it ends the refresh (`_handle_failure`).
     """
@@ -236,7 +227,6 @@ class CacheState:
 
         Args:
             generation: of the snapshot that led to the error.
-            node_id: the broker that returned the error.
             at_once: skip the backoff after a successful refresh.
         """
         if generation < self.snapshot.generation:
@@ -265,11 +255,7 @@ class CacheState:
         node_id: int | None = None,
     ) -> bool:
         """Use the leader that an error response names (KIP-951), and make a refresh due that confirms it.
-
-        Args:
-            generation: of the snapshot that the failed request used.
-            error_code: of the response.
-            node_id: the broker that responded.
+        `generation` is of the snapshot that the failed request used.
 
         Returns:
             Whether the hint was taken. It is ignored if its epoch is not the newest, its broker is unknown, or the

@@ -104,8 +104,7 @@ class RefreshCause(NamedTuple):
 
     Attributes:
         error_code: Kafka's error code, 0 without an error.
-        partition: affected partition, None if no single partition is.
-        node_id: affected broker, None if no single broker is.
+        partition, node_id: None if no single one is affected.
     """
 
     reason: RefreshReason
@@ -121,7 +120,6 @@ class PolicySettings:
     Attributes:
         metadata_max_age_ms: age of a refresh without a problem, minus a jitter of up to a fifth.
         retry_backoff_ms: backoff after a failed refresh, and between any two; doubles with each refresh without news.
-        retry_backoff_max_ms: limit of the backoff.
     """
 
     metadata_max_age_ms: int = 300_000
@@ -250,11 +248,8 @@ def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> fl
 def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:
     """Timeout of a request that brokers handle at once, such as Metadata.
 
-    Short at first, because another broker responds if this one hangs; doubled each time, in case all are slow.
-
-    Args:
-        slow_attempts: number of attempts that timed out before.
-        request_timeout_ms: upper limit.
+    Short at first, because another broker responds if this one hangs; doubled each time, in case all are slow,
+    up to `request_timeout_ms`.
     """
     return min(FIRST_ATTEMPT_TIMEOUT_MS << min(slow_attempts, MAX_EXPONENT), request_timeout_ms)
 

@@ -21,7 +21,6 @@ class FetchPartition:
 
     Attributes:
         topic_id: as planned, even if the cache has another id now. None sends the whole request by name (Fetch v12).
-        fetch_offset: the first requested offset.
         leader_epoch: the cached epoch of the leader. Without it, a former leader serves its old log with error 0.
         last_fetched_epoch: epoch of the record before `fetch_offset`, so that the leader detects a truncated log
             (KIP-320).

@@ -167,7 +167,6 @@ class _Chunk:
         used: bytes in `buffer`.
         parts, headers: of each batch.
         starts, ends: positions of each batch's records in `buffer`.
-        records: count of records.
     """
 
     buffer: memoryview

@@ -101,8 +101,8 @@ def plan_tasks(
         ranges: at most one for each partition; empty ones are dropped.
         leaders: node ids of the known leaders.
         min_partitions: about the minimum number of tasks: fewer ranges are split further, and bundling stops there.
-        max_records: maximum offsets of a task.
-        max_tasks: maximum number of tasks; overrides the other two.
+        max_records: offsets of a task.
+        max_tasks: overrides the other two.
 
     Returns:
         Tasks of one range or more, the large ones first. A range that is read by key is a task.
