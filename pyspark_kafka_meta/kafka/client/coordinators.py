@@ -142,9 +142,7 @@ class TransactionCoordinators(BrokerRequests):
         self, producers: Mapping[str, ProducerIdAndEpoch], committed: bool, version: TransactionVersion, deadline: float
     ) -> dict[str, ApiResponse[ProducerIdAndEpoch]]:
         """Commit or abort the open transactions of these producers, by transactional id: all coordinators at a time.
-
-        Returns:
-            The response of each, with error code 0 or one of `NOT_OPEN`. 0 also if it was ended in this way before.
+        Each response has error code 0, also if it was ended in this way before, or one of `NOT_OPEN`.
 
         Raises:
             BrokerError: an error that is not retriable, such as a missing right.

@@ -126,10 +126,7 @@ class ReadReplicas:
 
     def choose(self, partition: TopicPartition, node_id: int, now: float) -> bool:
         """Read from this replica, or from the `LEADER`, for metadata.max.age.ms, at least for `MIN_CHOICE_S`.
-
-        Returns:
-            Whether the leader named a replica though the request had no rack: the caller backs off.
-        """
+        Returns whether the leader named a replica though the request had no rack: the caller backs off."""
         is_repeated = node_id != LEADER and now < self._choice(partition)[1]
         self._chosen[partition] = (node_id, now + self._max_age_s)
         return is_repeated

@@ -255,11 +255,9 @@ class CacheState:
         node_id: int | None = None,
     ) -> bool:
         """Use the leader that an error response names (KIP-951), and make a refresh due that confirms it.
-        `generation` is of the snapshot that the failed request used.
-
-        Returns:
-            Whether the hint was taken. It is ignored if its epoch is not the newest, its broker is unknown, or the
-            snapshot is newer, because the topic may have been recreated since.
+        `generation` is of the snapshot that the failed request used. Returns whether the hint was taken: it is ignored
+        if its epoch is not the newest, its broker is unknown, or the snapshot is newer, because the topic may have been
+        recreated since.
         """
         hinted, now = self.snapshot.with_leader_hint(partition, hint), self._clock()
         if hinted is None or generation < self.snapshot.generation:

@@ -192,15 +192,8 @@ class InFlightQueue(Generic[RequestT]):
 def next_events(
     waiting: Mapping[int, InFlightQueue[Any]], interrupting: Collection[InFlightQueue[Any]], until: float
 ) -> dict[int | None, int]:
-    """Wait for the first events of these queues.
-
-    Args:
-        interrupting: queues of another kind of request.
-
-    Returns:
-        `selectors.EVENT_READ`, `EVENT_WRITE` or both, by node id; for all of `interrupting` by None. Empty if nothing
-        happens by `until`.
-    """
+    """The first events of these queues: `selectors.EVENT_READ`, `EVENT_WRITE` or both, by node id; by None for all of
+    `interrupting`, the queues of another kind of request. Empty if nothing happens by `until`."""
     buffered: dict[int | None, int] = {
         node_id: selectors.EVENT_READ
         for node_id, queue in waiting.items()

@@ -95,7 +95,8 @@ def plan_tasks(
     max_records: int | None = None,
     max_tasks: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges of each task: together exactly `ranges`, each offset once; no partition twice in one task.
+    """The ranges of each task: together exactly `ranges`, each offset once; no partition twice in one task. The
+    large tasks come first. A range that is read by key is a task.
 
     Args:
         ranges: at most one for each partition; empty ones are dropped.
@@ -103,9 +104,6 @@ def plan_tasks(
         min_partitions: about the minimum number of tasks: fewer ranges are split further, and bundling stops there.
         max_records: offsets of a task.
         max_tasks: overrides the other two.
-
-    Returns:
-        Tasks of one range or more, the large ones first. A range that is read by key is a task.
     """
     if any(planned.latest_by_key for planned in ranges):  # whatever the options say: a key may be anywhere in its range
         return [(planned,) for planned in sorted(ranges, key=lambda each: -each.size) if planned.size > 0]

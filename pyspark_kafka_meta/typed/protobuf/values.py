@@ -74,10 +74,7 @@ def raw_numbers(payload: Payload, wire_type: int, found: Found) -> Raw:
 
 def unpacked(payload: Payload, wire_type: int, found: Found) -> tuple[Found, dict[str, Longs]]:
     """Each number of packed fields as a field of its own; a number that is not packed is taken as a pack of one.
-
-    Returns:
-        The numbers, and the messages with faults by their cause.
-    """
+    Also the messages with faults, by their cause."""
     if wire_type == VARINT:
         return _unpacked_varints(payload, found)
     size = 8 if wire_type == FIXED64 else 4
