@@ -36,6 +36,7 @@ ID, OTHER_ID = "orders", "orders-2"
 OTHER_TOPIC = "other-decisions"
 ROWS = 6
 """Of a batch."""
+WRITTEN_AGAIN = "a batch that was under way is written again, also its rows that are visible"
 
 
 class Query:
@@ -132,10 +133,11 @@ def found(scene: CommitScene) -> Counter[int]:
     return Counter(row for partition in (T0, T1, T2) for row in visible(scene.cluster, partition))
 
 
-def text_of(error: type[KafkaMetaError], start: Callable[[], object]) -> str:
+def assert_fails(query: Query, error: type[KafkaMetaError], *texts: str) -> None:
     with pytest.raises(error) as raised:
-        start()
-    return str(raised.value)
+        query.start()
+    for text in texts:
+        assert text in str(raised.value)
 
 
 # --- two queries ------------------------------------------------------------------------------------------------------
@@ -146,9 +148,7 @@ def test_fenced_query_leaves_the_other_exact_once_it_is_stopped_and_goes_on_unde
 ) -> None:
     query.start(2)
     other.start(2)
-    text = text_of(FencedError, query.start)
-    assert "stop this query" in text
-    assert "give it an id of its own" in text
+    assert_fails(query, FencedError, "stop this query", "give it an id of its own")
 
     other.start(2)
     assert found(scene) == query.rows(0, 1) + other.rows(0, 1, 2, 3)
@@ -165,7 +165,7 @@ def test_fenced_batch_that_was_decided_is_repeated_under_another_id_as_the_text_
     query.start(2)
     query.stop_when_decided()
     other.start()
-    assert "if its rows are visible already, it repeats them" in text_of(FencedError, query.start)
+    assert_fails(query, FencedError, "if its rows are visible already, it repeats them")
 
     query.options["kafka.transactional.id"] = OTHER_ID
     query.start(2)
@@ -178,9 +178,7 @@ def test_drivers_that_took_over_ten_times_leave_a_batch_that_is_written_once(
     query.start()
     with monkeypatch.context() as patched:
         patched.setattr(TransactionalProducer, "commit", lambda *_: (_ for _ in ()).throw(FencedError("other")))
-        text = text_of(FencedError, query.start)
-    assert "stop the other query" in text
-    assert "Then start this query again: it goes on from there" in text
+        assert_fails(query, FencedError, "stop the other query", "Then start this query again: it goes on from there")
 
     query.start(2)
     assert found(scene) == query.rows(0, 1, 2)
@@ -200,7 +198,7 @@ def test_timeout_of_the_drivers_own_transactions_is_that_of_the_brokers(scene: C
 def test_newest_checkpoint_goes_on_where_the_older_one_was_refused(scene: CommitScene, query: Query) -> None:
     query.start(3)
     query.committed = 1
-    assert "Start with the newest checkpoint" in text_of(FencedError, query.start)
+    assert_fails(query, FencedError, "Start with the newest checkpoint")
 
     query.committed = 3
     query.start()
@@ -212,7 +210,7 @@ def test_new_checkpoint_with_a_new_id_writes_what_it_reads_again_as_the_text_say
 ) -> None:
     query.start(3)
     query.committed = 1
-    assert "new kafka.transactional.id, which writes all rows that it reads again" in text_of(FencedError, query.start)
+    assert_fails(query, FencedError, "new kafka.transactional.id, which writes all rows that it reads again")
 
     query.committed, query.name = 0, "query of the new checkpoint"
     query.options["kafka.transactional.id"] = OTHER_ID
@@ -227,7 +225,7 @@ def test_foreach_batch_goes_on_with_the_newest_checkpoint_where_an_older_one_was
     query = ForeachBatch(scene)
     query.start(4)
     query.committed, query.first_row = version, 50  # planned anew
-    assert "Start with the newest checkpoint" in text_of(ChangedBatchError, query.start)
+    assert_fails(query, ChangedBatchError, "Start with the newest checkpoint")
 
     query.committed, query.first_row = 4, 0
     query.start()
@@ -241,8 +239,8 @@ def test_foreach_batch_with_a_new_id_writes_the_batches_of_the_older_checkpoint_
     query.start(4)
     visible_before = query.rows(0, 1, 2, 3)
     query.committed, query.first_row = 2, 50
-    text = text_of(ChangedBatchError, query.start)
-    assert "use a new kafka.transactional.id, and the batch is written, also its rows that are visible" in text
+    advice = "use a new kafka.transactional.id, and the batch is written, also its rows that are visible"
+    assert_fails(query, ChangedBatchError, advice)
 
     query.options["kafka.transactional.id"] = OTHER_ID
     query.start(2)
@@ -255,8 +253,7 @@ def test_foreach_batch_with_a_new_id_writes_the_batches_of_the_older_checkpoint_
 def test_decision_that_was_refused_is_written_after_the_limit_is_raised(scene: CommitScene, query: Query) -> None:
     query.start()
     scene.cluster.max_message_bytes["kafkameta-decisions"] = 100
-    text = text_of(RecordTooLargeError, query.start)
-    assert f"raise max.message.bytes of the topic to {MESSAGE_BYTES}" in text
+    assert_fails(query, RecordTooLargeError, f"raise max.message.bytes of the topic to {MESSAGE_BYTES}")
 
     scene.cluster.max_message_bytes["kafkameta-decisions"] = MESSAGE_BYTES
     query.start(2)
@@ -279,7 +276,7 @@ def test_batch_is_written_once_after_the_decisions_topic_is_configured_as_the_te
     query.stop_when_decided()
     wrong, right = CHANGES[name]
     scene.network.configs["kafkameta-decisions"] = {name: wrong}
-    assert f"to {right}" in text_of(KafkaMetaError, query.start)
+    assert_fails(query, KafkaMetaError, f"to {right}")
 
     scene.network.configs["kafkameta-decisions"] = {name: right}
     query.start(2)
@@ -308,9 +305,7 @@ def test_another_decisions_topic_repeats_the_last_batch_at_most_as_the_text_says
     query.start()
     query.committed = 1  # the driver died before Spark's commit log had batch 1
     spoil(scene)
-    text = text_of(KafkaMetaError, query.start)
-    assert "set decisionsTopic to another topic" in text
-    assert "a batch that was under way is written again, also its rows that are visible" in text
+    assert_fails(query, KafkaMetaError, "set decisionsTopic to another topic", WRITTEN_AGAIN)
 
     query.options["decisionsTopic"] = OTHER_TOPIC
     query.start(2)
@@ -319,7 +314,7 @@ def test_another_decisions_topic_repeats_the_last_batch_at_most_as_the_text_says
 
 def test_new_sink_is_exact_with_another_decisions_topic(scene: CommitScene, query: Query) -> None:
     add_partition(scene)
-    text_of(KafkaMetaError, query.start)
+    assert_fails(query, KafkaMetaError)
 
     query.options["decisionsTopic"] = OTHER_TOPIC
     query.start(2)
@@ -332,7 +327,7 @@ def test_query_that_no_broker_knew_the_new_topic_of_starts_again(
     query.options["decisionsTopic"] = OTHER_TOPIC
     with monkeypatch.context() as patched:
         patched.setattr(ClusterAdmin, "create_topic", lambda *_: None)
-        assert "start the query again" in text_of(UnknownTopicError, query.start)
+        assert_fails(query, UnknownTopicError, "start the query again")
 
     query.start(2)
     assert found(scene) == query.rows(0, 1)
@@ -347,9 +342,7 @@ def test_unreadable_decision_costs_a_repetition_of_the_last_batch_at_most_as_the
     record = rows(key=[f'["{ID}", "{STREAM}"]'.encode()], value=[b"?"], partition=[0])
     scene.write_in(foreign, record, topic="kafkameta-decisions")
     foreign.commit(scene.clock() + 60)
-    text = text_of(KafkaMetaError, query.start)
-    assert "use a new kafka.transactional.id" in text
-    assert "a batch that was under way is written again, also its rows that are visible" in text
+    assert_fails(query, KafkaMetaError, "use a new kafka.transactional.id", WRITTEN_AGAIN)
 
     query.options["kafka.transactional.id"] = OTHER_ID
     query.start(2)
@@ -362,8 +355,7 @@ def test_unreadable_decision_costs_a_repetition_of_the_last_batch_at_most_as_the
 def test_timeout_above_the_limit_of_the_brokers_costs_no_row(scene: CommitScene, query: Query) -> None:
     query.start()
     query.options["kafka.transaction.timeout.ms"] = "1000000"
-    text = text_of(BrokerError, query.start)
-    assert "set kafka.transaction.timeout.ms to at most transaction.max.timeout.ms" in text
+    assert_fails(query, BrokerError, "set kafka.transaction.timeout.ms to at most transaction.max.timeout.ms")
 
     query.options["kafka.transaction.timeout.ms"] = "900000"
     query.start(2)
@@ -378,9 +370,8 @@ def test_batch_that_took_too_long_is_written_once_with_a_longer_timeout_or_small
     monkeypatch.setattr(task_writer, "CHUNK_BYTES", 1)
     query.options["kafka.transaction.timeout.ms"] = "20000"
     query.seconds_of_row = 10.0
-    text = text_of(TransactionTimeoutError, query.start)
-    assert "more tasks), or raise kafka.transaction.timeout.ms" in text
-    assert "a micro-batch that was planned keeps its rows" in text
+    advice = "more tasks), or raise kafka.transaction.timeout.ms"
+    assert_fails(query, TransactionTimeoutError, advice, "a micro-batch that was planned keeps its rows")
 
     query.options["kafka.transaction.timeout.ms"], query.rows_of_task = timeout_ms, rows_of_task
     query.start()
@@ -403,9 +394,8 @@ def test_batch_whose_records_are_gone_is_repeated_under_a_new_id_as_the_text_say
         scene.cluster.logs[partition] = [
             batch for batch, header in batches if (header.producer_id, header.producer_epoch) != aborted
         ]
-    text = text_of(DataLossError, query.start)
-    assert "records of a decided batch are gone" in text
-    assert "With a new kafka.transactional.id it is written again, also the part that is visible" in text
+    advice = "With a new kafka.transactional.id it is written again, also the part that is visible"
+    assert_fails(query, DataLossError, "records of a decided batch are gone", advice)
 
     query.options["kafka.transactional.id"] = OTHER_ID
     query.start(2)
