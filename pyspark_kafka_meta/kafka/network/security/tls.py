@@ -39,16 +39,11 @@ _WEAK_AUTHORITY_KEY = (
 )
 _WEAK_SIGNATURE = "is signed with a hash that OpenSSL refuses as too weak, such as SHA-1: issue it with SHA-256"
 _CAUSES = {
-    2: _UNKNOWN_AUTHORITY,
-    7: _UNKNOWN_AUTHORITY,  # a trusted authority has the same name and another key
+    # 7: a trusted authority has the same name and another key.
+    **dict.fromkeys((2, 7, 18, 19, 20, 21), _UNKNOWN_AUTHORITY),
     9: "is not valid yet: check the clocks of both hosts",
     10: "has expired: renew it on the broker",
-    18: _UNKNOWN_AUTHORITY,
-    19: _UNKNOWN_AUTHORITY,
-    20: _UNKNOWN_AUTHORITY,
-    21: _UNKNOWN_AUTHORITY,
-    62: _OTHER_HOST,
-    64: _OTHER_HOST,
+    **dict.fromkeys((62, 64), _OTHER_HOST),
     66: _WEAK_KEY,
     67: _WEAK_AUTHORITY_KEY,
     68: _WEAK_SIGNATURE,
