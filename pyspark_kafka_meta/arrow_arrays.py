@@ -125,6 +125,23 @@ def list_array(
     return pa.Array.from_buffers(kind, length, buffers, offset=offset, children=[items])
 
 
+def last_of_keys(owner: Longs, entries: pa.StructArray) -> tuple[Longs, pa.StructArray]:
+    """The entries whose key does not follow again in the same map, with the maps' indexes: the last one counts, as for
+    Kafka's `Headers.lastHeader` and the libraries of Avro, Protobuf and JSON. Spark looks up the first.
+
+    Args:
+        owner: the index of the map of each entry, in order.
+        entries: keys and values.
+    """
+    codes = entries.field(0).dictionary_encode().indices.to_numpy()
+    pairs = owner * (int(codes.max(initial=0)) + 1) + codes
+    _, from_end = np.unique(pairs[::-1], return_index=True)
+    if len(from_end) == len(pairs):
+        return owner, entries
+    last = np.sort(len(pairs) - 1 - from_end)
+    return owner[last], entries.take(number_array(last))
+
+
 def slices(array: pa.BinaryArray, max_rows: int, max_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
     """The array in parts, each with the index of its first value. A value of more bytes is a part of its own."""
     offsets, first = offsets_of(array).astype(np.int64), 0

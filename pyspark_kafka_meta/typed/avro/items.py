@@ -14,10 +14,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.arrow_arrays import Longs, list_array, list_offsets
+from pyspark_kafka_meta.arrow_arrays import Longs, last_of_keys, list_array, list_offsets
 from pyspark_kafka_meta.typed.avro.columns import BadValue, Column, long_at
 from pyspark_kafka_meta.typed.avro.cursor import BAD_COUNT, BAD_SIZE, MAX_EMPTY_ITEMS, Cursor
-from pyspark_kafka_meta.typed.columnar.repeated_keys import last_of_keys
 
 FEW = 24
 """So many arrays are as fast one by one as together."""

@@ -24,13 +24,13 @@ from pyspark_kafka_meta.arrow_arrays import (
     Longs,
     binary_array,
     joined,
+    last_of_keys,
     list_array,
     list_offsets,
     memory_of,
     offsets_of,
     slices,
 )
-from pyspark_kafka_meta.typed.columnar.repeated_keys import last_of_keys
 from pyspark_kafka_meta.typed.protobuf.known_values import CONVERSIONS, json_text
 from pyspark_kafka_meta.typed.protobuf.plan import ColumnPlan, MessagePlan, compile_plan
 from pyspark_kafka_meta.typed.protobuf.scan import NONE_FOUND, Found, find_fields

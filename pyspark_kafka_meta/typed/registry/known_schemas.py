@@ -106,9 +106,7 @@ class KnownSchemas:
         place = registry, context_of(subject), key
         with self._changed:
             is_asked = place in self._asked
-            self._changed.wait_for(
-                lambda: place in self._known or place not in self._asked, registry.timeout_ms / 1000
-            )
+            self._changed.wait_for(lambda: place in self._known or place not in self._asked, registry.timeout_ms / 1000)
             if place in self._known:
                 require_kind(self._known[place].kind, kind)
                 return self._known[place]

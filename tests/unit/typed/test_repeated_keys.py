@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("google.protobuf")
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from pyspark_kafka_meta.typed.columnar.repeated_keys import last_of_keys
+from pyspark_kafka_meta.arrow_arrays import last_of_keys
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 from pyspark_kafka_meta.typed.schemas import SchemaText, formats
 
