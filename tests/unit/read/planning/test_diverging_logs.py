@@ -153,7 +153,7 @@ def test_records_of_several_idle_leaders_keep_their_own_epoch(scene: Scene) -> N
 
 
 def test_leaders_of_the_first_epoch_are_not_asked(scene: Scene) -> None:
-    query = Query.started(scene, startingOffsets="earliest")
+    Query.started(scene, startingOffsets="earliest")
 
     assert scene.sent("OffsetForLeaderEpoch") == []
 

@@ -73,10 +73,7 @@ def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happe
 
 
 TOLD_BY_EVENTS = {
-    **dict.fromkeys(("truncated", "truncated, written on", "truncated, grown"), [(T0, 6, 12)]),
-    **dict.fromkeys(
-        ("recreated", "recreated, smaller", "deleted"), [(each, 12, None) for each in (T0, T1, T2)]
-    ),
+    loss: [(T0, 6, 12)] if "truncated" in loss else [(each, 12, None) for each in (T0, T1, T2)] for loss in LOSSES
 }
 
 
