@@ -221,7 +221,6 @@ def test_parser_message_is_for_json_objects_only(name: str) -> None:
         ("startingOffset", "startingOffsets"),
         ("bootstrap.servers", "kafka.bootstrap.servers"),
         ("group.id", "kafka.group.id"),
-        ("metricsTopic", "eventsTopic"),
         ("maxoffsetpertrigger", "maxOffsetsPerTrigger"),
         ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
     ],
