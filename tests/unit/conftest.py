@@ -1,4 +1,4 @@
-"""The scene of tests of clients and planners. Tests of task readers use `ReaderScene`."""
+"""The scene of tests of clients, planners and task readers. Tests of reused workers use `ReaderScene`."""
 
 from __future__ import annotations
 

@@ -120,6 +120,11 @@ class Scene:
             for partition in (T0, T1, T2):
                 self.write(partition, *(f"{partition}:{number}:{index}" for index in range(size)))
 
+    def empty(self) -> None:
+        """Remove all records."""
+        for log in self.cluster.logs.values():
+            log.clear()
+
     def range(self, partition: TopicPartition, start: int | None = None, end: int | None = None) -> OffsetRange:
         """The offset range of the log, by default from its start to its end."""
         first, last = self.cluster.bounds(partition)

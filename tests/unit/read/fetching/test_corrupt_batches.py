@@ -22,7 +22,6 @@ from tests.unit.scene import HELD_BACK, Scene, by_partition, rows, written
 
 
 def test_corrupt_records_fail_the_task_and_the_next_task_starts_clean(scene: Scene) -> None:
-    scene.fill()
     client = scene.warm_client()
     damaged = scene.cluster.logs[T1][0]
     scene.cluster.logs[T1][0] = replace(damaged, data=damaged.data[:-1] + b"?")
@@ -70,7 +69,6 @@ def damaged(scene: Scene, damage: Damage, index: int) -> StoredBatch:
 def test_batch_that_was_corrupt_on_its_way_is_read_the_second_time(
     scene: Scene, damage: Damage, options: dict[str, str], index: int
 ) -> None:
-    scene.fill()
     reader = scene.reader(**options)
     good = damaged(scene, damage, index)
 
@@ -89,7 +87,6 @@ def test_batch_that_was_corrupt_on_its_way_is_read_the_second_time(
 def test_corrupt_batch_fails_with_topic_partition_and_offset_after_two_fetches_of_it(
     scene: Scene, damage: Damage, options: dict[str, str], index: int
 ) -> None:
-    scene.fill()
     damaged(scene, damage, index)
     at = 3 * index
     with pytest.raises(CorruptBatchError, match=f"^t-1 at offset {at}: .* fetched twice.* go on without it") as raised:
@@ -106,7 +103,6 @@ def test_corrupt_batch_fails_with_topic_partition_and_offset_after_two_fetches_o
 
 
 def test_checksums_are_not_looked_at_where_the_option_says_so(scene: Scene) -> None:
-    scene.fill()
     damaged(scene, damage_value, 3)
     *good, (offset, value) = by_partition(rows(scene.reader(kafka_check_crcs="false").read(scene.ranges())))[T1]
 
@@ -121,7 +117,6 @@ def test_checksums_are_not_looked_at_where_the_option_says_so(scene: Scene) -> N
 def test_corrupt_batch_is_skipped_alone_with_an_event_of_its_offsets(
     scene: Scene, damage: Damage, options: dict[str, str], index: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.fill()
     damaged(scene, damage, index)
     at = 3 * index
     expected = {**written(), T1: [row for row in written()[T1] if not at <= row[0] < at + 3]}
@@ -134,6 +129,7 @@ def test_corrupt_batch_is_skipped_alone_with_an_event_of_its_offsets(
 
 
 def test_batches_that_are_all_corrupt_are_progress_when_they_are_skipped(scene: Scene) -> None:
+    scene.empty()
     scene.fill(batches=30)
     scene.cluster.logs[T1] = [damage_checksum(batch) for batch in scene.cluster.logs[T1]]
 
@@ -142,7 +138,6 @@ def test_batches_that_are_all_corrupt_are_progress_when_they_are_skipped(scene: 
 
 
 def test_corrupt_batch_whose_end_cannot_be_told_is_not_skipped(scene: Scene) -> None:
-    scene.fill()
     damaged(scene, damage_length, 3)
     with pytest.raises(CorruptBatchError, match=r"t-1 at offset 9: .* start behind it"):
         rows(scene.reader(**SKIP).read(scene.ranges()))
@@ -152,7 +147,6 @@ def test_corrupt_batch_whose_end_cannot_be_told_is_not_skipped(scene: Scene) -> 
 def test_batch_that_its_broker_calls_corrupt_fails_the_task_when_it_does_so_twice(
     scene: Scene, options: dict[str, str]
 ) -> None:
-    scene.fill()
     scene.network.error_codes[T1] = deque([CORRUPT_MESSAGE])
     assert by_partition(rows(scene.reader(**options).read(scene.ranges()))) == written()
 
@@ -162,7 +156,6 @@ def test_batch_that_its_broker_calls_corrupt_fails_the_task_when_it_does_so_twic
 
 
 def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> None:
-    scene.fill()
     scene.network.preferred_replicas[T1] = 3
     asked: list[int] = []
 
@@ -185,7 +178,6 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
 def test_batch_that_decompresses_to_more_than_the_option_allows_is_neither_skipped_nor_fetched_again(
     scene: Scene, options: dict[str, str]
 ) -> None:
-    scene.fill()
     bomb = handmade.batch([handmade.Row(offset, value=bytes(1000)) for offset in range(3)], Codec.ZSTD)
     scene.cluster.logs[T1][0] = replace(scene.cluster.logs[T1][0], data=bomb)
     with pytest.raises(BatchTooLargeError, match=r"^t-1 at offset 0: .* 2000 bytes; set .* maxDecompressedBatchBytes"):

@@ -31,7 +31,6 @@ from tests.unit.scene import Fault, Scene, by_partition, rows, written
 
 
 def test_leader_named_by_the_old_one_is_asked_without_a_metadata_request(scene: Scene) -> None:
-    scene.fill()
     reader = scene.reader()
     scene.cluster.move_leader(T0, 3)
     read = rows(reader.read([scene.range(T0)]))
@@ -44,7 +43,6 @@ def test_leader_named_by_the_old_one_is_asked_without_a_metadata_request(scene: 
 
 
 def test_brokers_that_keep_silent_about_metadata_delay_no_partition_whose_leader_a_hint_named(scene: Scene) -> None:
-    scene.fill()
     reader = scene.reader()
     scene.network.hung_metadata |= {1, 2, 3}
     scene.cluster.move_leader(T0, 3)
@@ -57,7 +55,6 @@ def test_brokers_that_keep_silent_about_metadata_delay_no_partition_whose_leader
 
 
 def test_partition_without_a_leader_waits_for_metadata_while_others_are_read(scene: Scene) -> None:
-    scene.fill()
     reader = scene.reader()
     scene.network.hung_metadata |= {1, 2, 3}
     scene.network.change = with_partitions(leader_hint=None)
@@ -75,7 +72,6 @@ def test_partition_without_a_leader_waits_for_metadata_while_others_are_read(sce
 
 
 def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
-    scene.fill()
     scene.network.change = with_partitions(leader_hint=None)
     reader = scene.reader()
     scene.cluster.move_leader(T0, 3)
@@ -90,7 +86,6 @@ def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
 
 
 def test_after_a_lost_connection_another_broker_is_asked(scene: Scene) -> None:
-    scene.fill()
     reader = scene.reader()
     scene.network.down.add(1)
     scene.cluster.move_leader(T0, 2)
@@ -103,7 +98,6 @@ def test_after_a_lost_connection_another_broker_is_asked(scene: Scene) -> None:
 
 
 def test_no_leader_for_a_while_is_waited_for(scene: Scene) -> None:
-    scene.fill()
     reader = scene.reader()
     scene.cluster.move_leader(T0, NO_LEADER)
     began = scene.clock()
@@ -153,7 +147,6 @@ FAULTS: dict[str, Fault] = {
 @pytest.mark.parametrize("after", [0, 1, 4])
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 def test_nothing_is_lost_and_nothing_comes_twice(scene: Scene, fault: Fault, after: int) -> None:
-    scene.fill()
     reading = scene.reader(**ONE_BATCH).read(scene.ranges())
     before = list(islice(reading, after))
     scene.undergo(fault)
@@ -165,7 +158,6 @@ def test_nothing_is_lost_and_nothing_comes_twice(scene: Scene, fault: Fault, aft
 
 
 def test_abandoned_read_drops_its_fetch_and_the_next_task_starts_clean(scene: Scene) -> None:
-    scene.fill()
     client = scene.warm_client(**ONE_BATCH)
     reading = scene.reader(client, **ONE_BATCH).read(scene.ranges())
     next(reading)
@@ -176,7 +168,6 @@ def test_abandoned_read_drops_its_fetch_and_the_next_task_starts_clean(scene: Sc
 
 
 def test_throttled_response_without_records_is_not_the_end_of_the_log(scene: Scene) -> None:
-    scene.fill()
     responses = iter([True] * 10)
     scene.network.change = lambda response: (
         replace(with_partitions(records=b"")(response), throttle_ms=50) if next(responses, False) else response
@@ -186,7 +177,6 @@ def test_throttled_response_without_records_is_not_the_end_of_the_log(scene: Sce
 
 
 def test_throttled_follower_is_waited_for(scene: Scene) -> None:
-    scene.fill()
     scene.network.preferred_replicas[T1] = 3
     reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
     read = [next(reading)]
@@ -198,7 +188,6 @@ def test_throttled_follower_is_waited_for(scene: Scene) -> None:
 
 
 def test_follower_that_stays_behind_is_left_although_its_choice_expires_sooner(scene: Scene) -> None:
-    scene.fill()
     scene.network.preferred_replicas[T1] = 3
     scene.network.replica_ends[3, T1] = 6
     reader = scene.reader(kafka_client_rack="r", kafka_metadata_max_age_ms="1000", **ONE_BATCH)
@@ -219,7 +208,6 @@ REFUSALS = [
 def test_partition_of_a_follower_that_fails_for_good_is_read_from_the_leader(
     error: KafkaMetaError, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.fill()
     scene.network.preferred_replicas[T1] = 3
     reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
     read = [next(reading)]
@@ -235,7 +223,6 @@ def test_partition_of_a_follower_that_fails_for_good_is_read_from_the_leader(
 def test_follower_that_fails_for_good_like_a_leader_fails_the_task(
     scene: Scene, leader: int, partitions: list[TopicPartition]
 ) -> None:
-    scene.fill()
     scene.network.preferred_replicas[T1] = 3
     reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(each) for each in partitions])
     next(reading)
@@ -247,7 +234,6 @@ def test_follower_that_fails_for_good_like_a_leader_fails_the_task(
 
 
 def test_partition_that_leaves_a_throttled_broker_is_read_from_the_next(scene: Scene) -> None:
-    scene.fill()
     client = scene.warm_client()
     scene.network.throttles[1] = deque([60_000])
     scene.clock.at(1, lambda: scene.cluster.move_leader(T0, 2))
@@ -259,7 +245,6 @@ def test_partition_that_leaves_a_throttled_broker_is_read_from_the_next(scene: S
 
 
 def test_error_of_the_whole_response_is_paused_for_and_asked_again(scene: Scene) -> None:
-    scene.fill()
     codes = iter([70, 7, -1])
     scene.network.change = lambda response: (
         replace(response, partitions=(), error_code=code) if (code := next(codes, 0)) else response
@@ -273,7 +258,6 @@ def test_error_of_the_whole_response_is_paused_for_and_asked_again(scene: Scene)
 
 
 def test_partition_that_the_response_leaves_out_is_asked_for_again_after_a_pause(scene: Scene) -> None:
-    scene.fill()
     scene.network.change = lambda response: replace(response, partitions=())
     reader = scene.reader()
     with pytest.raises(ReadTimeoutError, match="t-0 at offset 0"):
@@ -284,7 +268,6 @@ def test_partition_that_the_response_leaves_out_is_asked_for_again_after_a_pause
 
 @pytest.mark.parametrize("code", [-1, 7, 78, 89])
 def test_pauses_after_an_error_double_up_to_the_longest_and_begin_anew_after_records(scene: Scene, code: int) -> None:
-    scene.fill()
     asked: list[float] = []
 
     def fail_at_times(response: FetchResponse) -> FetchResponse:
@@ -302,6 +285,7 @@ def test_pauses_after_an_error_double_up_to_the_longest_and_begin_anew_after_rec
 
 
 def test_pauses_are_as_long_as_the_options_say(scene: Scene) -> None:
+    scene.empty()
     scene.write(T0, "a")
     reader = scene.reader(kafka_retry_backoff_ms="400", kafka_retry_backoff_max_ms="600")
     scene.script(T0, -1, -1, -1)
@@ -312,7 +296,6 @@ def test_pauses_are_as_long_as_the_options_say(scene: Scene) -> None:
 
 
 def test_no_settings_lead_to_a_loop_without_pauses(scene: Scene) -> None:
-    scene.fill()
 
     def refuse(response: FetchResponse) -> FetchResponse:
         assert len(scene.network.requests) <= 2 * 100 + 10, "in a second, while time may stand still"
@@ -328,6 +311,7 @@ def compact_the_end(scene: Scene, policy: str | None) -> None:
     """Compaction has removed the last records of t-0, whose topic has this cleanup.policy, None if the user may not
     see it."""
     scene.monkeypatch.setattr(KafkaClient, "cleanup_policy", lambda client, topic: policy)
+    scene.empty()
     scene.write(T0, "a")
     scene.cluster.append(T0, sparse_batch({0: "b", 9: "compacted away"}))
     last = scene.cluster.logs[T0].pop()
@@ -378,7 +362,6 @@ def test_gap_is_passed_after_its_topic_is_compacted_again(scene: Scene) -> None:
 
 
 def test_leader_that_sends_nothing_of_what_it_has_for_a_moment_loses_nothing(scene: Scene) -> None:
-    scene.fill()
     scene.network.change = with_partitions(records=b"")
     scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda response: response))
 
@@ -410,7 +393,6 @@ def test_topic_that_may_not_be_read_fails_at_once(scene: Scene) -> None:
 def test_refresh_at_the_end_of_a_task_fails_no_task_whose_rows_were_read(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.fill()
     client = scene.warm_client()
     reading = scene.reader(client, **ONE_BATCH).read(scene.ranges())
     read = rows(iter([next(reading)]))

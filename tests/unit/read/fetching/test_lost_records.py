@@ -73,7 +73,6 @@ LOSSES: dict[str, tuple[Fault, str, slice]] = {
 
 @pytest.mark.parametrize(("fault", "text"), [case[:2] for case in LOSSES.values()], ids=LOSSES.keys())
 def test_lost_records_fail_the_task_and_the_error_says_which(scene: Scene, fault: Fault, text: str) -> None:
-    scene.fill()
     old_id = scene.cluster.topics["t"].topic_id
     reading = scene.reader(**ONE_BATCH).read([scene.range(T2)])
     next(reading)
@@ -93,7 +92,6 @@ def test_lost_records_fail_the_task_and_the_error_says_which(scene: Scene, fault
 def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
     scene: Scene, caplog: pytest.LogCaptureFixture, fault: Fault, text: str, lost: slice
 ) -> None:
-    scene.fill()
     reading = scene.reader(**ONE_BATCH, **KEEP_GOING).read([scene.range(T2)])
     first = next(reading)
     scene.undergo(fault)
@@ -112,7 +110,6 @@ def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_recreated(scene: Scene, policy: str) -> None:
-    scene.fill()
     reading = scene.reader(**ONE_BATCH, onTopicRecreated=policy).read([scene.range(T2)])
     first = next(reading)
     recreate(scene, 3)
@@ -124,7 +121,6 @@ def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_recreated
 def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.fill()
     planned, send = scene.range(T0, 5), scene.network.offsets.send
     scene.script(T0, 1)
 
@@ -161,7 +157,6 @@ POLICY_DOES_NOT_COVER: dict[str, tuple[dict[str, str], Fault, str]] = {
 def test_policy_for_topics_that_were_recreated_ends_a_task_otherwise(
     scene: Scene, options: dict[str, str], fault: Fault, error_text: str
 ) -> None:
-    scene.fill()
     reading = scene.reader(**ONE_BATCH, **options).read([scene.range(T2)])
     next(reading)
     scene.undergo(fault)
@@ -172,6 +167,7 @@ def test_policy_for_topics_that_were_recreated_ends_a_task_otherwise(
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
 def test_log_truncated_behind_the_reader_is_read_again_from_there(scene: Scene, options: dict[str, str]) -> None:
+    scene.empty()
     scene.fill(batches=2)
     reading = scene.reader(**ONE_BATCH, **options).read([scene.range(T2, 0, 9)])
     before = list(islice(reading, 2))
@@ -219,6 +215,7 @@ SHORT_FOR_A_WHILE: dict[str, Fault] = {
 
 @pytest.mark.parametrize("fault", SHORT_FOR_A_WHILE.values(), ids=SHORT_FOR_A_WHILE.keys())
 def test_log_that_ends_before_the_range_for_a_moment_loses_nothing(scene: Scene, fault: Fault) -> None:
+    scene.empty()
     scene.write(T0, "0", "1", "2")
     reading = scene.reader().read([scene.range(T0, 0, 6)])
     scene.undergo(fault)
@@ -228,6 +225,7 @@ def test_log_that_ends_before_the_range_for_a_moment_loses_nothing(scene: Scene,
 
 @pytest.mark.parametrize("grows", [True, False])
 def test_range_that_begins_after_the_log_is_waited_for_as_long(scene: Scene, grows: bool) -> None:
+    scene.empty()
     scene.write(T0, "0", "1", "2")
     reading = scene.reader().read([scene.range(T0, 4, 6)])
     if grows:
@@ -241,6 +239,7 @@ def test_range_that_begins_after_the_log_is_waited_for_as_long(scene: Scene, gro
 
 
 def test_log_that_ends_before_the_range_is_asked_about_now_and_then_after_new_metadata(scene: Scene) -> None:
+    scene.empty()
     scene.write(T0, "0", "1", "2")
     with pytest.raises(DataLossError, match="offsets 3 to 5 of t-0 cannot be read: the log ends at offset 3 now"):
         rows(scene.reader().read([scene.range(T0, 0, 6)]))
@@ -251,6 +250,7 @@ def test_log_that_ends_before_the_range_is_asked_about_now_and_then_after_new_me
 
 
 def test_log_that_ends_before_the_range_is_fetched_ten_times_a_second_though_brokers_may_not_wait(scene: Scene) -> None:
+    scene.empty()
     scene.write(T0, "0", "1", "2")
     with pytest.raises(DataLossError):
         rows(scene.reader(kafka_fetch_max_wait_ms="0").read([scene.range(T0, 0, 6)]))
@@ -261,6 +261,7 @@ def test_log_that_ends_before_the_range_is_fetched_ten_times_a_second_though_bro
 def test_log_truncated_before_the_range_is_read_from_its_start_and_what_was_replaced_is_named(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
+    scene.empty()
     scene.fill(batches=2)
     planned = replace(scene.range(T2, 6, 9), start_epoch=0)
     truncate(scene, *(f"new-{offset}" for offset in range(3, 9)))
@@ -275,7 +276,6 @@ def test_log_truncated_before_the_range_is_read_from_its_start_and_what_was_repl
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
 def test_topic_that_was_deleted_before_a_new_worker_looked_is_lost_too(scene: Scene, options: dict[str, str]) -> None:
-    scene.fill()
     ranges = scene.ranges()
     del scene.cluster.topics["t"]
     reading = scene.reader(scene.client(), **options).read(ranges)
@@ -322,7 +322,6 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
     scene: Scene, options: dict[str, str], lagging: tuple[int, ...]
 ) -> None:
     """The range was planned before, the new log is as long, and the cache knows the old topic."""
-    scene.fill()
     planned, client = scene.ranges(), scene.warm_client()
     leader = next(broker for broker in (1, 2, 3) if broker not in lagging)
     for broker in lagging:
@@ -343,7 +342,6 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
 
 
 def test_broker_that_fetches_by_name_is_asked_for_the_topic_itself(scene: Scene) -> None:
-    scene.fill()
     client = scene.warm_client()
     fetch_by_name(scene)
 
@@ -353,6 +351,7 @@ def test_broker_that_fetches_by_name_is_asked_for_the_topic_itself(scene: Scene)
 
 def test_brokers_that_fetch_by_name_are_followed_through_elections_and_waits(scene: Scene) -> None:
     """Responses without records say nothing about the topic."""
+    scene.empty()
     client = scene.warm_client()
     fetch_by_name(scene)
     planned = scene.range(T0, 0, 2)
@@ -368,7 +367,6 @@ def test_brokers_that_fetch_by_name_are_followed_through_elections_and_waits(sce
 @pytest.mark.parametrize("fault", ["unknown", "down"])
 def test_records_by_name_wait_until_their_broker_reports_the_topic(scene: Scene, fault: str) -> None:
     """Its own metadata has no such topic for a moment, as while the topic is recreated; or another broker responds."""
-    scene.fill()
     client = scene.warm_client()
     fetch_by_name(scene)
     real, address = scene.network.metadata, scene.cluster.brokers[1].address
@@ -391,6 +389,7 @@ def test_records_by_name_wait_until_their_broker_reports_the_topic(scene: Scene,
 
 def test_time_for_the_topic_of_one_broker_does_not_count_as_a_stall_of_others(scene: Scene) -> None:
     """Broker 2 takes 3 seconds, four times, to report the topic. Broker 1 sends its records 13 seconds later."""
+    scene.empty()
     scene.write(T1, "by name")
     scene.hold_back(T0, "late")
     client = scene.warm_client()
@@ -418,7 +417,6 @@ def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, c
 def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_nothing(
     scene: Scene, id_is_known: bool
 ) -> None:
-    scene.fill()
     scene.network.change = failing(100 if id_is_known else 3)
     scene.clock.at(10 + 4 * LOSS_GRACE_MS / 1000, lambda: change(scene, lambda response: response))
     planned = scene.range(T0) if id_is_known else replace(scene.range(T0), topic_id=None)
@@ -430,7 +428,6 @@ def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_not
 def test_leader_and_another_broker_that_lag_behind_lose_nothing(scene: Scene, seed: int) -> None:
     """The topic was recreated. The planner knew it; of the brokers, one tells the old id, and the leader has not got
     the new log yet, so that metadata is asked again and again, and tells now this id, now that."""
-    scene.fill()
     scene.network.cut_off(1)
     scene.cluster.create_topic("t", 3)
     scene.fill()
@@ -443,6 +440,7 @@ def test_leader_and_another_broker_that_lag_behind_lose_nothing(scene: Scene, se
 
 
 def test_moments_without_the_topic_are_not_added_up(scene: Scene) -> None:
+    scene.empty()
     scene.hold_back(T0, "late")
     reading = scene.reader(**HELD_BACK).read([scene.range(T0)])
     topics = dict(scene.cluster.topics)
@@ -459,7 +457,6 @@ def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: S
         scene.network.down.add(1)
         return failing(3)(response)
 
-    scene.fill()
     scene.network.change = respond_and_die
     scene.clock.at(30, scene.network.down.clear)
     scene.clock.at(30, lambda: change(scene, lambda response: response))
@@ -468,7 +465,6 @@ def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: S
 
 
 def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> None:
-    scene.fill()
     codes = iter([1, 1])
     scene.network.change = lambda response: failing(1)(response) if next(codes, 0) else response
 
@@ -476,7 +472,6 @@ def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> 
 
 
 def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene: Scene) -> None:
-    scene.fill()
 
     def doubt_and_hang(response: FetchResponse) -> FetchResponse:
         if response.node_id != 1:

@@ -16,6 +16,11 @@ from tests.unit.scene import HELD_BACK, Scene
 EARLIER, LATER = WRITTEN - timedelta(minutes=1), WRITTEN + timedelta(minutes=1)
 
 
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(monkeypatch)
+
+
 def found(scene: Scene, **options: str) -> list[tuple[TopicPartition, int, str]]:
     """Values with an x."""
     query, client = scene.options(**options), scene.client(**options)

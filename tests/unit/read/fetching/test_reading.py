@@ -15,19 +15,16 @@ from tests.unit.scene import HELD_BACK, Scene, by_partition, rows, written
 
 @pytest.mark.parametrize("options", [{}, ONE_BATCH], ids=["all at once", "batch by batch"])
 def test_every_record_comes_once_and_in_order(scene: Scene, options: dict[str, str]) -> None:
-    scene.fill()
 
     assert by_partition(rows(scene.reader(**options).read(scene.ranges()))) == written()
 
 
 def test_only_the_offsets_of_the_range_are_read(scene: Scene) -> None:
-    scene.fill()
 
     assert by_partition(rows(scene.reader(**ONE_BATCH).read([scene.range(T0, 4, 8)]))) == {T0: written()[T0][4:8]}
 
 
 def test_a_fetch_asks_for_what_the_options_say(scene: Scene) -> None:
-    scene.fill()
     sizes = {"kafka_fetch_max_bytes": "200000", "kafka_max_partition_fetch_bytes": "100000"}
     waits = {"kafka_fetch_min_bytes": "7", "kafka_fetch_max_wait_ms": "70"}
     next(scene.reader(**sizes, **waits, **HELD_BACK, kafka_client_rack="here").read([scene.range(T0, 0, 1_000)]))
@@ -41,7 +38,6 @@ def test_a_fetch_asks_for_what_the_options_say(scene: Scene) -> None:
 def test_partitions_of_one_leader_share_its_fetches(scene: Scene) -> None:
     for partition in (T0, T1, T2):
         scene.cluster.move_leader(partition, 2)
-    scene.fill()
     rows(scene.reader().read(scene.ranges()))
 
     assert scene.sent("Fetch") == [2]
@@ -49,7 +45,6 @@ def test_partitions_of_one_leader_share_its_fetches(scene: Scene) -> None:
 
 
 def test_each_leader_is_asked_for_its_own_partitions_by_id_and_epoch(scene: Scene) -> None:
-    scene.fill()
     rows(scene.reader().read(scene.ranges()))
     topic_id = scene.cluster.topics["t"].topic_id
 
@@ -62,7 +57,6 @@ def test_each_leader_is_asked_for_its_own_partitions_by_id_and_epoch(scene: Scen
 
 
 def test_next_fetch_is_on_its_way_before_rows_are_given_out(scene: Scene) -> None:
-    scene.fill()
     reading = scene.reader(**ONE_BATCH).read([scene.range(T0)])
     next(reading)
 
@@ -70,6 +64,7 @@ def test_next_fetch_is_on_its_way_before_rows_are_given_out(scene: Scene) -> Non
 
 
 def test_partitions_that_got_records_go_to_the_end_of_the_line(scene: Scene) -> None:
+    scene.empty()
     for partition in (T0, T1, T2):
         scene.cluster.move_leader(partition, 1)
     scene.write(T0, "a")
@@ -80,6 +75,7 @@ def test_partitions_that_got_records_go_to_the_end_of_the_line(scene: Scene) -> 
 
 
 def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> None:
+    scene.empty()
     scene.write(T0, "a")
     scene.hold_back(T0, "b")
     reading = scene.reader(**HELD_BACK).read([scene.range(T0)])
@@ -107,13 +103,13 @@ def test_broker_that_says_the_same_again_and_again_is_asked_at_a_bounded_rate(
         assert len(scene.network.fetches) <= 11 * POLL_TIMEOUT_S
         return with_partitions(**responded)(response)
 
-    scene.fill()
     scene.network.change = same
     with pytest.raises(ReadTimeoutError):
         rows(scene.reader().read([scene.range(T0, 3)]))
 
 
 def test_records_that_come_while_the_fetch_is_parked_are_read(scene: Scene) -> None:
+    scene.empty()
     scene.write(T0, "a")
     scene.hold_back(T0, "b")
     reading = scene.reader(**HELD_BACK).read([scene.range(T0)])
@@ -124,7 +120,6 @@ def test_records_that_come_while_the_fetch_is_parked_are_read(scene: Scene) -> N
 
 
 def test_first_task_of_a_worker_learns_the_cluster_by_one_request(scene: Scene) -> None:
-    scene.fill()
 
     assert by_partition(rows(scene.reader(scene.client()).read(scene.ranges()))) == written()
     assert scene.reasons() == [RefreshReason.BOOTSTRAP]
@@ -134,7 +129,6 @@ def test_topic_that_is_new_to_the_cache_is_asked_for_as_that(scene: Scene) -> No
     client = scene.client()
     client.cache.track(["other"])
     client.cache.refresh(RefreshReason.BOOTSTRAP, scene.clock() + 1)
-    scene.fill()
 
     assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
     assert scene.reasons() == [RefreshReason.BOOTSTRAP, RefreshReason.NEW_TOPIC]
@@ -142,7 +136,6 @@ def test_topic_that_is_new_to_the_cache_is_asked_for_as_that(scene: Scene) -> No
 
 def test_first_task_of_a_worker_learns_all_topics_of_the_query(scene: Scene) -> None:
     scene.cluster.create_topic("other", 2)
-    scene.fill()
     client = scene.client()
     for _ in range(2):
         assert by_partition(rows(scene.reader(client).read([scene.range(T0)], ["t", "other"]))) == {T0: written()[T0]}
@@ -154,7 +147,6 @@ def test_first_task_of_a_worker_learns_all_topics_of_the_query(scene: Scene) -> 
 @pytest.mark.parametrize("code", [3, 17, 29])
 def test_topic_of_the_query_that_is_gone_does_not_disturb_tasks_of_others(scene: Scene, code: int) -> None:
     scene.network.metadata_errors["gone"] = code
-    scene.fill()
     client = scene.client()
     began = scene.clock()
     for _ in range(2):

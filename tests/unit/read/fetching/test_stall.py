@@ -44,6 +44,7 @@ STALLS: dict[str, tuple[Fault, str]] = {
 
 @pytest.mark.parametrize(("fault", "text"), STALLS.values(), ids=STALLS.keys())
 def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(scene: Scene, fault: Fault, text: str) -> None:
+    scene.empty()
     scene.clock.tick_s = 0  # both partitions stall at the same time
     scene.write(T0, "a", "b")
     scene.hold_back(T0, "c", "d", "e")
@@ -63,6 +64,7 @@ def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(scene: Scen
 
 
 def test_poll_timeout_is_the_users(scene: Scene) -> None:
+    scene.empty()
     began = scene.clock() + 10
     with pytest.raises(ReadTimeoutError, match=r"no progress in 700 ms .* kafkaConsumer\.pollTimeoutMs"):
         rows(scene.reader(kafkaConsumer_pollTimeoutMs="700").read([scene.range(T0, 0, 1)]))
@@ -71,7 +73,6 @@ def test_poll_timeout_is_the_users(scene: Scene) -> None:
 
 
 def test_time_that_the_consumer_takes_for_rows_is_no_stall(scene: Scene) -> None:
-    scene.fill()
     read = []
     for batch in scene.reader(**ONE_BATCH).read(scene.ranges()):
         read.append(batch)
@@ -81,6 +82,7 @@ def test_time_that_the_consumer_takes_for_rows_is_no_stall(scene: Scene) -> None
 
 
 def test_progress_starts_the_poll_timeout_anew(scene: Scene) -> None:
+    scene.empty()
     for count in range(5):
         scene.hold_back(T0, "late")
         scene.clock.at(10 + 0.9 * POLL_TIMEOUT_S * (count + 1), partial(commit_until, scene, count + 1))
@@ -93,7 +95,6 @@ def commit_until(scene: Scene, offset: int, partition: TopicPartition = T0) -> N
 
 
 def test_partition_without_a_leader_fails_the_read_although_others_make_progress(scene: Scene) -> None:
-    scene.fill()
     scene.network.open_transactions[T1] = 0
     for count in range(12):
         scene.clock.at(50 * (count + 1), partial(commit_until, scene, count + 1, T1))
@@ -109,7 +110,6 @@ def test_partition_without_a_leader_fails_the_read_although_others_make_progress
 
 
 def test_partition_of_a_silent_leader_fails_the_read_although_others_make_progress(scene: Scene) -> None:
-    scene.fill()
     scene.network.open_transactions[T1] = 0
     for count in range(12):
         scene.clock.at(50 * (count + 1), partial(commit_until, scene, count + 1, T1))
@@ -123,6 +123,7 @@ def test_partition_of_a_silent_leader_fails_the_read_although_others_make_progre
 
 
 def test_partition_that_waits_while_its_leader_responds_about_others_has_not_stalled(scene: Scene) -> None:
+    scene.empty()
     for partition in (T1, T2):
         scene.cluster.move_leader(partition, 1)
     scene.fill(batches=6)
@@ -145,7 +146,6 @@ def test_partition_that_waits_while_its_leader_responds_about_others_has_not_sta
 
 
 def test_partition_that_moves_to_a_busy_leader_has_not_stalled(scene: Scene) -> None:
-    scene.fill()
     scene.network.open_transactions[T1] = 0
     reader = scene.reader(kafka_fetch_max_wait_ms="100000", **HELD_BACK)
     scene.cluster.move_leader(T0, NO_LEADER)
@@ -191,6 +191,7 @@ def throttled(response: FetchResponse) -> FetchResponse:
 @pytest.mark.parametrize("tick_s", [1e-4, 1e-3])
 def test_fetch_is_sent_as_soon_as_its_pause_ends(scene: Scene, tick_s: float) -> None:
     """The consumer takes up to a fifth more than a pause for rows, so that pauses end at any step of the loop."""
+    scene.empty()
     scene.fill(batches=BATCHES)
     reader = scene.reader(**ONE_BATCH)
     change(scene, throttled)
@@ -206,7 +207,6 @@ def test_fetch_is_sent_as_soon_as_its_pause_ends(scene: Scene, tick_s: float) ->
 
 def test_time_that_the_process_does_not_run_is_no_stall(scene: Scene) -> None:
     """The process stops for longer than the timeout in the pause after an error. The next response takes 50 ms."""
-    scene.fill()
     reader = scene.reader()
     fetches = scene.network.fetch
     scene.monkeypatch.setattr(fetches, "_ends_at", lambda node_id: fetches.in_flight[node_id][0].sent_at + 0.05)
