@@ -44,8 +44,7 @@ def test_one_bootstrap_address_suffices() -> None:
     assert fact.changes.brokers_added == (1, 2, 3)
 
 
-def test_many_lookups_need_no_request_and_are_counted() -> None:
-    scene = Scene().bootstrapped()
+def test_many_lookups_need_no_request_and_are_counted(scene: Scene) -> None:
     for _ in range(500):
         scene.cache.leader(T0)
     scene.report()
@@ -55,8 +54,7 @@ def test_many_lookups_need_no_request_and_are_counted() -> None:
     assert (scene.cache.lookups, scene.cache.last_lookup) == (500, about_s(scene.clock()))
 
 
-def test_no_request_before_a_refresh_is_due() -> None:
-    scene = Scene().bootstrapped()
+def test_no_request_before_a_refresh_is_due(scene: Scene) -> None:
 
     assert not scene.cache.refresh_if_due(scene.deadline())
     assert scene.cache.time_to_next_update_ms() == about_ms(290_000)
@@ -67,8 +65,7 @@ def test_no_request_before_a_refresh_is_due() -> None:
     assert fact.began - fact.fetched_before == about_s(300)
 
 
-def test_periodic_refresh_finds_new_partitions() -> None:
-    scene = Scene().bootstrapped()
+def test_periodic_refresh_finds_new_partitions(scene: Scene) -> None:
     topic = scene.cluster.topics["t"]
     added = replace(topic.partitions[0], partition=2)
     scene.cluster.topics["t"] = replace(topic, partitions=(*topic.partitions, added))
@@ -78,8 +75,7 @@ def test_periodic_refresh_finds_new_partitions() -> None:
     assert scene.cache.snapshot.partitions("t")[-1] == TopicPartition("t", 2)
 
 
-def test_fact_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
-    scene = Scene().bootstrapped()
+def test_fact_of_a_moved_leader_has_reason_broker_and_recovery_time(scene: Scene) -> None:
     scene.cluster.move_leader(T0, 3)
     scene.report(node_id=1)
     scene.clock.sleep(2)
@@ -91,8 +87,7 @@ def test_fact_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
     assert fact.recovery_ms == about_ms(2_000)
 
 
-def test_errors_of_one_generation_cause_one_request() -> None:
-    scene = Scene().bootstrapped()
+def test_errors_of_one_generation_cause_one_request(scene: Scene) -> None:
     used = scene.cache.snapshot.generation
     for _ in range(5):
         scene.report()
@@ -104,9 +99,8 @@ def test_errors_of_one_generation_cause_one_request() -> None:
     assert len(scene.network.requests) == len(scene.facts) == 1
 
 
-def test_backoff_grows_while_responses_are_stale() -> None:
+def test_backoff_grows_while_responses_are_stale(scene: Scene) -> None:
     """librdkafka #4577, #4685: refreshes that changed nothing followed each other without a pause."""
-    scene = Scene().bootstrapped()
     scene.network.down.add(1)
     times = []
     for _ in range(9):
@@ -122,8 +116,7 @@ def test_backoff_grows_while_responses_are_stale() -> None:
     assert fact.recovery_ms == pytest.approx(6_500, abs=0.1)
 
 
-def test_stale_broker_is_not_the_only_one_used() -> None:
-    scene = Scene().bootstrapped()
+def test_stale_broker_is_not_the_only_one_used(scene: Scene) -> None:
     scene.network.cut_off(1)
     scene.cluster.move_leader(T0, 3)
     scene.report()
@@ -136,9 +129,8 @@ def test_stale_broker_is_not_the_only_one_used() -> None:
     assert scene.leader_id() == 3
 
 
-def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
+def test_lagging_broker_does_not_bring_back_an_old_leader(scene: Scene) -> None:
     """librdkafka #4687, #5593, #4976, #3399."""
-    scene = Scene().bootstrapped()
     scene.network.cut_off(1)
     scene.cluster.move_leader(T0, 3)
     scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
@@ -153,9 +145,8 @@ def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
     assert scene.leader_id() == 3
 
 
-def test_refresh_by_age_asks_another_broker_than_the_last() -> None:
+def test_refresh_by_age_asks_another_broker_than_the_last(scene: Scene) -> None:
     """The last may be cut off from the cluster: nothing else would show it."""
-    scene = Scene().bootstrapped()
     for _ in range(10):
         assert scene.refresh_when_due().cause.reason is RefreshReason.MAX_AGE
 
@@ -163,8 +154,7 @@ def test_refresh_by_age_asks_another_broker_than_the_last() -> None:
     assert all(before != after for before, after in pairwise(asked))
 
 
-def test_refresh_for_a_new_topic_asks_the_last_responding_broker() -> None:
-    scene = Scene().bootstrapped()
+def test_refresh_for_a_new_topic_asks_the_last_responding_broker(scene: Scene) -> None:
     for number in range(10):
         scene.cache.track([f"t{number}"])
         scene.refresh_when_due()
@@ -190,8 +180,7 @@ def test_epochs_of_a_plan_that_come_before_the_metadata_count_too() -> None:
 @pytest.mark.parametrize(
     "reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT, RefreshReason.ON_DEMAND]
 )
-def test_refresh_avoids_the_unreachable_broker_or_doubted_leader(reason: RefreshReason) -> None:
-    scene = Scene().bootstrapped()
+def test_refresh_avoids_the_unreachable_broker_or_doubted_leader(scene: Scene, reason: RefreshReason) -> None:
     scene.refresh_when_due()
     scene.report(reason, node_id=1)
 
@@ -257,8 +246,7 @@ def test_topic_error_is_no_failed_refresh(code: int) -> None:
     assert scene.leader_id() is None
 
 
-def test_partition_gets_a_leader_again() -> None:
-    scene = Scene().bootstrapped()
+def test_partition_gets_a_leader_again(scene: Scene) -> None:
     scene.cluster.move_leader(T0, NO_LEADER)
     scene.report()
     assert scene.refresh_when_due().recovery_ms is None
@@ -315,8 +303,9 @@ def test_every_request_is_one_fact() -> None:
     }
 
 
-def test_topic_whose_name_is_refused_is_requested_once_for_each_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene().bootstrapped()
+def test_topic_whose_name_is_refused_is_requested_once_for_each_lookup(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requested: list[Collection[str]] = []
     send = scene.network.send_metadata
 
@@ -339,8 +328,7 @@ def test_topic_whose_name_is_refused_is_requested_once_for_each_lookup(monkeypat
 # --- leader hints in error responses (KIP-951) ------------------------------------------------------------------------
 
 
-def test_hint_moves_the_leader_and_a_refresh_confirms_it() -> None:
-    scene = Scene().bootstrapped()
+def test_hint_moves_the_leader_and_a_refresh_confirms_it(scene: Scene) -> None:
     scene.cluster.move_leader(T0, 3)
 
     assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1, error_code=6, node_id=1)
@@ -355,9 +343,8 @@ def test_hint_moves_the_leader_and_a_refresh_confirms_it() -> None:
     assert not scene.facts[-1].changes
 
 
-def test_refresh_corrects_a_wrong_hint() -> None:
+def test_refresh_corrects_a_wrong_hint(scene: Scene) -> None:
     """AutoMQ #3546: a wrong hint suppressed the refresh that would have put it right, for up to 5 minutes."""
-    scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
     scene.cache.take_hint(T0, LeaderHint(2, 1, None), generation=1)
     scene.refresh_when_due()
@@ -365,8 +352,7 @@ def test_refresh_corrects_a_wrong_hint() -> None:
     assert scene.leader_id() == 3
 
 
-def test_hint_with_an_endpoint_adds_a_broker() -> None:
-    scene = Scene().bootstrapped()
+def test_hint_with_an_endpoint_adds_a_broker(scene: Scene) -> None:
     newcomer = Broker(4, Address("broker-4", 9092))
 
     assert scene.cache.take_hint(T0, LeaderHint(4, 1, newcomer), generation=1)
@@ -377,8 +363,7 @@ def test_hint_with_an_endpoint_adds_a_broker() -> None:
 @pytest.mark.parametrize(
     ("epoch", "generation"), [(0, 1), (-1, 1), (1, 0)], ids=["same epoch", "no epoch", "older generation"]
 )
-def test_hint_without_a_newer_epoch_is_ignored(epoch: int, generation: int) -> None:
-    scene = Scene().bootstrapped()
+def test_hint_without_a_newer_epoch_is_ignored(scene: Scene, epoch: int, generation: int) -> None:
 
     assert not scene.cache.take_hint(T0, LeaderHint(3, epoch, None), generation)
     assert scene.leader_id() == 1
@@ -386,8 +371,7 @@ def test_hint_without_a_newer_epoch_is_ignored(epoch: int, generation: int) -> N
     assert scene.cache.time_to_next_update_ms() == about_ms(290_000)
 
 
-def test_hint_that_resolves_a_problem_has_the_recovery_time() -> None:
-    scene = Scene().bootstrapped()
+def test_hint_that_resolves_a_problem_has_the_recovery_time(scene: Scene) -> None:
     scene.report()
     scene.clock.sleep(0.5)
     scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1)

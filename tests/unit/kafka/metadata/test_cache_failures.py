@@ -114,9 +114,8 @@ def test_error_omits_failures_before_the_last_refresh() -> None:
     assert "dead" not in str(caught.value)
 
 
-def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
+def test_broker_that_hangs_does_not_use_up_the_deadline(scene: Scene) -> None:
     """librdkafka before 2.10 tried one unreachable broker again and again."""
-    scene = Scene().bootstrapped()
     scene.network.hung.add(2)
     started = scene.clock()
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(60))
@@ -126,8 +125,7 @@ def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
     assert [fact.broker_id == 2 for fact in scene.facts] == [True, False]
 
 
-def test_refreshes_on_demand_use_different_brokers() -> None:
-    scene = Scene().bootstrapped()
+def test_refreshes_on_demand_use_different_brokers(scene: Scene) -> None:
     scene.network.down.add(2)
     responded = [1]
     for _ in range(4):
@@ -158,8 +156,7 @@ def test_no_request_after_the_deadline() -> None:
     assert scene.network.requests == []
 
 
-def test_failed_refresh_keeps_the_metadata() -> None:
-    scene = Scene().bootstrapped()
+def test_failed_refresh_keeps_the_metadata(scene: Scene) -> None:
     before = scene.cache.snapshot
     scene.network.down |= {1, 2, 3}
     scene.report()
@@ -204,8 +201,7 @@ def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
     assert after.broker_host != "kafka", "the brokers are used again"
 
 
-def test_refused_metadata_request_goes_to_another_broker() -> None:
-    scene = Scene().bootstrapped()
+def test_refused_metadata_request_goes_to_another_broker(scene: Scene) -> None:
     before = scene.cache.snapshot
     scene.report()
     scene.network.metadata_refusals[1] = deque([31])
@@ -216,8 +212,7 @@ def test_refused_metadata_request_goes_to_another_broker() -> None:
     assert (responded.broker_host, responded.cause.reason) == ("broker-2", RefreshReason.NOT_LEADER)
 
 
-def test_response_without_brokers_is_a_failure() -> None:
-    scene = Scene().bootstrapped()
+def test_response_without_brokers_is_a_failure(scene: Scene) -> None:
     before = scene.cache.snapshot
     brokers, scene.cluster.brokers = scene.cluster.brokers, {}
     scene.network.cut_off(1)
@@ -287,8 +282,7 @@ def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int
     assert round(scene.clock() - began, 3) <= 3 + 6 + 12
 
 
-def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
-    scene = Scene().bootstrapped()
+def test_response_resolves_missing_responses_and_a_hint_does_not(scene: Scene) -> None:
     scene.clock.sleep(300)
     scene.network.down |= {1, 2, 3}
     scene.refresh_when_due()
@@ -305,8 +299,7 @@ def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
     assert responded.recovery_ms >= 10_000
 
 
-def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    scene = Scene().bootstrapped()
+def test_outage_is_logged_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         scene.network.down.update({1, 2, 3})
         scene.report()
@@ -340,9 +333,8 @@ def reuse(scene: Scene, monkeypatch: pytest.MonkeyPatch, *addresses: Address, cl
 
 
 def test_a_broker_of_another_cluster_is_passed_over_with_one_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene = Scene().bootstrapped()
     reuse(scene, monkeypatch, BROKER_2)
     for _ in range(4):
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
@@ -354,8 +346,7 @@ def test_a_broker_of_another_cluster_is_passed_over_with_one_warning(
     assert warning.endswith("Asking other brokers")
 
 
-def test_brokers_of_another_cluster_alone_end_a_refresh_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene().bootstrapped()
+def test_brokers_of_another_cluster_alone_end_a_refresh_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     before, began = scene.cache.snapshot, scene.clock()
     with monkeypatch.context() as meanwhile:
         reuse(scene, meanwhile, *ALL)
@@ -369,8 +360,7 @@ def test_brokers_of_another_cluster_alone_end_a_refresh_at_once(monkeypatch: pyt
     assert again.generation == before.generation + 1, "the cluster is back at its addresses"
 
 
-def test_brokers_of_another_cluster_end_a_query_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene().bootstrapped()
+def test_brokers_of_another_cluster_end_a_query_that_runs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     reuse(scene, monkeypatch, *ALL)
     with pytest.raises(OtherClusterError):
         for _ in ALL:

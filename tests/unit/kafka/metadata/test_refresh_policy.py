@@ -40,6 +40,11 @@ def refreshed(seed: int = 0) -> RefreshPolicy:
     return policy
 
 
+@pytest.fixture
+def policy() -> RefreshPolicy:
+    return refreshed()
+
+
 def refresh(policy: RefreshPolicy, now: float, changes: SnapshotChanges) -> None:
     """By a response with these changes."""
     policy.begin(now)
@@ -53,8 +58,7 @@ def test_new_cache_bootstraps_at_once() -> None:
     assert policy.begin(0) == (RefreshCause(RefreshReason.BOOTSTRAP), 1)
 
 
-def test_refresh_is_due_at_max_age() -> None:
-    policy = refreshed()
+def test_refresh_is_due_at_max_age(policy: RefreshPolicy) -> None:
     age_ms = policy.time_to_next_update_ms(0)
 
     assert policy.time_to_next_update_ms(age_ms / 1000 - 1) == 1_000
@@ -65,15 +69,13 @@ def test_refresh_is_due_at_max_age() -> None:
     assert 290_000 < max(ages_ms) <= 300_000
 
 
-def test_max_age_starts_at_the_last_refresh() -> None:
-    policy = refreshed()
+def test_max_age_starts_at_the_last_refresh(policy: RefreshPolicy) -> None:
     refresh(policy, 200, NOTHING)
 
     assert 140_000 <= policy.time_to_next_update_ms(300) <= 200_000
 
 
-def test_request_makes_a_refresh_due_after_the_backoff() -> None:
-    policy = refreshed()
+def test_request_makes_a_refresh_due_after_the_backoff(policy: RefreshPolicy) -> None:
     policy.request_update(NOT_LEADER, 0)
 
     assert 80 <= policy.time_to_next_update_ms(0) <= 120
@@ -91,8 +93,7 @@ def test_request_makes_a_refresh_due_after_the_backoff() -> None:
         RefreshReason.LEADER_HINT,
     ],
 )
-def test_first_problem_is_the_cause_before_routine_reasons(reason: RefreshReason) -> None:
-    policy = refreshed()
+def test_first_problem_is_the_cause_before_routine_reasons(policy: RefreshPolicy, reason: RefreshReason) -> None:
     for cause in (RefreshCause(reason), NOT_LEADER, LOST):
         policy.request_update(cause, 1)
 
@@ -124,8 +125,7 @@ def test_backoff_doubles_while_responses_do_not_resolve_the_problem(seed: int) -
 
 
 @pytest.mark.parametrize("changes", [SOMETHING, MOVED])
-def test_response_with_changes_resets_both_backoffs(changes: SnapshotChanges) -> None:
-    policy = refreshed()
+def test_response_with_changes_resets_both_backoffs(policy: RefreshPolicy, changes: SnapshotChanges) -> None:
     for _ in range(5):
         policy.request_update(NOT_LEADER, 10)
         policy.begin(10)
@@ -138,8 +138,7 @@ def test_response_with_changes_resets_both_backoffs(changes: SnapshotChanges) ->
     assert 80 <= policy.time_to_next_update_ms(20) <= 120
 
 
-def test_periodic_refreshes_without_changes_need_no_backoff() -> None:
-    policy = refreshed()
+def test_periodic_refreshes_without_changes_need_no_backoff(policy: RefreshPolicy) -> None:
     for number in range(1, 20):
         refresh(policy, number * 300, NOTHING)
     policy.request_update(NOT_LEADER, 19 * 300)
@@ -147,8 +146,7 @@ def test_periodic_refreshes_without_changes_need_no_backoff() -> None:
     assert policy.time_to_next_update_ms(19 * 300) <= 120
 
 
-def test_successful_refresh_resets_the_failures() -> None:
-    policy = refreshed()
+def test_successful_refresh_resets_the_failures(policy: RefreshPolicy) -> None:
     for now in (10, 20, 30):
         policy.begin(now)
         policy.failed(now, all_failed=True)
@@ -172,8 +170,7 @@ def test_backoffs_of_clients_differ_also_at_the_limit(rounds: int) -> None:
     assert len(pauses) > 5
 
 
-def test_failed_refresh_stays_due_at_the_next_broker_without_a_backoff() -> None:
-    policy = refreshed()
+def test_failed_refresh_stays_due_at_the_next_broker_without_a_backoff(policy: RefreshPolicy) -> None:
     policy.begin(300)
     policy.failed(301, all_failed=False)
 
@@ -181,8 +178,7 @@ def test_failed_refresh_stays_due_at_the_next_broker_without_a_backoff() -> None
     assert policy.begin(301) == (RefreshCause(RefreshReason.MAX_AGE), 2)
 
 
-def test_successful_refresh_meets_every_earlier_request() -> None:
-    policy = refreshed()
+def test_successful_refresh_meets_every_earlier_request(policy: RefreshPolicy) -> None:
     policy.request_update(NOT_LEADER, 1)
     policy.begin(1)
     policy.request_update(LOST, 1)
@@ -215,8 +211,7 @@ def test_problem_lasts_from_its_first_report_to_the_resolving_change(case: str) 
     assert policy.has_problem is (expected is None)
 
 
-def test_problem_without_another_report_is_over() -> None:
-    policy = refreshed()
+def test_problem_without_another_report_is_over(policy: RefreshPolicy) -> None:
     policy.request_update(LOST, 10)
     refresh(policy, 10, NOTHING)
     refresh(policy, 310, SOMETHING)
@@ -225,9 +220,10 @@ def test_problem_without_another_report_is_over() -> None:
 
 
 @pytest.mark.parametrize(("reported_again_at", "expected"), [(18, 11_000), (20.5, 500)])
-def test_report_after_a_long_pause_is_a_new_problem(reported_again_at: float, expected: int) -> None:
+def test_report_after_a_long_pause_is_a_new_problem(
+    policy: RefreshPolicy, reported_again_at: float, expected: int
+) -> None:
     """For example a connection reset without a leader change, and a later leader change."""
-    policy = refreshed()
     for now, cause, changes in ((10, LOST, NOTHING), (reported_again_at, NOT_LEADER, NOTHING)):
         policy.request_update(cause, now)
         refresh(policy, now, changes)
@@ -235,8 +231,7 @@ def test_report_after_a_long_pause_is_a_new_problem(reported_again_at: float, ex
     assert policy.resolve_problem(21, MOVED) == expected
 
 
-def test_problem_lasts_while_no_broker_responds() -> None:
-    policy = refreshed()
+def test_problem_lasts_while_no_broker_responds(policy: RefreshPolicy) -> None:
     policy.request_update(LOST, 10)
     for now in (10, 40, 70):
         policy.begin(now)
@@ -271,8 +266,7 @@ def test_hint_resolves_neither_a_lost_connection_nor_missing_responses() -> None
 
 
 @pytest.mark.parametrize(("took_s", "slow"), [(0.001, 0), (0.9, 0), (1.0, 1), (30.0, 1)])
-def test_long_attempt_is_slow(took_s: float, slow: int) -> None:
-    policy = refreshed()
+def test_long_attempt_is_slow(policy: RefreshPolicy, took_s: float, slow: int) -> None:
     policy.begin(300.1)
     policy.failed(300.1 + took_s, all_failed=False)
     assert policy.slow_attempts == slow
@@ -280,8 +274,7 @@ def test_long_attempt_is_slow(took_s: float, slow: int) -> None:
     assert policy.slow_attempts == 0
 
 
-def test_reported_problem_replaces_a_missing_response() -> None:
-    policy = refreshed()
+def test_reported_problem_replaces_a_missing_response(policy: RefreshPolicy) -> None:
     policy.begin(300)
     policy.failed(301, all_failed=False)
     policy.request_update(NOT_LEADER, 302)
