@@ -28,8 +28,12 @@ def a_scene(monkeypatch: pytest.MonkeyPatch, replica: int = 3, **options: str) -
     return scene
 
 
-def test_preferred_replica_is_followed_and_remembered_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> ReaderScene:
+    return a_scene(monkeypatch)
+
+
+def test_preferred_replica_is_followed_and_remembered_by_the_worker(scene: ReaderScene) -> None:
 
     assert scene.read(T0) == list(range(10))
     assert {request.rack for _, request in scene.network.fetches} == {"here"}
@@ -46,8 +50,7 @@ def test_without_a_rack_everything_comes_from_the_leader(monkeypatch: pytest.Mon
     assert scene.fetched_from() == [1]
 
 
-def test_leader_is_asked_for_its_preference_again_after_the_max_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_leader_is_asked_for_its_preference_again_after_the_max_age(scene: ReaderScene) -> None:
     scene.read(T0)
     scene.fetched_from()
     scene.network.preferred_replicas[T0] = 2
@@ -66,8 +69,7 @@ def test_unknown_replica_is_ignored_and_strands_nobody(monkeypatch: pytest.Monke
     assert scene.clock() == about_s(began)
 
 
-def test_replica_that_leaves_the_cluster_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_replica_that_leaves_the_cluster_is_left(scene: ReaderScene) -> None:
     scene.read(T0)
     del scene.cluster.brokers[3]
     scene.worker.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 10)
@@ -78,9 +80,8 @@ def test_replica_that_leaves_the_cluster_is_left(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("code", [-1, 1, 3, 6, 9, 29, 56, 74, 75, 78, 100])
-def test_any_error_of_a_replica_leads_back_to_the_leader(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_any_error_of_a_replica_leads_back_to_the_leader(scene: ReaderScene, code: int) -> None:
     """KAFKA-14379, KAFKA-14372, franz-go #885: the preferred replica was asked for ever, whatever it responded."""
-    scene = a_scene(monkeypatch)
     scene.network.replica_errors[3, T0] = code
 
     assert scene.read(T0) == list(range(10))
@@ -91,8 +92,7 @@ def test_any_error_of_a_replica_leads_back_to_the_leader(monkeypatch: pytest.Mon
     assert len(scene.events) == 1, "the cache was right"
 
 
-def test_what_leader_and_replica_call_out_of_range_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_what_leader_and_replica_call_out_of_range_is_lost(scene: ReaderScene) -> None:
     scene.read(T0)
     scene.fetched_from()
     scene.network.replica_errors[3, T0] = 1
@@ -115,8 +115,7 @@ def test_replica_that_is_gone_costs_no_wait_for_metadata(monkeypatch: pytest.Mon
     assert [event.reason for event in scene.events] == [RefreshReason.BOOTSTRAP]
 
 
-def test_replica_that_lags_behind_is_left_after_three_empty_responses(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_replica_that_lags_behind_is_left_after_three_empty_responses(scene: ReaderScene) -> None:
     scene.network.replica_ends[3, T0] = 5
     began = scene.clock()
 
@@ -136,16 +135,14 @@ def serve_nothing(scene: ReaderScene, *node_ids: int) -> None:
     scene.network.change = emptied
 
 
-def test_replica_that_has_all_and_sends_nothing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_replica_that_has_all_and_sends_nothing_loses_nothing(scene: ReaderScene) -> None:
     serve_nothing(scene, 3)
 
     assert scene.read(T0) == list(range(10))
     assert scene.fetched_from() == [1, 3, 3, 3, 1]
 
 
-def test_empty_responses_of_a_replica_are_not_counted_against_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_empty_responses_of_a_replica_are_not_counted_against_the_leader(scene: ReaderScene) -> None:
     serve_nothing(scene, 1, 3)
     scene.clock.at(0.15, lambda: scene.network.replica_errors.update({(3, T0): 6}))
     scene.clock.at(0.35, lambda: serve_nothing(scene))
@@ -177,8 +174,7 @@ def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pyte
     assert set(scene.fetched_from()[2:]) == {3}
 
 
-def test_replica_that_catches_up_in_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_replica_that_catches_up_in_time_is_kept(scene: ReaderScene) -> None:
     scene.network.replica_ends[3, T0] = 5
     scene.clock.at(0.9, scene.network.replica_ends.clear)
 
@@ -200,8 +196,7 @@ def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pa
     assert len(scene.fetched_from()) < 60
 
 
-def test_partitions_of_one_leader_are_each_read_from_their_own_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_partitions_of_one_leader_are_each_read_from_their_own_replica(scene: ReaderScene) -> None:
     scene.cluster.move_leader(T1, 1)
     scene.append(T1)
 
@@ -234,8 +229,7 @@ def test_max_age_of_zero_sends_few_fetches_while_a_replica_is_slow(monkeypatch: 
     assert len(scene.fetched_from()) <= 2 * (scene.clock() - began)
 
 
-def test_rack_of_one_query_steers_no_other_query_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_rack_of_one_query_steers_no_other_query_of_the_worker(scene: ReaderScene) -> None:
     scene.read(T0)
     scene.fetched_from()
     elsewhere, anywhere = (scene.options(**{"kafka.client.rack": rack}) for rack in ("elsewhere", ""))
@@ -246,8 +240,7 @@ def test_rack_of_one_query_steers_no_other_query_of_the_worker(monkeypatch: pyte
     assert scene.fetched_from() == [1, 3], "the leader is asked for the replica of this rack"
 
 
-def test_replica_that_failed_one_query_is_left_by_the_queries_of_its_rack_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+def test_replica_that_failed_one_query_is_left_by_the_queries_of_its_rack_only(scene: ReaderScene) -> None:
     scene.network.replica_errors[3, T0] = 6
     scene.read(T0)
     scene.network.replica_errors.clear()
