@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -57,11 +58,8 @@ class Text(NamedTuple):
         return pc.binary_join_element_wise(*self, "")
 
 
-class Texts(Protocol):
-    """Makes the JSON texts of a column."""
-
-    def of(self, values: pa.Array) -> Text:
-        """Raises UnwritableValueError: a value does not fit."""
+Texts: TypeAlias = Callable[[pa.Array], Text]
+"""Makes the JSON texts of a column. Raises UnwritableValueError: a value does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,45 +69,31 @@ class JsonEncoder:
     texts: Texts
 
     def encode(self, values: pa.Array) -> pa.BinaryArray:
-        return self.texts.of(values).joined().cast(pa.binary())
+        return self.texts(values).joined().cast(pa.binary())
 
 
-@dataclass(frozen=True, slots=True)
-class NumberTexts:
+def _numbers(place: str, values: pa.Array) -> Text:
     """Also of booleans."""
-
-    place: str
-
-    def of(self, values: pa.Array) -> Text:
-        if pa.types.is_floating(values.type):
-            finite = pc.is_finite(values).fill_null(True).to_numpy(zero_copy_only=False)
-            refuse(self.place, ~finite, "is NaN or infinite, which JSON does not have")
-        return Text("", values.cast(pa.string()), "")
+    if pa.types.is_floating(values.type):
+        finite = pc.is_finite(values).fill_null(True).to_numpy(zero_copy_only=False)
+        refuse(place, ~finite, "is NaN or infinite, which JSON does not have")
+    return Text("", values.cast(pa.string()), "")
 
 
-@dataclass(frozen=True, slots=True)
-class StringTexts:
-    place: str
-
-    def of(self, values: pa.Array) -> Text:
-        refuse_other_than_utf8(self.place, values)
-        values = values.cast(pa.string())
-        return Text('"', _escaped(values) if _may_need_escapes(values) else values, '"')
+def _strings(place: str, values: pa.Array) -> Text:
+    refuse_other_than_utf8(place, values)
+    values = values.cast(pa.string())
+    return Text('"', _escaped(values) if _may_need_escapes(values) else values, '"')
 
 
-@dataclass(frozen=True, slots=True)
-class FreeFormTexts:
+def _free_forms(place: str, values: pa.Array) -> Text:
     """Strings, or the objects and arrays of which they are the JSON texts."""
-
-    strings: StringTexts
-
-    def of(self, values: pa.Array) -> Text:
-        texts = self.strings.of(values).joined()
-        values = values.cast(pa.string())
-        is_nested = pc.or_(pc.starts_with(values, "{"), pc.starts_with(values, "["))
-        nested = pa.array(map(_nested, values.filter(is_nested).to_pylist()), pa.string())
-        written = pc.replace_with_mask(pa.nulls(len(values), pa.string()), is_nested, nested)
-        return Text("", pc.coalesce(written, texts), "")
+    texts = _strings(place, values).joined()
+    values = values.cast(pa.string())
+    is_nested = pc.or_(pc.starts_with(values, "{"), pc.starts_with(values, "["))
+    nested = pa.array(map(_nested, values.filter(is_nested).to_pylist()), pa.string())
+    written = pc.replace_with_mask(pa.nulls(len(values), pa.string()), is_nested, nested)
+    return Text("", pc.coalesce(written, texts), "")
 
 
 def _nested(text: str) -> str | None:
@@ -133,26 +117,18 @@ def _escaped(values: pa.StringArray) -> pa.StringArray:
     return pc.replace_with_mask(values, escaped, pa.array(texts, pa.string()))
 
 
-@dataclass(frozen=True, slots=True)
-class BinaryTexts:
-    def of(self, values: pa.Array) -> Text:
-        texts = [None if each is None else base64.b64encode(each).decode() for each in values.to_pylist()]
-        return Text('"', pa.array(texts, pa.string()), '"')
+def _binaries(values: pa.Array) -> Text:
+    texts = [None if each is None else base64.b64encode(each).decode() for each in values.to_pylist()]
+    return Text('"', pa.array(texts, pa.string()), '"')
 
 
-@dataclass(frozen=True, slots=True)
-class TimeTexts:
+def _times(place: str, end: str, values: pa.Array) -> Text:
     """`end` is that of a timestamp: with a time zone Z."""
-
-    place: str
-    end: str
-
-    def of(self, values: pa.Array) -> Text:
-        values = values if pa.types.is_date(values.type) else values.view(pa.timestamp("us"))
-        first, last = (pa.scalar(each, values.type) for each in _FOUR_DIGIT_YEARS[values.type])
-        outside = pc.or_(pc.less(values, first), pc.greater(values, last)).fill_null(False)
-        refuse(self.place, outside.to_numpy(zero_copy_only=False), "is not in the years 0 to 9999")
-        return Text('"', pc.replace_substring(values.cast(pa.string()), " ", "T"), f'{self.end}"')
+    values = values if pa.types.is_date(values.type) else values.view(pa.timestamp("us"))
+    first, last = (pa.scalar(each, values.type) for each in _FOUR_DIGIT_YEARS[values.type])
+    outside = pc.or_(pc.less(values, first), pc.greater(values, last)).fill_null(False)
+    refuse(place, outside.to_numpy(zero_copy_only=False), "is not in the years 0 to 9999")
+    return Text('"', pc.replace_substring(values.cast(pa.string()), " ", "T"), f'{end}"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +147,7 @@ class MemberTexts:
 
     def of(self, values: pa.Array, used: Flags | None) -> Text:
         """Null where it is left out. `used` are the rows that have what is around it; None is all."""
-        text = self.texts.of(values)
+        text = self.texts(values)
         if not self.is_required or not values.null_count:
             return text
         if not self.allows_null:
@@ -179,22 +155,13 @@ class MemberTexts:
         return Text("", text.joined().fill_null("null"), "")
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectTexts:
+def _objects(members: Sequence[tuple[str, MemberTexts]], values: pa.Array) -> Text:
     """`members` are the name of each field as JSON, and its texts."""
-
-    members: Sequence[tuple[str, MemberTexts]]
-
-    def of(self, values: pa.Array) -> Text:
-        used = valid_rows(values) if values.null_count else None
-        columns = zip(self.members, values.flatten(), strict=True)
-        members = [_named(name, member.of(column, used)) for (name, member), column in columns]
-        content = _listed(members)
-        return Text("{", content if used is None else pc.if_else(flag_array(used), content, None), "}")
-
-
-def _named(name: str, text: Text) -> Text:
-    return text._replace(begin=f"{name}:{text.begin}")
+    used = valid_rows(values) if values.null_count else None
+    columns = zip(members, values.flatten(), strict=True)
+    texts = [(name, member.of(column, used)) for (name, member), column in columns]
+    content = _listed([text._replace(begin=f"{name}:{text.begin}") for name, text in texts])
+    return Text("{", content if used is None else pc.if_else(flag_array(used), content, None), "}")
 
 
 def _listed(members: Sequence[Text]) -> pa.StringArray:
@@ -212,31 +179,20 @@ def _listed(members: Sequence[Text]) -> pa.StringArray:
     return pc.binary_join_element_wise(*parts, "", null_handling="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayTexts:
-    """Arrays, and objects made of maps.
-
-    Attributes:
-        keys: of maps.
-    """
-
-    items: MemberTexts
-    keys: StringTexts | None = None
-
-    def of(self, values: pa.Array) -> Text:
-        lists = values if self.keys is None else map_entries(values)
-        counts, items = list_lengths(lists), lists.flatten()
-        with rows_of_items(counts):
-            if self.keys is None:
-                texts = self.items.of(items, None).joined()
-            else:
-                keys, parts = items.flatten()
-                key, item = self.keys.of(keys), self.items.of(parts, None)
-                texts = pc.binary_join_element_wise(*key, ":", *item, "")
-        offsets = number_array(np.append(0, np.cumsum(counts)).astype(np.int32))
-        content = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")
-        begin, end = "[]" if self.keys is None else "{}"
-        return Text(begin, pc.if_else(values.is_valid(), content, None) if values.null_count else content, end)
+def _arrays(items: MemberTexts, keys: Texts | None, values: pa.Array) -> Text:
+    """Arrays, and objects made of maps, which have keys."""
+    lists = values if keys is None else map_entries(values)
+    counts, parts = list_lengths(lists), lists.flatten()
+    with rows_of_items(counts):
+        if keys is None:
+            texts = items.of(parts, None).joined()
+        else:
+            names, parts = parts.flatten()
+            texts = pc.binary_join_element_wise(*keys(names), ":", *items.of(parts, None), "")
+    offsets = number_array(np.append(0, np.cumsum(counts)).astype(np.int32))
+    content = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")
+    begin, end = "[]" if keys is None else "{}"
+    return Text(begin, pc.if_else(values.is_valid(), content, None) if values.null_count else content, end)
 
 
 def json_encoder(schema: JsonSchema, given: pa.DataType) -> JsonEncoder:
@@ -259,16 +215,17 @@ class _Compiler:
         """
         if pa.types.is_large_string(wanted):
             if pa.types.is_string(given):
-                return FreeFormTexts(StringTexts(place_of(path)))
+                return partial(_free_forms, place_of(path))
             return _Compiler(JsonSchema(given)).texts(given, given, place, path)
         if pa.types.is_struct(wanted) and pa.types.is_struct(given):
             return self._object(wanted, given, place, path)
         if pa.types.is_list(wanted) and pa.types.is_list(given):
-            return ArrayTexts(self._item(wanted.value_type, given.value_type, f"{place}/items", path, "element"))
+            item = self._item(wanted.value_type, given.value_type, f"{place}/items", path, "element")
+            return partial(_arrays, item, None)
         if pa.types.is_map(wanted) and pa.types.is_map(given) and pa.types.is_string(given.key_type):
             place = f"{place}/additionalProperties"
             item = self._item(wanted.item_type, given.item_type, place, path, "value")
-            return ArrayTexts(item, StringTexts(place_of(path)))
+            return partial(_arrays, item, partial(_strings, place_of(path)))
         if _fits(wanted, given):
             return _scalar(given, place_of(path))
         return refuse_column(path, f"has type {given}, which cannot be written where the JSON schema has {wanted}")
@@ -288,7 +245,7 @@ class _Compiler:
             is_required, allows_null = field.name in required, self._allows_null(inner_place)
             member = MemberTexts(place_of(inner), texts, is_required, allows_null)
             members.append((json.dumps(field.name, ensure_ascii=False), member))
-        return ObjectTexts(members)
+        return partial(_objects, members)
 
     def _item(self, wanted: pa.DataType, given: pa.DataType, place: str, path: str, name: str) -> MemberTexts:
         path = inner_path(path, name)
@@ -315,12 +272,12 @@ def _fits(wanted: pa.DataType, given: pa.DataType) -> bool:
 
 def _scalar(given: pa.DataType, place: str) -> Texts:
     if pa.types.is_string(given):
-        return StringTexts(place)
+        return partial(_strings, place)
     if pa.types.is_binary(given):
-        return BinaryTexts()
+        return _binaries
     if pa.types.is_date(given) or pa.types.is_timestamp(given):
-        return TimeTexts(place, "Z" if pa.types.is_timestamp(given) and given.tz else "")
-    return NumberTexts(place)
+        return partial(_times, place, "Z" if pa.types.is_timestamp(given) and given.tz else "")
+    return partial(_numbers, place)
 
 
 # --- the schema of a type ---------------------------------------------------------------------------------------------
