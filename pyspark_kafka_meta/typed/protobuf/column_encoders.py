@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,7 @@ from pyspark_kafka_meta.typed.columnar.encoders import (
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
 from pyspark_kafka_meta.typed.protobuf.known_values import date_fields, json_message
 from pyspark_kafka_meta.typed.protobuf.schema import Enum
-from pyspark_kafka_meta.typed.protobuf.values import NUMBERS
-from pyspark_kafka_meta.typed.protobuf.wire import END_GROUP, GROUP, LENGTH, VARINT
+from pyspark_kafka_meta.typed.protobuf.wire import END_GROUP, GROUP, VARINT
 from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 
 Encoded: TypeAlias = Unsigned | pa.BinaryArray
@@ -43,35 +42,26 @@ _MICROS_PER_SECOND, _NANOS_PER_MICRO = 1_000_000, 1_000
 _EXACT = Context(prec=40)
 
 
-class Content(Protocol):
-    """What follows the tag of a field, without the length of bytes."""
+class Content(NamedTuple):
+    """What follows the tag of a field, without the length of bytes.
 
-    @property
-    def wire_type(self) -> int: ...
+    Attributes:
+        encoded: numbers as varints or little-endian words have them, 0 for null; or bytes, null or empty for null.
+            Raises UnwritableValueError: a value does not fit.
+    """
 
-    def encoded(self, values: pa.Array) -> Encoded:
-        """Numbers as varints or little-endian words have them, 0 for null; or bytes, null or empty for null. Raises
-        UnwritableValueError: a value does not fit."""
+    wire_type: int
+    encoded: Callable[[pa.Array], Encoded]
 
 
-@dataclass(frozen=True, slots=True)
-class NumberContent:
+def numbers(place: str, kind: str, values: pa.Array) -> Unsigned:
     """`kind` is of Protobuf, without enum."""
-
-    place: str
-    kind: str
-
-    @property
-    def wire_type(self) -> int:
-        return NUMBERS[self.kind].wire_type
-
-    def encoded(self, values: pa.Array) -> Unsigned:
-        if self.kind not in _UNSIGNED_BITS:
-            return _RAW[self.kind](values)
-        bits = _UNSIGNED_BITS[self.kind]
-        low, is_small = _decimal_words(values) if pa.types.is_decimal(values.type) else _words(values)
-        refuse(self.place, ~is_small | (low >> np.uint64(bits - 1) > 1), f"is not in the range of Protobuf {self.kind}")
-        return low if bits == 64 else low.astype(np.uint32)
+    if kind not in _UNSIGNED_BITS:
+        return _RAW[kind](values)
+    bits = _UNSIGNED_BITS[kind]
+    low, is_small = _decimal_words(values) if pa.types.is_decimal(values.type) else _words(values)
+    refuse(place, ~is_small | (low >> np.uint64(bits - 1) > 1), f"is not in the range of Protobuf {kind}")
+    return low if bits == 64 else low.astype(np.uint32)
 
 
 _UNSIGNED_BITS = {"uint32": 32, "fixed32": 32, "uint64": 64, "fixed64": 64}
@@ -106,127 +96,88 @@ def _decimal_words(values: pa.Array) -> tuple[npt.NDArray[np.uint64], Flags]:
     return words[:, 0].copy(), words[:, 1] == 0
 
 
-@dataclass(frozen=True, slots=True)
-class EnumContent:
+def enums(place: str, enum: Enum, values: pa.Array) -> Unsigned:
     """Names, or numbers."""
-
-    wire_type: ClassVar[int] = VARINT
-    place: str
-    enum: Enum
-
-    def encoded(self, values: pa.Array) -> Unsigned:
-        distinct = values.dictionary_encode()
-        given = distinct.dictionary.to_pylist()
-        found = [self._number(each) for each in given]
-        index = distinct.indices.fill_null(len(given)).to_numpy()
-        unknown = np.array([*(number is None for number in found), False])
-        refuse(self.place, unknown[index], f"is not in the enum {self.enum.full_name}")
-        raw: Unsigned = np.array([*(number or 0 for number in found), 0], np.int64).view(np.uint64)[index]
-        return raw
-
-    def _number(self, given: str | int) -> int | None:
-        if isinstance(given, str):
-            return self.enum.number_of(given)
-        return given if given in self.enum.names or not self.enum.closed else None
+    distinct = values.dictionary_encode()
+    given = distinct.dictionary.to_pylist()
+    found = [_number_in(enum, each) for each in given]
+    index = distinct.indices.fill_null(len(given)).to_numpy()
+    unknown = np.array([*(number is None for number in found), False])
+    refuse(place, unknown[index], f"is not in the enum {enum.full_name}")
+    raw: Unsigned = np.array([*(number or 0 for number in found), 0], np.int64).view(np.uint64)[index]
+    return raw
 
 
-@dataclass(frozen=True, slots=True)
-class StringContent:
-    wire_type: ClassVar[int] = LENGTH
-    place: str
-
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        refuse_other_than_utf8(self.place, values)
-        return values.cast(pa.binary())
+def _number_in(enum: Enum, given: str | int) -> int | None:
+    if isinstance(given, str):
+        return enum.number_of(given)
+    return given if given in enum.names or not enum.closed else None
 
 
-@dataclass(frozen=True, slots=True)
-class BytesContent:
-    wire_type: ClassVar[int] = LENGTH
-
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        return values.cast(pa.binary())
+def strings(place: str, values: pa.Array) -> pa.BinaryArray:
+    refuse_other_than_utf8(place, values)
+    return binaries(values)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageContent:
+def binaries(values: pa.Array) -> pa.BinaryArray:
+    return values.cast(pa.binary())
+
+
+def messages(
+    place: str, fields: Sequence[tuple[int, ColumnEncoder]], oneofs: Sequence[Sequence[int]], values: pa.Array
+) -> pa.BinaryArray:
     """
-    Attributes:
+    Args:
         fields: in the order of their numbers: the index in the struct and the encoder.
         oneofs: the indexes of the fields of each.
     """
-
-    wire_type: ClassVar[int] = LENGTH
-    place: str
-    fields: Sequence[tuple[int, ColumnEncoder]]
-    oneofs: Sequence[Sequence[int]] = ()
-
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        valid = valid_rows(values) if values.null_count else None
-        columns, rows = values.flatten(), EncodedRows(len(values))
-        for members in self.oneofs:
-            count = np.sum([valid_rows(columns[index]) for index in members], axis=0)
-            names = ", ".join(values.type[index].name for index in members)
-            refuse(self.place, count > 1, f"has more than one field of a oneof that is not null, of {names}")
-        for index, encoder in self.fields:
-            encoder.append(rows, columns[index], valid)
-        return rows.to_array(valid)
+    valid = valid_rows(values) if values.null_count else None
+    columns, rows = values.flatten(), EncodedRows(len(values))
+    for members in oneofs:
+        count = np.sum([valid_rows(columns[index]) for index in members], axis=0)
+        names = ", ".join(values.type[index].name for index in members)
+        refuse(place, count > 1, f"has more than one field of a oneof that is not null, of {names}")
+    for index, encoder in fields:
+        encoder.append(rows, columns[index], valid)
+    return rows.to_array(valid)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeContent:
+def times(message: Content, is_signed: bool, values: pa.Array) -> Encoded:
     """google.protobuf.Timestamp and Duration, of microseconds.
 
-    Attributes:
+    Args:
         message: of seconds and nanoseconds.
         is_signed: nanoseconds have the sign of the seconds, as in Duration; in Timestamp they count forward.
     """
-
-    wire_type: ClassVar[int] = LENGTH
-    message: MessageContent
-    is_signed: bool
-
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        micros = _numbers(values, pa.int64())
-        rest = np.fmod(micros, _MICROS_PER_SECOND) if self.is_signed else np.remainder(micros, _MICROS_PER_SECOND)
-        seconds, nanos = micros // _MICROS_PER_SECOND + (rest < 0), (rest * _NANOS_PER_MICRO).astype(np.int32)
-        valid = valid_rows(values) if values.null_count else None
-        fields = [number_array(seconds, valid), number_array(nanos, valid)]
-        return self.message.encoded(_structs(["seconds", "nanos"], fields, values))
+    micros = _numbers(values, pa.int64())
+    rest = np.fmod(micros, _MICROS_PER_SECOND) if is_signed else np.remainder(micros, _MICROS_PER_SECOND)
+    seconds, nanos = micros // _MICROS_PER_SECOND + (rest < 0), (rest * _NANOS_PER_MICRO).astype(np.int32)
+    valid = valid_rows(values) if values.null_count else None
+    fields = [number_array(seconds, valid), number_array(nanos, valid)]
+    return message.encoded(_structs(["seconds", "nanos"], fields, values))
 
 
-@dataclass(frozen=True, slots=True)
-class DateContent:
+def dates(message: Content, values: pa.Array) -> Encoded:
     """google.type.Date, of days."""
-
-    wire_type: ClassVar[int] = LENGTH
-    message: MessageContent
-
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        days = _numbers(values.view(pa.int32()), pa.int32())
-        fields = [pa.array(field.astype(np.int32)) for field in date_fields(days)]
-        return self.message.encoded(_structs(["year", "month", "day"], fields, values))
+    days = _numbers(values.view(pa.int32()), pa.int32())
+    fields = [pa.array(field.astype(np.int32)) for field in date_fields(days)]
+    return message.encoded(_structs(["year", "month", "day"], fields, values))
 
 
-@dataclass(frozen=True, slots=True)
-class DecimalContent:
-    """google.type.Decimal, which is text, or confluent.type.Decimal: an unscaled number in bytes, big-endian, with
-    sign."""
+def decimal_texts(message: Content, values: pa.Array) -> Encoded:
+    """google.type.Decimal."""
+    texts = [None if number is None else f"{number:f}" for number in values.to_pylist()]
+    return message.encoded(_structs(["value"], [pa.array(texts, pa.string())], values))
 
-    wire_type: ClassVar[int] = LENGTH
-    message: MessageContent
-    type: pa.Decimal128Type
 
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        numbers, digits = values.to_pylist(), self.type.scale
-        if len(self.message.fields) == 1:
-            texts = pa.array([None if number is None else f"{number:f}" for number in numbers], pa.string())
-            return self.message.encoded(_structs(["value"], [texts], values))
-        unscaled = [0 if number is None else int(number.scaleb(digits, _EXACT)) for number in numbers]
-        data = pa.array([number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True) for number in unscaled])
-        constants = [pa.repeat(pa.scalar(number, pa.int64()), len(values)) for number in (self.type.precision, digits)]
-        fields = [data, constants[0], constants[1].cast(pa.int32())]
-        return self.message.encoded(_structs(["value", "precision", "scale"], fields, values))
+def decimals(message: Content, values: pa.Array) -> Encoded:
+    """confluent.type.Decimal: an unscaled number in bytes, big-endian, with sign."""
+    precision, scale = values.type.precision, values.type.scale
+    unscaled = [0 if number is None else int(number.scaleb(scale, _EXACT)) for number in values.to_pylist()]
+    data = pa.array([number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True) for number in unscaled])
+    digits, places = (pa.repeat(pa.scalar(number, pa.int64()), len(values)) for number in (precision, scale))
+    fields = [data, digits, places.cast(pa.int32())]
+    return message.encoded(_structs(["value", "precision", "scale"], fields, values))
 
 
 def _structs(names: list[str], fields: list[pa.Array], values: pa.Array) -> pa.StructArray:
@@ -234,51 +185,31 @@ def _structs(names: list[str], fields: list[pa.Array], values: pa.Array) -> pa.S
     return pa.StructArray.from_arrays(fields, names, mask=values.is_null())
 
 
-@dataclass(frozen=True, slots=True)
-class JsonContent:
+def json_messages(place: str, name: str, values: pa.Array) -> pa.BinaryArray:
     """google.protobuf.Struct, Value or ListValue, of JSON text."""
-
-    wire_type: ClassVar[int] = LENGTH
-    place: str
-    name: str
-
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        messages: list[bytes | None] = []
-        for row, text in enumerate(values.to_pylist()):
-            try:
-                messages.append(None if text is None else json_message(self.name, text))
-            except ValueError as error:
-                raise UnwritableValueError(row, f"{self.place} {error}") from None
-        return pa.array(messages, pa.binary())
+    found: list[bytes | None] = []
+    for row, text in enumerate(values.to_pylist()):
+        try:
+            found.append(None if text is None else json_message(name, text))
+        except ValueError as error:
+            raise UnwritableValueError(row, f"{place} {error}") from None
+    return pa.array(found, pa.binary())
 
 
-@dataclass(frozen=True, slots=True)
-class GroupContent:
-    """A message that ends with a tag, as groups and DELIMITED fields."""
-
-    wire_type: ClassVar[int] = GROUP
-    message: Content
-    number: int
-
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        end = pa.scalar(varint_bytes(self.number << 3 | END_GROUP), pa.binary())
-        return pc.binary_join_element_wise(self.message.encoded(values), end, pa.scalar(b"", pa.binary()))
+def groups(message: Content, number: int, values: pa.Array) -> pa.BinaryArray:
+    """Messages that end with a tag, as groups and DELIMITED fields."""
+    end = pa.scalar(varint_bytes(number << 3 | END_GROUP), pa.binary())
+    return pc.binary_join_element_wise(message.encoded(values), end, pa.scalar(b"", pa.binary()))
 
 
-@dataclass(frozen=True, slots=True)
-class PackedContent:
+def packed(place: str, items: Content, values: pa.Array) -> pa.BinaryArray:
     """Lists of numbers."""
 
-    wire_type: ClassVar[int] = LENGTH
-    place: str
-    items: Content
+    def append(rows: EncodedRows, parts: pa.Array) -> None:
+        not_null(place, parts, None)
+        _append(rows, items.wire_type, items.encoded(parts), None)
 
-    def encoded(self, values: pa.Array) -> pa.BinaryArray:
-        return encoded_items(values, self._append)[1]
-
-    def _append(self, rows: EncodedRows, items: pa.Array) -> None:
-        not_null(self.place, items, None)
-        _append(rows, self.items.wire_type, self.items.encoded(items), None)
+    return encoded_items(values, append)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,28 +6,17 @@ and written in the order of their numbers, as by Protobuf's libraries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from pyspark_kafka_meta.typed.columnar.encoders import ColumnEncoder, check_names, place_of, refuse_column
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
-from pyspark_kafka_meta.typed.protobuf.column_encoders import (
-    BytesContent,
-    Content,
-    DateContent,
-    DecimalContent,
-    EnumContent,
-    GroupContent,
-    JsonContent,
-    MessageContent,
-    NumberContent,
-    PackedContent,
-    RepeatedEncoder,
-    SingularEncoder,
-    StringContent,
-    TimeContent,
-)
+from pyspark_kafka_meta.typed.protobuf import column_encoders as columns
+from pyspark_kafka_meta.typed.protobuf.column_encoders import Content, Encoded, RepeatedEncoder, SingularEncoder
 from pyspark_kafka_meta.typed.protobuf.known_types import (
     CONFLUENT_DECIMAL,
     DATE,
@@ -37,7 +26,8 @@ from pyspark_kafka_meta.typed.protobuf.known_types import (
     TIMESTAMP,
 )
 from pyspark_kafka_meta.typed.protobuf.schema import Field, Message, ProtobufSchema, is_map
-from pyspark_kafka_meta.typed.protobuf.wire import GROUP, LENGTH
+from pyspark_kafka_meta.typed.protobuf.values import NUMBERS
+from pyspark_kafka_meta.typed.protobuf.wire import GROUP, LENGTH, VARINT
 from pyspark_kafka_meta.typed.schemas import inner_path
 
 _32_BITS = ("int32", "sint32", "sfixed32")
@@ -53,7 +43,7 @@ _TEXT_FIELDS = pa.struct([("value", pa.string())])
 class ProtobufEncoder:
     """A `ValueEncoder`."""
 
-    message: MessageContent
+    message: Content
 
     def encode(self, values: pa.Array) -> pa.BinaryArray:
         return self.message.encoded(values)
@@ -72,7 +62,7 @@ def protobuf_encoder(schema: ProtobufSchema, given: pa.DataType) -> ProtobufEnco
 class _Compiler:
     schema: ProtobufSchema
 
-    def message(self, message: Message, given: pa.DataType, path: str) -> MessageContent:
+    def message(self, message: Message, given: pa.DataType, path: str) -> Content:
         if not pa.types.is_struct(given):
             refuse_column(path, f"has type {given}, which cannot be written as Protobuf message {message.full_name}")
         check_names(given, {field.name for field in message.fields}, path, f"the Protobuf message {message.full_name}")
@@ -90,7 +80,7 @@ class _Compiler:
             if field.oneof is not None:
                 oneofs.setdefault(field.oneof, []).append(index)
         members = [indexes for indexes in oneofs.values() if len(indexes) > 1]
-        return MessageContent(place_of(path), encoders, members)
+        return _bytes(columns.messages, place_of(path), encoders, members)
 
     def _field(self, field: Field, given: pa.DataType, path: str) -> ColumnEncoder:
         if is_map(self.schema, field) and pa.types.is_map(given):
@@ -99,7 +89,8 @@ class _Compiler:
             path = inner_path(path, "element")
             items = self._content(field, given.value_type, path)
             if field.packed and items.wire_type not in (LENGTH, GROUP):
-                return _encoder(field, path, PackedContent(place_of(path), items), implicit=True)
+                packed = _bytes(columns.packed, place_of(path), items)
+                return _encoder(field, path, packed, implicit=True)
             return RepeatedEncoder(_encoder(field, path, items, required=True))
         if field.repeated:
             kind = "map" if is_map(self.schema, field) else f"repeated {field.kind}"
@@ -107,19 +98,20 @@ class _Compiler:
         content = self._content(field, given, path)
         return _encoder(field, path, content, required=field.required, implicit=not field.presence)
 
-    def _entry(self, field: Field, given: pa.MapType, path: str) -> MessageContent:
+    def _entry(self, field: Field, given: pa.MapType, path: str) -> Content:
         """Keys and values are written even if they are zero or empty."""
         types = given.key_type, given.item_type
         encoders: list[tuple[int, ColumnEncoder]] = []
         for index, part in enumerate(self.schema.messages[field.type_name].fields):
             inner = inner_path(path, part.name)
             encoders.append((index, _encoder(part, inner, self._content(part, types[index], inner), required=True)))
-        return MessageContent(place_of(path), encoders)
+        return _bytes(columns.messages, place_of(path), encoders, ())
 
     def _content(self, field: Field, given: pa.DataType, path: str) -> Content:
         if field.is_message:
             content = self._message_content(field.type_name, given, path)
-            return GroupContent(content, field.number) if field.kind == "group" else content
+            is_group = field.kind == "group"
+            return Content(GROUP, partial(columns.groups, content, field.number)) if is_group else content
         scalar = self._scalar_content(field, given, place_of(path))
         return scalar or refuse_column(path, f"has type {given}, which cannot be written as Protobuf {field.kind}")
 
@@ -128,16 +120,17 @@ class _Compiler:
         if message is None:
             refuse_column(path, f"has type {name}, which the Protobuf schema lacks: add the file that defines it")
         if given == pa.duration("us") and name == DURATION:
-            return TimeContent(self.message(message, _TIME_FIELDS, path), is_signed=True)
+            return _bytes(columns.times, self.message(message, _TIME_FIELDS, path), True)
         if pa.types.is_timestamp(given) and given.unit == "us" and given.tz and name == TIMESTAMP:
-            return TimeContent(self.message(message, _TIME_FIELDS, path), is_signed=False)
+            return _bytes(columns.times, self.message(message, _TIME_FIELDS, path), False)
         if pa.types.is_date32(given) and name == DATE:
-            return DateContent(self.message(message, _DATE_FIELDS, path))
-        if pa.types.is_decimal128(given) and name in (DECIMAL, CONFLUENT_DECIMAL):
-            fields = _DECIMAL_FIELDS if name == CONFLUENT_DECIMAL else _TEXT_FIELDS
-            return DecimalContent(self.message(message, fields, path), given)
+            return _bytes(columns.dates, self.message(message, _DATE_FIELDS, path))
+        if pa.types.is_decimal128(given) and name == CONFLUENT_DECIMAL:
+            return _bytes(columns.decimals, self.message(message, _DECIMAL_FIELDS, path))
+        if pa.types.is_decimal128(given) and name == DECIMAL:
+            return _bytes(columns.decimal_texts, self.message(message, _TEXT_FIELDS, path))
         if pa.types.is_string(given) and name in JSON_TYPES:
-            return JsonContent(place_of(path), name)
+            return _bytes(columns.json_messages, place_of(path), name)
         return self.message(message, given, path)
 
     def _scalar_content(self, field: Field, given: pa.DataType, place: str) -> Content | None:
@@ -146,12 +139,14 @@ class _Compiler:
         is_int = is_integer and given.bit_width <= 32
         if kind == "enum":
             enum = self.schema.enums.get(field.type_name)
-            return EnumContent(place, enum) if enum and (is_int or pa.types.is_string(given)) else None
+            if enum is None or not (is_int or pa.types.is_string(given)):
+                return None
+            return Content(VARINT, partial(columns.enums, place, enum))
         if kind == "string":
-            return StringContent(place) if pa.types.is_string(given) else None
+            return _bytes(columns.strings, place) if pa.types.is_string(given) else None
         if kind == "bytes":
-            return BytesContent() if pa.types.is_binary(given) else None
-        fits = {
+            return _bytes(columns.binaries) if pa.types.is_binary(given) else None
+        kinds = {
             **dict.fromkeys(_32_BITS, is_int),
             **dict.fromkeys(_64_BITS, is_integer),
             **dict.fromkeys(_UNSIGNED_64_BITS, is_integer or (pa.types.is_decimal128(given) and given.scale == 0)),
@@ -159,7 +154,12 @@ class _Compiler:
             "float": pa.types.is_float32(given),
             "double": pa.types.is_floating(given) and given.bit_width >= 32,
         }
-        return NumberContent(place, kind) if fits.get(kind) else None
+        fits = kinds.get(kind)
+        return Content(NUMBERS[kind].wire_type, partial(columns.numbers, place, kind)) if fits else None
+
+
+def _bytes(encoded: Callable[..., Encoded], *given: Any) -> Content:
+    return Content(LENGTH, partial(encoded, *given))
 
 
 def _encoder(
