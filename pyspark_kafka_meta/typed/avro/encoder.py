@@ -8,28 +8,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.avro.column_encoders import (
-    LARGEST_DECIMAL_DIGITS,
-    ArrayEncoder,
-    BooleanEncoder,
-    BranchEncoder,
-    DecimalEncoder,
-    EnumEncoder,
-    FixedEncoder,
-    FloatEncoder,
-    IntegerEncoder,
-    MapEncoder,
-    NullEncoder,
-    RecordEncoder,
-    StringEncoder,
-    UnionEncoder,
-    decimal_bytes,
-)
+from pyspark_kafka_meta.typed.avro import column_encoders as columns
+from pyspark_kafka_meta.typed.avro.column_encoders import LARGEST_DECIMAL_DIGITS, decimal_bytes
 from pyspark_kafka_meta.typed.avro.defaults import encode_default
 from pyspark_kafka_meta.typed.avro.schema import (
     Array,
@@ -71,7 +57,7 @@ class AvroEncoder:
     def encode(self, values: pa.Array) -> pa.BinaryArray:
         valid = valid_rows(values) if values.null_count else None
         rows = EncodedRows(len(values))
-        self.root.append(rows, values, valid)
+        self.root(rows, values, valid)
         return rows.to_array(valid)
 
 
@@ -85,14 +71,12 @@ def avro_encoder(schema: AvroSchema, given: pa.DataType, *, is_raw: bool = False
     Args:
         is_raw: whether values of a schema that is `bytes` are written without their length.
     """
-    root = _encoder(schema, given, "")
     is_bytes = isinstance(schema, Primitive) and schema.type == "bytes"
-    if is_raw and is_bytes and isinstance(root, StringEncoder | DecimalEncoder):
-        root = replace(root, has_length=False)
-    return AvroEncoder(root)
+    return AvroEncoder(_encoder(schema, given, "", has_length=not (is_raw and is_bytes)))
 
 
-def _encoder(schema: AvroSchema, given: pa.DataType, path: str) -> ColumnEncoder:
+def _encoder(schema: AvroSchema, given: pa.DataType, path: str, has_length: bool = True) -> ColumnEncoder:
+    """`has_length` is of bytes."""
     encoder: ColumnEncoder | None = None
     match schema:
         case Recursive():
@@ -100,23 +84,25 @@ def _encoder(schema: AvroSchema, given: pa.DataType, path: str) -> ColumnEncoder
         case Record() if pa.types.is_struct(given):
             encoder = _record_encoder(schema, given, path)
         case Array(items) if pa.types.is_list(given):
-            encoder = ArrayEncoder(place_of(path), _encoder(items, given.value_type, inner_path(path, "element")))
+            item = _encoder(items, given.value_type, inner_path(path, "element"))
+            encoder = partial(columns.arrays, place_of(path), item)
         case Map(values) if pa.types.is_map(given) and pa.types.is_string(given.key_type):
             value = _encoder(values, given.item_type, inner_path(path, "value"))
-            entry = RecordEncoder(place_of(path), [(0, StringEncoder(place_of(path))), (1, value)])
-            encoder = MapEncoder(ArrayEncoder(place_of(path), entry))
+            key = partial(columns.strings, place_of(path), True, True)
+            entry = partial(columns.records, place_of(path), [(0, key), (1, value)])
+            encoder = partial(columns.maps, place_of(path), entry)
         case Union():
             encoder = _union_encoder(schema, given, path)
         case Enumeration(symbols=symbols) if pa.types.is_string(given):
-            encoder = EnumEncoder(place_of(path), symbols)
+            encoder = partial(columns.enums, place_of(path), symbols)
         case Primitive("int" | "long"):
             encoder = _integer_encoder(schema, given, place_of(path))
         case Primitive() | Fixed():
-            encoder = _scalar_encoder(schema, given, place_of(path))
+            encoder = _scalar_encoder(schema, given, place_of(path), has_length)
     return encoder or refuse_column(path, f"has type {given}, which cannot be written as Avro {_text(schema)}")
 
 
-def _record_encoder(record: Record, given: pa.StructType, path: str) -> RecordEncoder:
+def _record_encoder(record: Record, given: pa.StructType, path: str) -> ColumnEncoder:
     check_names(given, {field.name for field in record.fields}, path, f"the Avro record {record.name!r}")
     fields: list[tuple[int, ColumnEncoder] | bytes] = []
     for field in record.fields:
@@ -125,7 +111,7 @@ def _record_encoder(record: Record, given: pa.StructType, path: str) -> RecordEn
             fields.append((index, _encoder(field.type, given[index].type, inner)))
         else:
             fields.append(_default(field, inner))
-    return RecordEncoder(place_of(path), fields)
+    return partial(columns.records, place_of(path), fields)
 
 
 def _default(field: Field, path: str) -> bytes:
@@ -143,7 +129,8 @@ def _union_encoder(union: Union, given: pa.DataType, path: str) -> ColumnEncoder
     if pa.types.is_null(given) and null_branch is not None:
         column = Primitive("null")
     if not isinstance(column, Union):
-        return BranchEncoder(place_of(path), _branch(union, column), null_branch, _encoder(column, given, path))
+        encoder = _encoder(column, given, path)
+        return partial(columns.branches, place_of(path), _branch(union, column), null_branch, encoder)
     named = [field.name for field in given] if pa.types.is_struct(given) else []
     if all(named != member_names(replace(column, stable=stable)) for stable in (False, True)):
         return None
@@ -151,7 +138,7 @@ def _union_encoder(union: Union, given: pa.DataType, path: str) -> ColumnEncoder
         (_branch(union, branch), _encoder(branch, field.type, inner_path(path, field.name)))
         for branch, field in zip(column.branches, given, strict=True)
     ]
-    return UnionEncoder(place_of(path), branches, null_branch)
+    return partial(columns.unions, place_of(path), branches, null_branch)
 
 
 def _branch(union: Union, schema: AvroSchema) -> int:
@@ -160,16 +147,16 @@ def _branch(union: Union, schema: AvroSchema) -> int:
     return kinds.index(schema.type if isinstance(schema, Primitive) else schema)
 
 
-def _integer_encoder(schema: Primitive, given: pa.DataType, place: str) -> IntegerEncoder | None:
+def _integer_encoder(schema: Primitive, given: pa.DataType, place: str) -> ColumnEncoder | None:
     """Integers are written as they are, whatever the logical type says, as by Spark."""
     kind, _, unit = (schema.logical.name if schema.logical else "").rpartition("-")
-    is_long = schema.type == "long"
+    is_long, as_it_is = schema.type == "long", partial(columns.integers, place, 1, 1)
     if pa.types.is_signed_integer(given):
-        return IntegerEncoder(place) if is_long or given.bit_width <= 32 else None
+        return as_it_is if is_long or given.bit_width <= 32 else None
     if pa.types.is_date32(given):
-        return IntegerEncoder(place) if unit == "date" else None
+        return as_it_is if unit == "date" else None
     if pa.types.is_duration(given):
-        return IntegerEncoder(place) if is_long and not schema.logical and given.unit == "us" else None
+        return as_it_is if is_long and not schema.logical and given.unit == "us" else None
     if pa.types.is_timestamp(given):
         needed, default_unit = "timestamp" if given.tz else "local-timestamp", "millis" if is_long else ""
     elif pa.types.is_time(given):
@@ -181,31 +168,35 @@ def _integer_encoder(schema: Primitive, given: pa.DataType, place: str) -> Integ
     if kind != needed or not unit:
         return None
     there, here = _PER_SECOND[unit], _PER_SECOND[given.unit]
-    return IntegerEncoder(place, multiplier=max(there // here, 1), divisor=max(here // there, 1))
+    return partial(columns.integers, place, max(there // here, 1), max(here // there, 1))
 
 
-def _scalar_encoder(schema: Primitive | Fixed, given: pa.DataType, place: str) -> ColumnEncoder | None:
+def _scalar_encoder(
+    schema: Primitive | Fixed, given: pa.DataType, place: str, has_length: bool
+) -> ColumnEncoder | None:
     if isinstance(schema, Fixed) and pa.types.is_binary(given):
-        return FixedEncoder(place, schema.size_bytes)
+        return partial(columns.fixed, place, schema.size_bytes)
     if pa.types.is_decimal128(given):
-        return _decimal_encoder(schema, given, place)
+        return _decimal_encoder(schema, given, place, has_length)
     match schema:
         case Primitive("null") if pa.types.is_null(given):
-            return NullEncoder()
+            return columns.nulls
         case Primitive("boolean") if pa.types.is_boolean(given):
-            return BooleanEncoder(place)
+            return partial(columns.booleans, place)
         case Primitive("float") if pa.types.is_float32(given):
-            return FloatEncoder(place, pa.float32())
+            return partial(columns.floats, place, pa.float32())
         case Primitive("double") if pa.types.is_float32(given) or pa.types.is_float64(given):
-            return FloatEncoder(place, pa.float64())
+            return partial(columns.floats, place, pa.float64())
         case Primitive("string") if pa.types.is_string(given):
-            return StringEncoder(place)
+            return partial(columns.strings, place, True, True)
         case Primitive("bytes") if pa.types.is_binary(given):
-            return StringEncoder(place, is_text=False)
+            return partial(columns.strings, place, False, has_length)
     return None
 
 
-def _decimal_encoder(schema: Primitive | Fixed, given: pa.Decimal128Type, place: str) -> DecimalEncoder | None:
+def _decimal_encoder(
+    schema: Primitive | Fixed, given: pa.Decimal128Type, place: str, has_length: bool
+) -> ColumnEncoder | None:
     logical = schema.logical
     if logical is None or logical.name != "decimal" or given.scale > logical.scale:
         return None
@@ -213,7 +204,7 @@ def _decimal_encoder(schema: Primitive | Fixed, given: pa.Decimal128Type, place:
     if more_digits and max(logical.precision + 1, given.precision + more_digits) > LARGEST_DECIMAL_DIGITS:
         return None  # Arrow cannot rescale to so many
     size_bytes = schema.size_bytes if isinstance(schema, Fixed) else None
-    return DecimalEncoder(place, logical.precision, logical.scale, size_bytes)
+    return partial(columns.decimals, place, logical, size_bytes, has_length)
 
 
 def _text(schema: AvroSchema) -> str:

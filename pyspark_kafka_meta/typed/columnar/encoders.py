@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import NoReturn, Protocol, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -125,12 +125,9 @@ def zigzag(numbers: Integers) -> Unsigned:
     return raw
 
 
-class ColumnEncoder(Protocol):
-    """Encodes one field of all rows. Attribute `place` of its classes is the field in error texts."""
-
-    def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        """Append the values to the rows that are `used`; None is all rows. Values of other rows are null. Raises
-        UnwritableValueError: a value is null or does not fit."""
+ColumnEncoder: TypeAlias = Callable[[EncodedRows, pa.Array, Flags | None], None]
+"""Appends the values of one field to the rows that are used; None is all rows. Values of other rows are null. Raises
+UnwritableValueError: a value is null or does not fit. The argument `place` of encoders is the field in error texts."""
 
 
 def place_of(path: str) -> str:

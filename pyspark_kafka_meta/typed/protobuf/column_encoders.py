@@ -7,7 +7,6 @@ each row, or bytes of each row, which are strings, nested messages, or packed nu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, NamedTuple, TypeAlias
 
@@ -138,7 +137,7 @@ def messages(
         names = ", ".join(values.type[index].name for index in members)
         refuse(place, count > 1, f"has more than one field of a oneof that is not null, of {names}")
     for index, encoder in fields:
-        encoder.append(rows, columns[index], valid)
+        encoder(rows, columns[index], valid)
     return rows.to_array(valid)
 
 
@@ -212,48 +211,41 @@ def packed(place: str, items: Content, values: pa.Array) -> pa.BinaryArray:
     return encoded_items(values, append)[1]
 
 
-@dataclass(frozen=True, slots=True)
-class SingularEncoder:
+def singular(
+    place: str,
+    tag: bytes,
+    content: Content,
+    required: bool,
+    implicit: bool,
+    rows: EncodedRows,
+    values: pa.Array,
+    used: Flags | None,
+) -> None:
     """A field that a message has once at most.
 
-    Attributes:
+    Args:
         tag: its bytes.
         required: null is refused; else it is not written.
         implicit: nor are zero, false and empty values, which readers cannot tell from absent ones.
     """
-
-    place: str
-    tag: bytes
-    content: Content
-    required: bool = False
-    implicit: bool = False
-
-    def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        if self.required:
-            used = not_null(self.place, values, used)
-        else:
-            used = valid_rows(values) if values.null_count else None
-        encoded = self.content.encoded(values)
-        if self.implicit:
-            written = (lengths(encoded) if isinstance(encoded, pa.BinaryArray) else encoded) != 0
-            used = None if written.all() else written
-        rows.append_constant(self.tag, used)
-        _append(rows, self.content.wire_type, encoded, used)
+    if required:
+        used = not_null(place, values, used)
+    elif values.null_count:
+        used = valid_rows(values)
+    else:
+        used = None
+    encoded = content.encoded(values)
+    if implicit:
+        written = (lengths(encoded) if isinstance(encoded, pa.BinaryArray) else encoded) != 0
+        used = None if written.all() else written
+    rows.append_constant(tag, used)
+    _append(rows, content.wire_type, encoded, used)
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatedEncoder:
-    """A field of lists, or of maps, whose entries are messages.
-
-    Attributes:
-        item: is required.
-    """
-
-    item: SingularEncoder
-
-    def append(self, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
-        lists = map_entries(values) if pa.types.is_map(values.type) else values
-        rows.append_values(encoded_items(lists, lambda encoded, items: self.item.append(encoded, items, None))[1])
+def repeated(encode: ColumnEncoder, rows: EncodedRows, values: pa.Array, used: Flags | None) -> None:
+    """A field of lists, or of maps, whose entries are messages. Each item is required."""
+    lists = map_entries(values) if pa.types.is_map(values.type) else values
+    rows.append_values(encoded_items(lists, lambda encoded, items: encode(encoded, items, None))[1])
 
 
 def _append(rows: EncodedRows, wire_type: int, encoded: Encoded, used: Flags | None) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark_kafka_meta.typed.columnar.encoders import ColumnEncoder, check_names, place_of, refuse_column
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
 from pyspark_kafka_meta.typed.protobuf import column_encoders as columns
-from pyspark_kafka_meta.typed.protobuf.column_encoders import Content, Encoded, RepeatedEncoder, SingularEncoder
+from pyspark_kafka_meta.typed.protobuf.column_encoders import Content, Encoded
 from pyspark_kafka_meta.typed.protobuf.known_types import (
     CONFLUENT_DECIMAL,
     DATE,
@@ -84,14 +84,14 @@ class _Compiler:
 
     def _field(self, field: Field, given: pa.DataType, path: str) -> ColumnEncoder:
         if is_map(self.schema, field) and pa.types.is_map(given):
-            return RepeatedEncoder(_encoder(field, path, self._entry(field, given, path), required=True))
+            return partial(columns.repeated, _encoder(field, path, self._entry(field, given, path), required=True))
         if field.repeated and pa.types.is_list(given) and not is_map(self.schema, field):
             path = inner_path(path, "element")
             items = self._content(field, given.value_type, path)
             if field.packed and items.wire_type not in (LENGTH, GROUP):
                 packed = _bytes(columns.packed, place_of(path), items)
                 return _encoder(field, path, packed, implicit=True)
-            return RepeatedEncoder(_encoder(field, path, items, required=True))
+            return partial(columns.repeated, _encoder(field, path, items, required=True))
         if field.repeated:
             kind = "map" if is_map(self.schema, field) else f"repeated {field.kind}"
             refuse_column(path, f"has type {given}, which cannot be written as Protobuf {kind}")
@@ -164,6 +164,6 @@ def _bytes(encoded: Callable[..., Encoded], *given: Any) -> Content:
 
 def _encoder(
     field: Field, path: str, content: Content, *, required: bool = False, implicit: bool = False
-) -> SingularEncoder:
+) -> ColumnEncoder:
     tag = varint_bytes(field.number << 3 | content.wire_type)
-    return SingularEncoder(place_of(path), tag, content, required, implicit)
+    return partial(columns.singular, place_of(path), tag, content, required, implicit)
