@@ -75,7 +75,11 @@ class SnapshotChanges:
     events of a cache yield its metadata.
 
     Attributes:
-        brokers_added, brokers_removed, brokers_moved: node ids; the moved have a new host or port.
+        brokers_added: node ids.
+        brokers_removed: node ids.
+        brokers_moved: node ids with a new host or port.
+        topics_added: topic names.
+        topics_removed: topic names.
         topics_recreated: topics with a new topic id.
         partitions_added: new partitions of known topics.
         partitions_removed: partitions that a recreated topic lost.
