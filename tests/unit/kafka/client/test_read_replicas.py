@@ -19,13 +19,13 @@ def a_scene(monkeypatch: pytest.MonkeyPatch, replica: int = 3, **options: str) -
     """Ten records in t-0, and its leader, broker 1, prefers this replica. No test takes 100 Fetches."""
 
     def counted(response: FetchResponse) -> FetchResponse:
-        assert len(scene.network.fetches) < 100, "Fetches follow each other without a pause"
+        assert len(made.network.fetches) < 100, "Fetches follow each other without a pause"
         return response
 
-    scene = ten_records(monkeypatch, **options)
-    scene.network.preferred_replicas[T0] = replica
-    scene.network.change = counted
-    return scene
+    made = ten_records(monkeypatch, **options)
+    made.network.preferred_replicas[T0] = replica
+    made.network.change = counted
+    return made
 
 
 @pytest.fixture
