@@ -37,6 +37,12 @@ _PORTS = range(20000, 29000)
 _candidates = itertools.cycle(random.SystemRandom().sample(_PORTS, len(_PORTS)))
 
 
+def log_tail(path: Path) -> str:
+    """The last lines of the log of a process, for an error."""
+    with path.open(errors="replace") as log:
+        return f"The end of its log:\n{''.join(deque(log, LOG_TAIL_LINES))}"
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of this machine that no process listens on."""
     free = (port for port in itertools.islice(_candidates, len(_PORTS)) if is_free(port))
@@ -181,8 +187,7 @@ class KafkaNode:
             raise ClusterError(f"Node {self.node_id} died. {self.log_tail()}")
 
     def log_tail(self) -> str:
-        with self._log.open(errors="replace") as log:
-            return f"The end of its log:\n{''.join(deque(log, LOG_TAIL_LINES))}"
+        return log_tail(self._log)
 
     @property
     def _log(self) -> Path:

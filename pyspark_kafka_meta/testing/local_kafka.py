@@ -118,7 +118,6 @@ class LocalKafka:
         runtime = JavaRuntime(find_java(), resolve_jars(self._release.jars), JVM_OPTIONS)
         if self._release.has_kraft:
             runtime = with_class_archive(runtime)
-        process_guard.remove_leftovers()
         self._guard = process_guard.ProcessGuard()
         try:
             self._launch(runtime, self._guard)

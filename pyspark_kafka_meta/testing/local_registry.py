@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -18,15 +17,14 @@ from pyspark_kafka_meta.options import RegistryOptions
 from pyspark_kafka_meta.options.option_table import default_options
 from pyspark_kafka_meta.testing import process_guard
 from pyspark_kafka_meta.testing.kafka_config import HOST
-from pyspark_kafka_meta.testing.kafka_node import free_ports
+from pyspark_kafka_meta.testing.kafka_node import free_ports, log_tail
+from pyspark_kafka_meta.testing.local_kafka import JVM_OPTIONS
 from pyspark_kafka_meta.testing.maven_jars import resolve_archive
 from pyspark_kafka_meta.typed.reading import RegistryClient
 
 VERSION = "3.3.3"
 MIN_JAVA_VERSION = 21
-JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 UP_TIMEOUT_S = 120.0
-LOG_TAIL_LINES = 20
 POLL_S = 0.2
 
 
@@ -55,11 +53,10 @@ class LocalRegistry:
         """
         java = find_java_since(MIN_JAVA_VERSION)
         folder = resolve_archive(f"io.apicurio:apicurio-registry-app:tar.gz:all:{VERSION}")
-        process_guard.remove_leftovers()
         self._guard = process_guard.ProcessGuard()
         try:
             self._process = self._start(java, folder, self._guard)
-            self._wait_until_up(self._process)
+            self._wait_until_up(self._process, _log(self._guard))
         except BaseException:
             self.close()
             raise
@@ -97,12 +94,12 @@ class LocalRegistry:
     def _start(self, java: Path, folder: Path, guard: process_guard.ProcessGuard) -> subprocess.Popen[bytes]:
         address = [f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={self._port}"]
         command = [str(java), *JVM_OPTIONS, *address, "-jar", str(folder / "quarkus-run.jar")]
-        with self._log(guard).open("ab") as log:
+        with _log(guard).open("ab") as log:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=guard.folder, process_group=guard.group
             )
 
-    def _wait_until_up(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_until_up(self, process: subprocess.Popen[bytes], log: Path) -> None:
         deadline = time.monotonic() + UP_TIMEOUT_S
         client = self._client(1_000)
         while True:
@@ -111,19 +108,14 @@ class LocalRegistry:
                 return
             except SchemaRegistryError as error:
                 if process.poll() is not None:
-                    raise ClusterError(f"The registry died. {self._log_tail()}") from None
+                    raise ClusterError(f"The registry died. {log_tail(log)}") from None
                 if time.monotonic() > deadline:
-                    raise ClusterError(f"{error} after {UP_TIMEOUT_S:.0f} s. {self._log_tail()}") from None
+                    raise ClusterError(f"{error} after {UP_TIMEOUT_S:.0f} s. {log_tail(log)}") from None
             time.sleep(POLL_S)
 
     def _client(self, timeout_ms: int) -> RegistryClient:
         return RegistryClient(replace(default_options(RegistryOptions), urls=(self.url,), timeout_ms=timeout_ms))
 
-    def _log_tail(self) -> str:
-        assert self._guard is not None
-        with self._log(self._guard).open(errors="replace") as log:
-            return f"The end of its log:\n{''.join(deque(log, LOG_TAIL_LINES))}"
 
-    @staticmethod
-    def _log(guard: process_guard.ProcessGuard) -> Path:
-        return guard.folder / "registry.log"
+def _log(guard: process_guard.ProcessGuard) -> Path:
+    return guard.folder / "registry.log"

@@ -26,6 +26,7 @@ class ProcessGuard:
     """Start processes that must end with this process in the process group `group`; their data go to `folder`."""
 
     def __init__(self) -> None:
+        remove_leftovers()
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         with (self.folder / "lock.new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
