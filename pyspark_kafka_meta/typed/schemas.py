@@ -7,7 +7,7 @@ columns ask the class. It imports numpy and pyarrow on first use, because the op
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -283,13 +283,16 @@ class ValueDecoder(Protocol):
         """Decodes a column of type binary, without frames."""
 
 
-class ValueEncoder(Protocol):
+class ValueEncoder(NamedTuple):
     """Encodes columns of one type with one schema. Strings and bytes may have Arrow's large types too, which Spark can
-    choose."""
+    choose.
 
-    def encode(self, values: pa.Array) -> pa.Array:
-        """A column of type binary, without frames; null where the value is null. Raises UnwritableValueError: the
-        schema does not allow a value."""
+    Attributes:
+        encode: to a column of type binary, without frames; null where the value is null. Raises UnwritableValueError:
+            the schema does not allow a value.
+    """
+
+    encode: Callable[[pa.Array], pa.Array]
 
 
 def inner_path(path: str, name: str) -> str:

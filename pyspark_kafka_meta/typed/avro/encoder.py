@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,27 +41,14 @@ from pyspark_kafka_meta.typed.columnar.encoders import (
     refuse_column,
     valid_rows,
 )
-from pyspark_kafka_meta.typed.schemas import inner_path
+from pyspark_kafka_meta.typed.schemas import ValueEncoder, inner_path
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "millis": 10**3, "us": 10**6, "micros": 10**6, "ns": 10**9, "nanos": 10**9}
 TOP_LEVEL_NAME = "topLevelRecord"
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True)
-class AvroEncoder:
-    """A `ValueEncoder`."""
-
-    root: ColumnEncoder
-
-    def encode(self, values: pa.Array) -> pa.BinaryArray:
-        valid = valid_rows(values) if values.null_count else None
-        rows = EncodedRows(len(values))
-        self.root(rows, values, valid)
-        return rows.to_array(valid)
-
-
-def avro_encoder(schema: AvroSchema, given: pa.DataType, *, is_raw: bool = False) -> AvroEncoder:
+def avro_encoder(schema: AvroSchema, given: pa.DataType, *, is_raw: bool = False) -> ValueEncoder:
     """The encoder of columns of the type `given`.
 
     A field of the schema that the type lacks is written as its default, else as null. The type may be nullable where
@@ -72,7 +59,15 @@ def avro_encoder(schema: AvroSchema, given: pa.DataType, *, is_raw: bool = False
         is_raw: whether values of a schema that is `bytes` are written without their length.
     """
     is_bytes = isinstance(schema, Primitive) and schema.type == "bytes"
-    return AvroEncoder(_encoder(schema, given, "", has_length=not (is_raw and is_bytes)))
+    root = _encoder(schema, given, "", has_length=not (is_raw and is_bytes))
+    return ValueEncoder(partial(_encoded, root))
+
+
+def _encoded(root: ColumnEncoder, values: pa.Array) -> pa.BinaryArray:
+    valid = valid_rows(values) if values.null_count else None
+    rows = EncodedRows(len(values))
+    root(rows, values, valid)
+    return rows.to_array(valid)
 
 
 def _encoder(schema: AvroSchema, given: pa.DataType, path: str, has_length: bool = True) -> ColumnEncoder:

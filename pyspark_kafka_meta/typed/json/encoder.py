@@ -33,7 +33,7 @@ from pyspark_kafka_meta.typed.columnar.encoders import (
     valid_rows,
 )
 from pyspark_kafka_meta.typed.json.schema import JsonSchema
-from pyspark_kafka_meta.typed.schemas import inner_path
+from pyspark_kafka_meta.typed.schemas import ValueEncoder, inner_path
 
 _ESCAPED = r'["\\\x00-\x1f]'
 _FOUR_DIGIT_YEARS = {
@@ -60,16 +60,6 @@ class Text(NamedTuple):
 
 Texts: TypeAlias = Callable[[pa.Array], Text]
 """Makes the JSON texts of a column. Raises UnwritableValueError: a value does not fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class JsonEncoder:
-    """A `ValueEncoder`."""
-
-    texts: Texts
-
-    def encode(self, values: pa.Array) -> pa.BinaryArray:
-        return self.texts(values).joined().cast(pa.binary())
 
 
 def _numbers(place: str, values: pa.Array) -> Text:
@@ -195,11 +185,16 @@ def _arrays(items: MemberTexts, keys: Texts | None, values: pa.Array) -> Text:
     return Text(begin, pc.if_else(values.is_valid(), content, None) if values.null_count else content, end)
 
 
-def json_encoder(schema: JsonSchema, given: pa.DataType) -> JsonEncoder:
+def json_encoder(schema: JsonSchema, given: pa.DataType) -> ValueEncoder:
     """The encoder of columns of the type `given`. Raises ValueSchemaError: columns of the type cannot be written with
     the schema."""
     is_sparks = schema.nullable is None
-    return JsonEncoder(_Compiler(schema).texts(schema.type if is_sparks else schema.kinds, given, "#", ""))
+    texts = _Compiler(schema).texts(schema.type if is_sparks else schema.kinds, given, "#", "")
+    return ValueEncoder(partial(_encoded, texts))
+
+
+def _encoded(texts: Texts, values: pa.Array) -> pa.BinaryArray:
+    return texts(values).joined().cast(pa.binary())
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from pyspark_kafka_meta.typed.protobuf.known_types import (
 from pyspark_kafka_meta.typed.protobuf.schema import Field, Message, ProtobufSchema, is_map
 from pyspark_kafka_meta.typed.protobuf.values import NUMBERS
 from pyspark_kafka_meta.typed.protobuf.wire import GROUP, LENGTH, VARINT
-from pyspark_kafka_meta.typed.schemas import inner_path
+from pyspark_kafka_meta.typed.schemas import ValueEncoder, inner_path
 
 _32_BITS = ("int32", "sint32", "sfixed32")
 _64_BITS = ("int64", "sint64", "sfixed64", "uint32", "fixed32")
@@ -39,23 +39,13 @@ _DECIMAL_FIELDS = pa.struct([("value", pa.binary()), ("precision", pa.int64()), 
 _TEXT_FIELDS = pa.struct([("value", pa.string())])
 
 
-@dataclass(frozen=True, slots=True)
-class ProtobufEncoder:
-    """A `ValueEncoder`."""
-
-    message: Content
-
-    def encode(self, values: pa.Array) -> pa.BinaryArray:
-        return self.message.encoded(values)
-
-
-def protobuf_encoder(schema: ProtobufSchema, given: pa.DataType) -> ProtobufEncoder:
+def protobuf_encoder(schema: ProtobufSchema, given: pa.DataType) -> ValueEncoder:
     """The encoder of columns of the type `given`.
 
     A field of the schema that the type lacks is not written, nor is null, which is refused only in a required field, a
     list or a map. Raises ValueSchemaError: columns of the type cannot be written with the schema.
     """
-    return ProtobufEncoder(_Compiler(schema).message(schema.messages[schema.message], given, ""))
+    return ValueEncoder(_Compiler(schema).message(schema.messages[schema.message], given, "").encoded)
 
 
 @dataclass(frozen=True, slots=True)
