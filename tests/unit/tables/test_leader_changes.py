@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import median_low
@@ -15,46 +14,16 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.events.event import EventKind
-from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 from tests.budget import cases
-from tests.unit.written_events import made
-
-IDS = {"t": "00000000-0000-0000-0000-000000000001", "other": "00000000-0000-0000-0000-000000000002"}
+from tests.unit.cache_events import IDS, Cache
 
 
 def at(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, UTC)
-
-
-@dataclass
-class Cache:
-    """Makes the events of one cache."""
-
-    name: str
-    events: list[dict[str, Any]] = field(default_factory=list)
-
-    def event(self, time_ms: int, changes: SnapshotChanges | None = None, **others: Any) -> None:
-        changed = {} if changes is None else {"changes": changes}
-        given = {"cluster_id": "cluster", **changed, **others}
-        event = made(self.name, len(self.events) + 1, time_ms, **given)
-        self.events.append(json.loads(event.to_json()))
-
-    def learns(self, time_ms: int, epoch: int, leader: int, **others: Any) -> None:
-        learned = (PartitionLearned("t", 0, leader, epoch, IDS["t"]),)
-        self.event(time_ms, SnapshotChanges(partitions_learned=learned), reason=RefreshReason.BOOTSTRAP, **others)
-
-    def moves(self, time_ms: int, old: tuple[int, int], new: tuple[int, int], **others: Any) -> None:
-        """To another (epoch, leader)."""
-        change = LeaderChange("t", 0, old[1], new[1], old[0], new[0])
-        self.event(
-            time_ms, SnapshotChanges(leaders_changed=(change,)), **{"reason": RefreshReason.NOT_LEADER, **others}
-        )
-
-    def closes(self, time_ms: int) -> None:
-        self.event(time_ms, kind=EventKind.CLOSED)
 
 
 def rows(*caches: Cache) -> list[LeaderChangeRow]:
@@ -239,3 +208,27 @@ def test_random_histories_are_told_as_they_were() -> None:
             for row in leader_change_rows(history.events())
         }
         assert found == history.expected(), seed
+
+
+@pytest.mark.parametrize("mutant", ["lost", "mixed", "back"])
+def test_a_wrong_fold_of_random_histories_is_noticed(mutant: str) -> None:
+    noticed = 0
+    for seed in range(20):
+        history = History(random.Random(seed))
+        right, wrong = leader_change_rows(history.events()), leader_change_rows(mutated(history, mutant))
+        noticed += right != wrong
+    assert noticed == 20
+
+
+def mutated(history: History, mutant: str) -> list[dict[str, Any]]:
+    """The events with one mistake: the last change of a cache is lost, two caches are one, or a cache goes back."""
+    cache = next(cache for cache in history.caches if any(event["leaders_changed"] for event in cache.events))
+    moved = [event for event in cache.events if event["leaders_changed"]][-1]
+    others = [event for each in history.caches for event in each.events if event is not moved]
+    if mutant == "lost":
+        return others
+    if mutant == "mixed":
+        other = next(each.name for each in history.caches if each is not cache)
+        return [*others, {**moved, "cache_id": other, "sequence": 99}]
+    change = moved["leaders_changed"][0]
+    return [*others, {**moved, "leaders_changed": [{**change, "new_epoch": -1}]}]
