@@ -47,10 +47,10 @@ def press(page: Page, name: str) -> None:
     button.click()
 
 
-def shoot_for_docs(page: Page) -> None:
-    """Takes the picture of docs/command-line.md if KAFKAMETA_SCREENSHOTS names its folder."""
+def shoot_for_docs(page: Page, name: str) -> None:
+    """Takes a picture of the pages in docs if KAFKAMETA_SCREENSHOTS names its folder."""
     if folder := os.environ.get("KAFKAMETA_SCREENSHOTS"):
-        path = Path(folder, "page-after.png")
+        path = Path(folder, name)
         page.screenshot(path=path)
         Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
 
@@ -92,7 +92,7 @@ def test_a_killed_broker_is_dead_and_leads_nothing_until_it_is_restored(page: Pa
     expect(broker(page, victim)).to_contain_text("alive")
     expect(broker(page, victim)).to_contain_text("clicks-1")
     expect(section(page, "Events")).to_contain_text(re.compile(rf"clicks-1: \d to {victim}"))
-    shoot_for_docs(page)
+    shoot_for_docs(page, "page-after.png")
 
 
 def test_what_is_added_appears_and_a_refresh_leaves_an_event_with_its_reason(page: Page, demo_url: str) -> None:

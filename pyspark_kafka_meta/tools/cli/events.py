@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspark_kafka_meta.events.default_folder import dead_caches
+from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata
@@ -57,19 +58,20 @@ class EventFilter:
     """Which events are shown; `reasons` empty, or another field None, for all.
 
     Attributes:
-        since_ms: the earliest time, ms since 1970 UTC.
+        since_ms, until_ms: the earliest and the latest time, ms since 1970 UTC.
     """
 
     reasons: Collection[str] = ()
     role: str | None = None
     since_ms: int = 0
+    until_ms: int = INT64_MAX
     application_id: str | None = None
 
     def accepts(self, event: EventRow) -> bool:
         return (
             (not self.reasons or event["reason"] in self.reasons)
             and self.role in (None, event["role"])
-            and event["time_ms"] >= self.since_ms
+            and self.since_ms <= event["time_ms"] <= self.until_ms
             and self.application_id in (None, event["application_id"])
         )
 

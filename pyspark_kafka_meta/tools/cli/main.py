@@ -30,6 +30,7 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     EventsPath,
     EventsTopic,
     Host,
+    IncidentsSince,
     JsonOrPipe,
     Options,
     QueryOptions,
@@ -39,6 +40,7 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     TimeoutMs,
     ToConfig,
     ToOptions,
+    Until,
     WatchSeconds,
     check_checkpoints,
     cluster_options,
@@ -46,6 +48,7 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     flag,
     member,
     of_application,
+    period_ms,
     since_ms,
     split_pair,
     within,
@@ -199,7 +202,7 @@ def events(
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
         given, application = of_application(given, application)
-        wanted = EventFilter(reason or (), role, earliest_ms, application)
+        wanted = EventFilter(reason or (), role, earliest_ms, application_id=application)
         with closing(open_events(given, not follow, all_applications or application is not None)) as source:
             show_events(source, wanted, show, last)
             if follow:
@@ -252,7 +255,8 @@ def incidents(
     bootstrap_servers: Servers = None,
     application: Application = None,
     all_applications: AllApplications = False,
-    since: Annotated[str | None, typer.Option(metavar="10h", help="Only incidents that ended after this.")] = None,
+    since: IncidentsSince = None,
+    until: Until = None,
     as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,
@@ -265,18 +269,18 @@ def incidents(
     """
     from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
     from pyspark_kafka_meta.tools.cli.events import EventFilter
-    from pyspark_kafka_meta.tools.cli.incidents import INCIDENTS, find_incidents
+    from pyspark_kafka_meta.tools.incidents import INCIDENTS, find_incidents
     from pyspark_kafka_meta.tools.sources import open_events
 
-    console, now_ms = table_console(as_json), int(time.time() * 1000)
+    console = table_console(as_json)
     with reporting():
-        earliest_ms = 0 if since is None else since_ms(since, now_ms)
+        earliest_ms, latest_ms = period_ms(since, until, int(time.time() * 1000))
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
         given, application = of_application(given, application)
         with closing(open_events(given, True, all_applications or application is not None)) as source:
-            chosen = filter(EventFilter(application_id=application).accepts, source.read())
-            found = find_incidents(leader_change_rows(chosen))
-        recent = [each for each in found if each.ended.timestamp() * 1000 >= earliest_ms]
+            wanted = EventFilter(until_ms=latest_ms, application_id=application)
+            found = find_incidents(leader_change_rows(filter(wanted.accepts, source.read())))
+        recent = [each for each, _ in found if each.ended.timestamp() * 1000 >= earliest_ms]
         if not recent:
             note("no leader changed in these events")
             return
@@ -537,29 +541,39 @@ def page(
         int, typer.Option(callback=within(*PORTS), metavar="PORT", help="Port; 0 for a free port.")
     ] = 8_080,
     open_browser: Annotated[bool, flag("--open", "Also open a browser.")] = False,
+    since: IncidentsSince = None,
+    until: Until = None,
     option: Options = None,
     config: Config = None,
 ) -> None:
     """Show the demo in a browser, with buttons; or your own events, without buttons.
 
     Your events are read from --path, or from --events-topic at --bootstrap-servers. The cluster at --bootstrap-servers
-    shows which caches are stale, open transactions, and the lag of each --checkpoint.
+    shows which caches are stale, open transactions, and the lag of each --checkpoint. With --since or --until the page
+    shows the past: the incidents, and of each a time line to move and play.
     """
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
             raise OptionError(missing_extra("the page", "nicegui"))
-        from pyspark_kafka_meta.tools.page.server import PageAddress, serve_demo, serve_events
+        from pyspark_kafka_meta.tools.page.server import PageAddress, serve_demo, serve_events, serve_past
 
         yours = cluster_options(bootstrap_servers, option, config)
         check_checkpoints(checkpoint, yours)
         at = PageAddress(host, port, open_browser)
+        is_past = since is not None or until is not None
         if path is None and topic is None:
-            if yours:
-                raise OptionError("--bootstrap-servers, --option and --config need --path or --events-topic")
+            if yours or is_past:
+                names = "--since and --until" if is_past else "--bootstrap-servers, --option and --config"
+                raise OptionError(f"{names} need --path or --events-topic")
             check_pyspark()
             serve_demo(cluster, at)
         elif cluster is not None:
             raise OptionError("--cluster excludes --path and --events-topic")
+        elif is_past:
+            if checkpoint:
+                raise OptionError("--checkpoint shows the lag now: leave it out, or --since and --until")
+            earliest_ms, latest_ms = period_ms(since, until, int(time.time() * 1000))
+            serve_past(events_options(path, topic, yours), earliest_ms, latest_ms, at)
         else:
             given = events_options(path, topic, yours, uses_brokers=True)
             decisions = DECISIONS_TOPIC if decisions_topic is None else decisions_topic

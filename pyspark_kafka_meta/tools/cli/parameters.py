@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX
+from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX
 from pyspark_kafka_meta.options import (
     DECISIONS_TOPIC,
     PARTS,
@@ -105,6 +105,8 @@ AllApplications = Annotated[
 EventsTopic = Annotated[
     str | None, typer.Option("--events-topic", metavar="TOPIC", help="The eventsTopic of the events.")
 ]
+IncidentsSince = Annotated[str | None, typer.Option(metavar="10h", help="Only incidents that ended after this.")]
+Until = Annotated[str | None, typer.Option(metavar="9h", help="Only events before this, as if it were now.")]
 ToOptions = Annotated[
     list[str] | None, typer.Option("--to-option", metavar="NAME=VALUE", help="As --option, of the cluster at --to.")
 ]
@@ -201,8 +203,9 @@ def check_checkpoints(checkpoints: Sequence[str] | None, cluster: Mapping[str, s
         raise OptionError("--checkpoint needs --bootstrap-servers")
 
 
-def since_ms(text: str, now_ms: int) -> int:
-    """The start of the period `text` before `now_ms`, or a local time, in ms since 1970 UTC. Raises OptionError."""
+def since_ms(text: str, now_ms: int, option: str = "--since") -> int:
+    """The start of the period `text` before `now_ms`, or a local time, in ms since 1970 UTC. Raises OptionError, with
+    the name of the option."""
     try:
         if "-" in text:
             return int(datetime.fromisoformat(text).timestamp() * 1000)
@@ -210,7 +213,16 @@ def since_ms(text: str, now_ms: int) -> int:
             raise ValueError
         return now_ms - parse_duration_ms(text)
     except ValueError:
-        raise OptionError("--since must be a time like 10m, 30s or 2h, or 2030-01-31T12:00") from None
+        raise OptionError(f"{option} must be a time like 10m, 30s or 2h, or 2030-01-31T12:00") from None
+
+
+def period_ms(since: str | None, until: str | None, now_ms: int) -> tuple[int, int]:
+    """The times of --since and --until, ms since 1970 UTC: by default all events. Raises OptionError."""
+    earliest_ms = 0 if since is None else since_ms(since, now_ms)
+    latest_ms = INT64_MAX if until is None else since_ms(until, now_ms, "--until")
+    if earliest_ms >= latest_ms:
+        raise OptionError("--since must be before --until")
+    return earliest_ms, latest_ms
 
 
 def _in_file(config: Path, parts: Sequence[type]) -> dict[str, str]:

@@ -19,6 +19,7 @@ LAG_WINDOW_MS = 1_800_000
 LAG_SAMPLE_MS = 5_000
 BLUE, GREY, RED = "#3b77e8", "#8591a3", "#d9534f"
 QUERY_COLORS = (BLUE, "#1b9e77", "#b5651d", "#8e5bd0", "#c2417c")
+REASON_COLORS = (*QUERY_COLORS, "#c9a227", "#4fb3bf", GREY)
 LINES = {"lineStyle": {"color": "rgba(133, 145, 163, 0.3)"}}
 """Visible on light and on dark ground."""
 SERIES = {
@@ -114,6 +115,49 @@ def lag(names: Sequence[str], samples: Sequence[Sample], now_ms: int) -> Plot:
     options["xAxis"]["min"] = min(samples[0].time_ms, now_ms - WINDOW_MS)
     texts = [_lag_text(name, [sample.lags[number] for sample in samples]) for number, name in enumerate(names)]
     return Plot(options, " ".join(texts), False)
+
+
+def incident(
+    begins_ms: range, counts: Sequence[Mapping[str, int]], stale: Sequence[int], duration: str
+) -> tuple[dict[str, Any], str]:
+    """The refreshes of each bucket by reason, and the stale caches, with an axis of their own: ECharts options, and the
+    same in words.
+
+    Args:
+        begins_ms: of the buckets.
+        counts: of each bucket, by reason.
+        duration: of a bucket, as text.
+    """
+    totals = sum(map(Counter, counts), Counter[str]())
+    middles_ms = [begin_ms + begins_ms.step // 2 for begin_ms in begins_ms]
+    bars = [
+        {
+            "type": "bar",
+            "stack": "refreshes",
+            "name": reason,
+            "color": color,
+            "barCategoryGap": "10%",
+            "data": [[time_ms, count.get(reason, 0)] for time_ms, count in zip(middles_ms, counts, strict=True)],
+        }
+        for (reason, _), color in zip(totals.most_common(), cycle(REASON_COLORS), strict=False)
+    ]
+    line = _line("stale caches (right)", RED, "solid", list(zip(middles_ms, stale, strict=True)))
+    options = _frame(begins_ms.stop, _values(), [*bars, {**line, "step": "middle", "yAxisIndex": 1}])
+    options["xAxis"]["min"] = begins_ms.start
+    options["yAxis"] = [
+        {**options["yAxis"], "minInterval": 1},
+        {**_values(), "minInterval": 1, "splitLine": {"show": False}},
+    ]
+    options["legend"] = {"top": 0, "type": "scroll", "itemWidth": 12, "itemHeight": 9}
+    by_reason = ", ".join(f"{reason} {count:,}" for reason, count in totals.most_common()) or "none"
+    return options, f"Refreshes in each {duration}: {by_reason}. At most {_count(max(stale), 'stale cache')} at once."
+
+
+def mark(options: dict[str, Any], time_ms: int) -> None:
+    """Draw a line at this time."""
+    line = {"symbol": "none", "silent": True, "label": {"show": False}, "data": [{"xAxis": time_ms}]}
+    style = {"color": GREY, "type": "solid", "width": 2}
+    options["series"][-1]["markLine"] = {**line, "lineStyle": style}
 
 
 def _furthest(sample: Sample) -> float | None:

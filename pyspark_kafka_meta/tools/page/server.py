@@ -30,6 +30,8 @@ from pyspark_kafka_meta.tools.checkpoints import checkpoint_lag
 from pyspark_kafka_meta.tools.console import handle_signals, note, timeout_options
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.tools.demo.runner import own_cluster, start_query
+from pyspark_kafka_meta.tools.page.history import past_of
+from pyspark_kafka_meta.tools.page.past_page import draw_past
 from pyspark_kafka_meta.tools.page.state_poller import ClusterPolls, StatePoller
 from pyspark_kafka_meta.tools.page.ui import ButtonActions, Page
 from pyspark_kafka_meta.tools.sources import StateReader, open_events
@@ -100,6 +102,26 @@ def serve_events(
         serve(listening, at, lambda: Page(poller, f"Events of {source.name}", leaders_title, None))
 
 
+def serve_past(events: Mapping[str, str], since_ms: int, until_ms: int, at: PageAddress) -> None:
+    """The events of this moment: later ones are not shown.
+
+    Args:
+        events: options of the table `refresh_events`.
+        since_ms: incidents that ended before are left out; ms since 1970 UTC.
+        until_ms: events after this time are ignored.
+
+    Raises:
+        KafkaMetaError: the port is taken, an option is invalid, or the events cannot be read.
+    """
+    handle_signals()
+    with ExitStack() as opened:
+        listening = opened.enter_context(listen(at.host, at.port))
+        source = opened.enter_context(closing(open_events(events, must_exist=True)))
+        events_until = (event for event in source.read() if event["time_ms"] <= until_ms)
+        past = past_of(source.name, events_until, since_ms)
+        serve(listening, at, lambda at="", cluster="": draw_past(past, at, cluster))
+
+
 def _polls(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions_topic: str) -> ClusterPolls:
     options = {**cluster, **timeout_options(TIMEOUT_MS)}
     transactions = ClusterOptions.parse({**options, "decisionsTopic": decisions_topic})
@@ -127,11 +149,11 @@ def address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def serve(listening: socket.socket, at: PageAddress, draw: Callable[[], object]) -> None:
+def serve(listening: socket.socket, at: PageAddress, draw: Callable[..., object]) -> None:
     """Print the address, and serve.
 
     Args:
-        draw: draws the page for each browser that opens it.
+        draw: draws the page for each browser that opens it, with the query parameters of its arguments' names.
     """
     if at.host not in LOCAL_HOSTS:
         note(f"everybody who can reach {at.host} sees this page and can press its buttons: there is no login")

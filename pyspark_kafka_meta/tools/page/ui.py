@@ -116,17 +116,17 @@ class Page:
         self._plots: dict[str, tuple[ui.echart, TextElement]] = {}
         self._buttons: list[TextElement] = []
         ui.add_css(CSS)
-        _tag("h1", "Kafka metadata caches, live")
-        _tag("p", subtitle).classes("subtitle")
+        tag("h1", "Kafka metadata caches, live")
+        tag("p", subtitle).classes("subtitle")
         with ui.element("section").props('aria-label="Figures"'):
             self._part("figures")
         with ui.element("div").classes("grid"):
-            with _section("lag-plot", "Lag over time"):
+            with section("lag-plot", "Lag over time"):
                 self._plot("lag", "", "plot")
             self._draw_cluster()
             self._draw_tables()
             for name, title in PLOTS.items():
-                with _section(name, title, "card half"):
+                with section(name, title, "card half"):
                     self._plot(name, "", "plot")
         self.refresh()
         ui.timer(REFRESH_S, self.refresh)
@@ -165,20 +165,20 @@ class Page:
             caption.set_text(plot.summary)
 
     def _draw_cluster(self) -> None:
-        with _section("cluster", "Cluster"):
+        with section("cluster", "Cluster"):
             self._map = ui.element("ul").classes("brokers")
             self._part("cluster")
             if self._actions is not None:
                 self._draw_controls(self._actions)
             with ui.element("div").classes("status"):
-                _tag("b", "Last event")
-                self._last_event = _tag("span")
-                self._result = _tag("p").classes("said").props('role="status" aria-live="polite"')
+                tag("b", "Last event")
+                self._last_event = tag("span")
+                self._result = tag("p").classes("said").props('role="status" aria-live="polite"')
 
     def _draw_controls(self, actions: ButtonActions) -> None:
         with ui.element("div").classes("controls"):
             with ui.element("div").props('role="group" aria-label="Move a leader"'):
-                _tag("span", "Move the leader of")
+                tag("span", "Move the leader of")
                 for topic, number in product((TOPIC, COPY), range(len(REPLICAS))):
                     partition = TopicPartition(topic, number)
                     name = f"Move the leader of {partition}"
@@ -188,18 +188,18 @@ class Page:
                 self._button("Refresh now", "Refresh now", actions.refresh)
 
     def _draw_tables(self) -> None:
-        with _section("caches", "What each cache knows", "card wide" if self._actions else "card"):
+        with section("caches", "What each cache knows", "card wide" if self._actions else "card"):
             self._part("caches")
         lags, transactions = self._poller.polled()
         if lags:
-            with _section("lag", "Lag by partition", "card narrow" if self._actions else "card"):
+            with section("lag", "Lag by partition", "card narrow" if self._actions else "card"):
                 self._part("lag")
-        with _section("writers", "Writers"):
+        with section("writers", "Writers"):
             self._part("writers")
         if transactions is not None:
-            with _section("transactions", "Transactions"):
+            with section("transactions", "Transactions"):
                 self._part("transactions")
-        with _section("events", "Events"):
+        with section("events", "Events"):
             self._plot("timeline", "timeline", "plot lanes")
             self._part("events")
 
@@ -213,10 +213,9 @@ class Page:
         return self._brokers[broker_id]
 
     def _button(self, text: str, name: str, action: Action) -> TextElement:
-        button = _tag("button", text).classes("act").props('type="button"')
-        button.on("click", partial(self._submit, name, action))
-        self._buttons.append(button)
-        return button
+        drawn = button(text, partial(self._submit, name, action))
+        self._buttons.append(drawn)
+        return drawn
 
     def _submit(self, name: str, action: Action) -> None:
         self._poller.submit(name, action)
@@ -225,20 +224,35 @@ class Page:
     def _part(self, name: str) -> None:
         self._parts[name] = ui.html()
 
-    def _plot(self, name: str, figure: str, plot: str) -> None:
-        with ui.element("figure").classes(figure):
-            caption = _tag("figcaption").props(f'id="{name}-summary"')
-            chart = ui.echart({"series": []}, renderer="svg").classes(plot)
-            chart.props(f'role="img" aria-labelledby="{name}-summary"')
-        self._plots[name] = (chart, caption)
+    def _plot(self, name: str, classes: str, plot: str) -> None:
+        self._plots[name] = figure(name, plot, classes)
 
 
-def _tag(tag: str, text: str = "") -> TextElement:
-    return TextElement(tag=tag, text=text)
+def tag(name: str, text: str = "") -> TextElement:
+    """An HTML element."""
+    return TextElement(tag=name, text=text)
 
 
-def _section(name: str, title: str, classes: str = "card") -> ui.element:
-    section = ui.element("section").classes(classes).props(f'aria-labelledby="{name}-title"')
-    with section:
-        _tag("h2", title).props(f'id="{name}-title"')
-    return section
+def button(text: str, on_click: Callable[[], None]) -> TextElement:
+    return tag("button", text).classes("act").props('type="button"').on("click", on_click)
+
+
+def figure(name: str, plot: str, classes: str = "") -> tuple[ui.echart, TextElement]:
+    """An empty plot and its caption.
+
+    Args:
+        plot: classes of the plot itself.
+    """
+    with ui.element("figure").classes(classes):
+        caption = tag("figcaption").props(f'id="{name}-summary"')
+        chart = ui.echart({"series": []}, renderer="svg").classes(plot)
+        chart.props(f'role="img" aria-labelledby="{name}-summary"')
+    return chart, caption
+
+
+def section(name: str, title: str, classes: str = "card") -> ui.element:
+    """A card with a heading."""
+    drawn = ui.element("section").classes(classes).props(f'aria-labelledby="{name}-title"')
+    with drawn:
+        tag("h2", title).props(f'id="{name}-title"')
+    return drawn

@@ -1,5 +1,5 @@
 """Leader changes that belong together, such as those of one broker's death, a rolling restart or an election: what
-`kafkameta incidents` lists."""
+`kafkameta incidents` lists, and the page of the past."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from rich.table import Table
-
 from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 from pyspark_kafka_meta.tools.console import Shown
-from pyspark_kafka_meta.tools.formatting import TABLE_STYLE
+from pyspark_kafka_meta.tools.formatting import Column, View
 
 QUIET = timedelta(minutes=2)
 """The first change after so long begins another incident: restarted brokers follow each other sooner."""
@@ -45,14 +43,14 @@ class Incident:
     stale_caches: int
 
 
-def find_incidents(rows: Iterable[LeaderChangeRow]) -> list[Incident]:
-    """The incidents, latest last. A change belongs to the incident of the change before, of the same cluster, unless
-    `QUIET` lies between them."""
+def find_incidents(rows: Iterable[LeaderChangeRow]) -> list[tuple[Incident, Sequence[LeaderChangeRow]]]:
+    """The incidents and their changes, latest last. A change belongs to the incident of the change before, of the same
+    cluster, unless `QUIET` lies between them."""
     by_cluster: dict[str | None, list[LeaderChangeRow]] = {}
     for row in rows:
         by_cluster.setdefault(row.cluster_id, []).append(row)
-    found = [_incident(part) for of_cluster in by_cluster.values() for part in _parts(of_cluster)]
-    return sorted(found, key=lambda incident: incident.began)
+    found = [(_incident(part), part) for of_cluster in by_cluster.values() for part in _parts(of_cluster)]
+    return sorted(found, key=lambda pair: pair[0].began)
 
 
 def _parts(rows: Sequence[LeaderChangeRow]) -> Iterator[list[LeaderChangeRow]]:
@@ -82,24 +80,30 @@ def _incident(rows: Sequence[LeaderChangeRow]) -> Incident:
     )
 
 
-def _table(incidents: Sequence[Incident]) -> Table:
+def incidents_view(incidents: Sequence[Incident]) -> View:
     """Times are local."""
-    table = Table(title="Incidents, in local time", title_justify="left", **TABLE_STYLE)
-    for title in ("began", "lasted", "left", "partitions", "caches", "slowest cache", "longest recovery", "stale"):
-        table.add_column(title, justify="left" if title in ("began", "left") else "right")
-    for incident in incidents:
-        recovery_ms = incident.longest_recovery_ms
-        table.add_row(
+    titles = ("Partitions", "Caches", "Slowest cache", "Longest recovery", "Stale")
+    columns = [Column("Began"), Column("Lasted", True), Column("Left"), *(Column(title, True) for title in titles)]
+    cells = [
+        (
             f"{incident.began.astimezone():%Y-%m-%d %H:%M:%S}",
-            f"{(incident.ended - incident.began).total_seconds():,.1f} s",
+            seconds_text((incident.ended - incident.began).total_seconds() * 1000),
             ", ".join(map(str, incident.brokers_left)) or "-",
             f"{incident.partitions:,}",
             f"{incident.caches:,}",
-            f"{incident.slowest_ms / 1000:,.1f} s",
-            "-" if recovery_ms is None else f"{recovery_ms / 1000:,.1f} s",
+            seconds_text(incident.slowest_ms),
+            seconds_text(incident.longest_recovery_ms),
             f"{incident.stale_caches:,}",
         )
-    return table
+        for incident in incidents
+    ]
+    return View("Incidents", columns, cells, 0)
 
 
-INCIDENTS = Shown[Sequence[Incident]](lambda incidents: map(asdict, incidents), _table)
+def seconds_text(value_ms: float | None) -> str:
+    return "-" if value_ms is None else f"{value_ms / 1000:,.1f} s"
+
+
+INCIDENTS = Shown[Sequence[Incident]](
+    lambda incidents: map(asdict, incidents), lambda incidents: incidents_view(incidents).table()
+)

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
-from pyspark_kafka_meta.tools.cli.incidents import QUIET, find_incidents
 from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.incidents import QUIET, find_incidents
 from tests.unit.written_events import learning, made, moving, write
 
 THREE = datetime(2026, 3, 1, 3, tzinfo=UTC)
@@ -54,24 +54,25 @@ def test_a_rolling_restart_is_one_incident() -> None:
         change(0, -1, 3, 2 * QUIET + SECOND, SECOND),
         change(0, 3, 3, 2 * QUIET + 2 * SECOND, NOW),
     ]
-    (incident,) = find_incidents(reversed(rows))
+    ((incident, changes),) = find_incidents(reversed(rows))
 
     assert (incident.began, incident.ended) == (THREE, THREE + 2 * QUIET + 3 * SECOND)
     assert incident.brokers_left == (1, 2), "a leader that keeps its partitions, and no leader, are not left"
     assert (incident.partitions, incident.changes, incident.caches, incident.slowest_ms) == (2, 5, 7, 3_000)
     assert (incident.longest_recovery_ms, incident.stale_caches) == (900.0, 4)
+    assert changes == rows
 
 
 def test_what_comes_after_a_quiet_time_is_another_incident() -> None:
     rows = [change(0, 1, 2, NOW, 5 * QUIET), change(0, 2, 1, QUIET + SECOND, SECOND)]
 
-    assert [incident.brokers_left for incident in find_incidents(rows)] == [(1,), (2,)]
+    assert [incident.brokers_left for incident, _ in find_incidents(rows)] == [(1,), (2,)]
 
 
 def test_clusters_have_incidents_of_their_own() -> None:
     rows = [change(0, 1, 2, SECOND, NOW), change(0, 3, 2, NOW, NOW, cluster_id="other")]
 
-    assert [incident.cluster_id for incident in find_incidents(rows)] == ["other", "cluster"]
+    assert [incident.cluster_id for incident, _ in find_incidents(rows)] == ["other", "cluster"]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -103,6 +104,11 @@ def test_an_incident_is_a_row_in_a_terminal(folder: Path) -> None:
     *_, row = run(folder, env=TERMINAL).stdout.rstrip().splitlines()
 
     assert row.split()[2:] == ["0.0", "s", "2", "1", "1", "0.0", "s", "0.1", "s", "0"]
+
+
+@pytest.mark.parametrize(("until", "incidents"), [("2026-03-01T02:59:59+00:00", 0), ("2026-03-01T03:00:00+00:00", 1)])
+def test_later_events_than_until_are_ignored(folder: Path, until: str, incidents: int) -> None:
+    assert len(run(folder, "--until", until).stdout.splitlines()) == incidents
 
 
 @pytest.mark.parametrize("arguments", [["--since", "1h"], ["--application", "app-9"]])
