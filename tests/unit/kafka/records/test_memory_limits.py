@@ -16,9 +16,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and
 
 
 def outcomes(names: list[str], request: pytest.FixtureRequest) -> dict[str, int | str]:
-    """The system's allocator counts what is used; Arrow's own reserves 1 GiB of addresses."""
+    """The system's allocator counts what is used; Arrow's own reserves 1 GiB of addresses. Since Python 3.12 forks warn
+    of Arrow's threads."""
     process = subprocess.run(
-        [sys.executable, "-m", "tests.unit.kafka.records.hostile_records", *names],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.unit.kafka.records.hostile_records", *names],
         cwd=request.config.rootpath,
         env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
         capture_output=True,
