@@ -249,18 +249,19 @@ class _Fold:
         before = set(cache.leaders) if any(map(event.get, _REMOVING)) else set()
         cache.apply(event)
         for partition, leader, *_ in leaders_in(event):
-            if self._is_newer(partition, leader, cache.topic_ids.get(partition.topic)):
-                self._lead(time_ms, partition, leader, cache.topic_ids.get(partition.topic))
+            topic_id = cache.topic_ids.get(partition.topic)
+            if self._is_newer(partition, leader, topic_id):
+                self._lead(time_ms, partition, leader, topic_id)
             else:
-                self._judge(time_ms, cache_id, partition)
-        for partition in before - cache.leaders.keys():
-            self._judge(time_ms, cache_id, partition)
+                self._judge(time_ms, cache_id, partition, leader, topic_id)
+        for partition in before - set(cache.leaders):
+            self._judge(time_ms, cache_id, partition, None, None)
             if not any(partition in other.leaders for other in self._caches.values()):
                 self._end_led(time_ms, partition)
 
     def end_cache(self, time_ms: int, cache_id: str) -> None:
         for partition in self._caches.pop(cache_id, CacheContents()).leaders:
-            self._judge(time_ms, cache_id, partition)
+            self._judge(time_ms, cache_id, partition, None, None)
 
     def spans(self) -> tuple[Sequence[Led], Sequence[Stale]]:
         """All spans; those that have not ended are `GOING_ON`. Called once, at the end."""
@@ -284,8 +285,9 @@ class _Fold:
         old_leader_id = None if before is None else before.leader[0]
         self._newest[partition] = _Newest(time_ms, leader, old_leader_id, topic_id)
         for cache_id, cache in self._caches.items():
-            if partition in cache.leaders:
-                self._judge(time_ms, cache_id, partition)
+            self._judge(
+                time_ms, cache_id, partition, cache.leaders.get(partition), cache.topic_ids.get(partition.topic)
+            )
 
     def _end_led(self, time_ms: int, partition: TopicPartition) -> _Newest | None:
         newest = self._newest.pop(partition, None)
@@ -293,23 +295,22 @@ class _Fold:
             self._led.append(Led(newest.from_ms, time_ms, partition, newest.leader, newest.old_leader_id))
         return newest
 
-    def _judge(self, time_ms: int, cache_id: str, partition: TopicPartition) -> None:
-        """Begin or end a stale span, after what the cache knows or the newest leader has changed."""
-        known = self._stale_leader(cache_id, partition)
-        since_ms, leader = self._stale_since.get((cache_id, partition), (time_ms, None))
-        if leader == known:
+    def _judge(
+        self, time_ms: int, cache_id: str, partition: TopicPartition, known: Leader | None, topic_id: str | None
+    ) -> None:
+        """Begin or end a stale span, now that the cache knows this leader, or there is a newer one."""
+        newest = self._newest.get(partition)
+        if known is None or newest is None:
+            stale = None
+        else:
+            is_other = is_other_topic(topic_id, newest.topic_id)
+            stale = known if is_other or known[1] < newest.leader[1] else None
+        since_ms, before = self._stale_since.get((cache_id, partition), (time_ms, None))
+        if before == stale:
             return
-        if leader is not None:
+        if before is not None:
             del self._stale_since[cache_id, partition]
             if since_ms < time_ms:
-                self._stale.append(Stale(since_ms, time_ms, cache_id, partition, leader))
-        if known is not None:
-            self._stale_since[cache_id, partition] = time_ms, known
-
-    def _stale_leader(self, cache_id: str, partition: TopicPartition) -> Leader | None:
-        """What the cache knows of the partition, if that is stale."""
-        cache, newest = self._caches.get(cache_id), self._newest.get(partition)
-        if cache is None or newest is None or (known := cache.leaders.get(partition)) is None:
-            return None
-        is_other = is_other_topic(cache.topic_ids.get(partition.topic), newest.topic_id)
-        return known if is_other or known[1] < newest.leader[1] else None
+                self._stale.append(Stale(since_ms, time_ms, cache_id, partition, before))
+        if stale is not None:
+            self._stale_since[cache_id, partition] = time_ms, stale

@@ -12,7 +12,7 @@ from nicegui import ui
 
 from pyspark_kafka_meta.model import name_partitions
 from pyspark_kafka_meta.tools.page import plots
-from pyspark_kafka_meta.tools.page.history import History, Past
+from pyspark_kafka_meta.tools.page.history import History, Past, during
 from pyspark_kafka_meta.tools.page.past_view import (
     TimeLine,
     changes_view,
@@ -69,10 +69,11 @@ class PastMoments:
     """
 
     def __init__(self, history: History, line: TimeLine, link: Callable[[int], str]) -> None:
-        self._history = history
+        span = line.from_ms, line.until_ms
+        self._history = history._replace(led=during(history.led, *span), stale=during(history.stale, *span))
         self._line = line
         self._link = link
-        self._news_ms = news_between(history, line)
+        self._news_ms = news_between(self._history, line)
         self._at_ms = line.from_ms
         with ui.element("div").classes("grid"), section("line", "Time line"):
             self._chart, caption = figure("line", "plot lanes")
