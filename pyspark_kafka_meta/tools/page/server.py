@@ -117,6 +117,7 @@ def serve_past(events: Mapping[str, str], since_ms: int, until_ms: int, at: Page
     with ExitStack() as opened:
         listening = opened.enter_context(listen(at.host, at.port))
         source = opened.enter_context(closing(open_events(events, must_exist=True)))
+        note(f"reading the events of {source.name}")
         events_until = (event for event in source.read() if event["time_ms"] <= until_ms)
         past = past_of(source.name, events_until, since_ms)
         serve(listening, at, lambda at="", cluster="": draw_past(past, at, cluster))
