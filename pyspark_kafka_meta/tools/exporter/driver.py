@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -10,35 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Self
 
-from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
-from pyspark_kafka_meta.events.default_folder import application_folder
 from pyspark_kafka_meta.events.event import EventKind
-from pyspark_kafka_meta.events.origin import driver_name
-from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions, EventTableOptions
+from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
-from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.lag import LagSummary, end_offsets, query_lag
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.console import timeout_options
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS, TIMEOUT_MS
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
 from pyspark_kafka_meta.tools.exporter.totals import Progress
-from pyspark_kafka_meta.tools.sources import EventSource, FolderEvents, open_events
+from pyspark_kafka_meta.tools.listeners import BackgroundCalls, DriverEvents, logger, open_driver_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 
-logger = logging.getLogger("pyspark_kafka_meta.queries")
-
 ID_SHOWN = 8
 """This many characters identify a query without a name."""
-CACHES_KNOWN = 10_000
-"""A listener knows which events of so many caches it has counted."""
 
 
 class Exporter:
@@ -116,16 +107,6 @@ def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
     return {**cluster, **events} if "eventsTopic" in CaseInsensitiveMap(events) else events, cluster
 
 
-def open_driver_events(options: Mapping[str, str], context: SparkContext | None) -> EventSource:
-    """The events where options say, else in the default folder of the driver with this context. Raises OptionError."""
-    if options:
-        return open_events(options, must_exist=False, skips_unreadable=True)
-    if context is None or (jvm := context._jvm) is None:
-        raise OptionError("Spark has stopped, and where its queries wrote their events is not known any more")
-    jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
-    return FolderEvents(str(application_folder(driver_name(jvm_pid))), skips_unreadable=True)
-
-
 class ProgressListener(StreamingQueryListener):
     """Passes on the reports of finished micro-batches. Spark waits for the callbacks.
 
@@ -164,72 +145,37 @@ class QueryListener(ProgressListener):
 
     def __init__(self, **options: str) -> None:
         super().__init__(self._put, lambda *_: None)
-        self._events, self._cluster = split_options(options)
-        EventTableOptions.parse(self._events)
+        events, self._cluster = split_options(options)
+        self._events = DriverEvents(events)
         if self._cluster:
             self._cluster = timeout_options(TIMEOUT_MS) | self._cluster
             ClusterOptions.parse(self._cluster)
-        self._since_ms = int(time.time() * 1000)
-        self._source: EventSource | None = None
-        self._is_refused = False  # by the events topic
-        self._counted: dict[str, int] = {}  # the last sequence of each cache
+        self._calls = BackgroundCalls("kafkameta-query-listener")
         self._lock = threading.Lock()
         self._latest: dict[str, Progress] = {}
         self._refreshes: dict[str, Counter[str]] = {}
-        self._is_running = False  # a thread that will log the latest
 
     def _put(self, progress: Progress) -> None:
         with self._lock:
             self._latest[progress["id"]] = progress
-            if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._run, name="kafkameta-query-listener", daemon=True).start()
+        self._calls.put(self._log)
 
-    def _run(self) -> None:
-        """Log the latest report of each query. Without any the thread ends: Spark tells no listener that it was
-        removed."""
-        while True:
-            with self._lock:
-                latest, self._latest = self._latest, {}
-                self._is_running = bool(latest)
-            if not latest:
-                return
-            try:
-                self._log(latest)
-            except Exception:  # must not end the thread
-                logger.exception("unexpected error of the listener")
-
-    def _log(self, latest: Mapping[str, Progress]) -> None:
-        has_read = self._read()
+    def _log(self) -> None:
+        """Log the latest report of each query: others came while the cluster responded."""
+        with self._lock:
+            latest, self._latest = self._latest, {}
+        has_read = bool(latest) and self._read()
         for query_id, progress in latest.items():
             refreshes = self._refreshes.pop(query_id, Counter()) if has_read else None
             logger.info("%s", report_line(progress, self._lag(progress), refreshes))
 
     def _read(self) -> bool:
         """Count the refreshes in new events. Returns False if they cannot be read."""
-        if self._is_refused:
-            return False
-        try:
-            if self._source is None:  # a later thread goes on to read it
-                self._source = open_driver_events(self._events, SparkContext._active_spark_context)
-            for event in self._source.read():
-                if event["time_ms"] >= self._since_ms:
-                    self._count(event)
-            return True
-        except KafkaMetaError as error:
-            logger.warning("the refreshes of queries are unknown: %s", error)
-            self._is_refused = isinstance(error, AuthenticationError)  # repeated attempts may lock the account
-            return False
-
-    def _count(self, event: EventRow) -> None:
-        """An event may be read twice."""
-        cache_id, sequence, query_id = event["cache_id"], event["sequence"], event["query_id"]
-        counted = self._counted.pop(cache_id, 0)
-        self._counted[cache_id] = max(sequence, counted)
-        if len(self._counted) > CACHES_KNOWN:
-            del self._counted[next(iter(self._counted))]  # silent for the longest time
-        if sequence > counted and event["kind"] == EventKind.REFRESH and query_id:
-            self._refreshes.setdefault(query_id, Counter())[event["reason"]] += 1
+        events = self._events.read()
+        for event in events or ():
+            if event["kind"] == EventKind.REFRESH and (query_id := event["query_id"]):
+                self._refreshes.setdefault(query_id, Counter())[event["reason"]] += 1
+        return events is not None
 
     def _lag(self, progress: Progress) -> Sequence[LagRow] | None:
         """None if no cluster is known, or it does not respond."""

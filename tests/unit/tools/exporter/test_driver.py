@@ -16,6 +16,7 @@ from pyspark_kafka_meta import QueryListener
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, OptionError
 from pyspark_kafka_meta.events.event import EventKind, Origin, Role
 from pyspark_kafka_meta.tables.rows import LagRow
+from pyspark_kafka_meta.tools import listeners
 from pyspark_kafka_meta.tools.exporter import driver
 from pyspark_kafka_meta.tools.exporter.driver import ProgressListener, report_line
 from tests.unit.tools.states import lag_row
@@ -175,7 +176,7 @@ def test_a_refused_login_is_not_repeated(
         attempts.append("login")
         raise AuthenticationError("wrong password")
 
-    monkeypatch.setattr(driver, "open_driver_events", refuse)
+    monkeypatch.setattr(listeners, "open_driver_events", refuse)
     listener = QueryListener(eventsPath=str(tmp_path))
     first = logged(listener)
 

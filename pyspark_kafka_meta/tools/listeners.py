@@ -1,0 +1,118 @@
+"""What listeners of queries share: calls outside of Spark's callbacks, and the events of a driver's queries."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from pyspark import SparkContext
+
+from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.events.default_folder import application_folder
+from pyspark_kafka_meta.events.origin import driver_name
+from pyspark_kafka_meta.options import EventTableOptions
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
+from pyspark_kafka_meta.tools.cluster_state import event_order
+from pyspark_kafka_meta.tools.sources import EventSource, FolderEvents, open_events
+
+logger = logging.getLogger("pyspark_kafka_meta.queries")
+
+MAX_CALLS = 1_000
+"""Further calls replace the oldest."""
+CACHES_KNOWN = 10_000
+"""A driver knows which events of so many caches it has read."""
+
+
+class BackgroundCalls:
+    """Makes calls in order, in a thread of its own: Spark waits for the callbacks of listeners. Errors are logged only.
+
+    Without calls the thread ends: Spark tells no listener that it was removed.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: deque[Callable[[], None]] = deque(maxlen=MAX_CALLS)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls.append(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until no call is left."""
+        if (thread := self._thread) is not None:
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._thread = None
+                    return
+                call = self._calls.popleft()
+            try:
+                call()
+            except Exception:  # must not end the thread
+                logger.exception("unexpected error of the listener")
+
+
+class DriverEvents:
+    """The new events of a driver's queries, each once.
+
+    Args:
+        options: `eventsPath` or `eventsTopic` of the queries; by default the default folder.
+
+    Raises:
+        OptionError: an option is invalid.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        EventTableOptions.parse(options)
+        self._options = options
+        self._since_ms = int(time.time() * 1000)
+        self._source: EventSource | None = None
+        self._is_refused = False  # by the events topic
+        self._known: dict[str, int] = {}  # the last sequence of each cache
+
+    def read(self) -> list[EventRow] | None:
+        """The events since the last call, at first since this was created; None if they cannot be read."""
+        if self._is_refused:
+            return None
+        try:
+            if self._source is None:  # a later thread goes on to read it
+                self._source = open_driver_events(self._options, SparkContext._active_spark_context)
+            events = [event for event in self._source.read() if event["time_ms"] >= self._since_ms]
+        except KafkaMetaError as error:
+            logger.warning("the refreshes of queries are unknown: %s", error)
+            self._is_refused = isinstance(error, AuthenticationError)  # repeated attempts may lock the account
+            return None
+        return [event for event in sorted(events, key=event_order) if self._is_new(event)]
+
+    def _is_new(self, event: EventRow) -> bool:
+        """A source may return an event twice."""
+        cache_id, sequence = event["cache_id"], event["sequence"]
+        known = self._known.pop(cache_id, 0)
+        self._known[cache_id] = max(sequence, known)
+        if len(self._known) > CACHES_KNOWN:
+            del self._known[next(iter(self._known))]  # silent for the longest time
+        return bool(sequence > known)
+
+
+def open_driver_events(options: Mapping[str, str], context: SparkContext | None) -> EventSource:
+    """The events where options say, else in the default folder of the driver with this context. Raises OptionError."""
+    if options:
+        return open_events(options, must_exist=False, skips_unreadable=True)
+    if context is None or (jvm := context._jvm) is None:
+        raise OptionError("Spark has stopped, and where its queries wrote their events is not known any more")
+    jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
+    return FolderEvents(str(application_folder(driver_name(jvm_pid))), skips_unreadable=True)
