@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         refresh_events,
     )
     from pyspark_kafka_meta.tools.exporter.driver import QueryListener, start_exporter
+    from pyspark_kafka_meta.tools.lineage import LineageListener
+    from pyspark_kafka_meta.tools.tracing import TraceListener
 
     __version__: str
     """The version in setup.cfg, as pip recorded it."""
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DefaultSource",
     "KafkaMetaDataSource",
+    "LineageListener",
     "QueryListener",
+    "TraceListener",
     "apply_changes",
     "brokers",
     "caches",
@@ -41,6 +45,13 @@ __all__ = [
     "refresh_events",
     "start_exporter",
 ]
+
+_PACKAGES = {
+    "tools.exporter.driver": "prometheus_client",
+    "tools.tracing": "opentelemetry",
+    "tools.lineage": "openlineage",
+}
+"""By module a package of the extra that has all that the module imports."""
 
 
 def _imported(module: str, name: str) -> Any:
@@ -56,9 +67,7 @@ def _imported(module: str, name: str) -> Any:
                 + install_command(package)
             ) from error
         if package in EXTRAS:
-            # The extra of the exporter has all that its modules import.
-            needed = "prometheus_client" if module.startswith("tools.exporter") else package
-            raise ImportError(missing_extra(f"{__name__}.{name}", needed)) from error
+            raise ImportError(missing_extra(f"{__name__}.{name}", _PACKAGES.get(module, package))) from error
         raise
 
 
@@ -67,6 +76,10 @@ def __getattr__(name: str) -> Any:
         return _imported("source", "KafkaMetaDataSource")
     if name in ("QueryListener", "start_exporter"):
         return _imported("tools.exporter.driver", name)
+    if name == "TraceListener":
+        return _imported("tools.tracing", name)
+    if name == "LineageListener":
+        return _imported("tools.lineage", name)
     if name == "apply_changes":
         return _imported("changes.apply", name)
     if name == "read_arrow":

@@ -13,6 +13,8 @@ EXTRAS = {
     "aws_msk_iam_sasl_signer": "aws",
     "nicegui": "page",
     "prometheus_client": "exporter",
+    "opentelemetry": "otel",
+    "openlineage": "openlineage",
 }
 """The extra of this distribution that installs each optional package, by the name that it is imported with."""
 

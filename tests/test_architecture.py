@@ -191,6 +191,16 @@ MISSING: dict[str, tuple[str, str, str]] = {
         "from pyspark_kafka_meta import QueryListener",
         r"ImportError: pyspark_kafka_meta\.QueryListener needs .*[exporter]",
     ),
+    "trace listener": (
+        "typer",
+        "from pyspark_kafka_meta import TraceListener",
+        r"ImportError: pyspark_kafka_meta\.TraceListener needs .*[otel]",
+    ),
+    "lineage listener": (
+        "openlineage",
+        "from pyspark_kafka_meta import LineageListener",
+        r"ImportError: pyspark_kafka_meta\.LineageListener needs .*[openlineage]",
+    ),
 }
 
 

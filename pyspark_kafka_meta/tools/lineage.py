@@ -1,0 +1,226 @@
+"""Lineage of streaming queries for OpenLineage, by its Python client: which topics a query reads and writes.
+
+Topics, brokers and types are in the query's plan, which Spark's JVM has, also those of Spark's own Kafka source and
+sink; offsets in its progress reports. Names follow OpenLineage's naming of Kafka: namespace `kafka://<host>:<port>` of
+the first bootstrap server, and the topic.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from openlineage.client.client import OpenLineageClient
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.facet_v2 import (
+    DatasetFacet,
+    InputDatasetFacet,
+    RunFacet,
+    error_message_run,
+    job_type_job,
+    processing_engine_run,
+    schema_dataset,
+)
+from py4j.protocol import Py4JJavaError
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from pyspark_kafka_meta.model import Positions
+from pyspark_kafka_meta.tables.lag import source_offset
+from pyspark_kafka_meta.tools.listeners import BackgroundCalls
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+INTERVAL_S = 60.0
+END_WAIT_S = 5.0
+"""The end of a query waits this long for its last event: its driver may end too."""
+SERVERS = "kafka.bootstrap.servers"
+SOURCE = "StreamingDataSourceV2ScanRelation"
+"""The node of a source in Spark's plan of a streaming query."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaEnd:
+    """A source or sink of a query.
+
+    Attributes:
+        namespace: of OpenLineage.
+        topics: that its options name; those of a source with `subscribePattern` or `assign` are in its offsets alone.
+        description: of a source in progress reports.
+    """
+
+    namespace: str
+    topics: tuple[str, ...]
+    schema: StructType
+    description: str = ""
+
+
+@dataclass(slots=True)
+class QueryRun:
+    """A run of a query, from its start to its end.
+
+    Attributes:
+        execution: the query in Spark's JVM.
+        positions: of the last report, by description of the source.
+        reported_s: time of the last event, by the monotonic clock.
+    """
+
+    job: Job
+    run_id: str
+    execution: Any
+    sources: Sequence[KafkaEnd] = ()
+    sinks: Sequence[KafkaEnd] = ()
+    positions: dict[str, Positions] = field(default_factory=dict)
+    reported_s: float = float("-inf")
+
+
+class LineageListener(StreamingQueryListener):
+    """Reports runs of this session's queries to OpenLineage: START, RUNNING, and COMPLETE or FAIL. Needs the extra
+    `openlineage`.
+
+    The job is named after application and query. Inputs and outputs are topics, with the types of their columns; inputs
+    with the offsets that the query has read up to. Topics that rows name in a column are not known.
+
+    Args:
+        client: by default that of the environment variables or the file of OpenLineage's client.
+        interval_s: between two RUNNING events of a query.
+    """
+
+    def __init__(
+        self, spark: SparkSession, client: OpenLineageClient | None = None, interval_s: float = INTERVAL_S
+    ) -> None:
+        self._spark = spark
+        self._version = spark.version
+        self._client = client or OpenLineageClient()
+        self._interval_s = interval_s
+        self._calls = BackgroundCalls("kafkameta-lineage")
+        self._runs: dict[str, QueryRun] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Spark calls it before the query runs: later, a short query would be gone."""
+        execution = self._spark._jsparkSession.streams().get(str(event.id)).streamingQuery()
+        name = f"{self._spark.sparkContext.appName}.{event.name or event.id}"
+        facet = job_type_job.JobTypeJobFacet("STREAMING", "SPARK", "QUERY", producer=producer())
+        job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name, {"jobType": facet})
+        run = self._runs[str(event.runId)] = QueryRun(job, str(event.runId), execution)
+        self._calls.put(partial(self._emit, run, RunState.START))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Offsets are kept of each report, and sent with the next event."""
+        run = self._runs.get(event.progress["runId"])
+        if run is not None:  # it had started before the listener was added
+            ends = {source["description"]: source_offset(source["endOffset"]) for source in event.progress["sources"]}
+            run.positions = {description: end.positions for description, end in ends.items() if end is not None}
+            if time.monotonic() - run.reported_s >= self._interval_s:
+                run.reported_s = time.monotonic()
+                self._calls.put(partial(self._emit, run, RunState.RUNNING))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        run = self._runs.pop(str(event.runId), None)
+        if run is not None:
+            state = RunState.COMPLETE if event.exception is None else RunState.FAIL
+            self._calls.put(partial(self._emit, run, state, event.exception))
+            self._calls.wait(END_WAIT_S)
+
+    def _emit(self, run: QueryRun, state: RunState, error: str | None = None) -> None:
+        if state is not RunState.START and not run.sources and not run.sinks:
+            with suppress(Py4JJavaError):  # the query failed before it had a plan
+                run.sources, run.sinks = plan_ends(self._spark._jvm, run.execution)
+        self._client.emit(run_event(run, state, self._version, datetime.now(UTC), error))
+
+
+def run_event(run: QueryRun, state: RunState, spark_version: str, at: datetime, error: str | None = None) -> RunEvent:
+    """The event of a run at a time."""
+    version = metadata.version("pyspark-kafka-meta")
+    engine = processing_engine_run.ProcessingEngineRunFacet(spark_version, "spark", version, producer=producer())
+    facets: dict[str, RunFacet] = {"processing_engine": engine}
+    if error is not None:
+        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
+            error.partition("\n")[0], "PYTHON", producer=producer()
+        )
+    return RunEvent(
+        eventTime=at.isoformat(),
+        producer=producer(),
+        run=Run(run.run_id, facets),
+        job=run.job,
+        eventType=state,
+        inputs=[read for source in run.sources for read in _inputs(source, run.positions.get(source.description, {}))],
+        outputs=[
+            OutputDataset(sink.namespace, topic, facets=_schema(sink.schema))
+            for sink in run.sinks
+            for topic in sink.topics
+        ],
+    )
+
+
+def producer() -> str:
+    """The address of this project."""
+    return str(metadata.metadata("pyspark-kafka-meta")["Home-page"])
+
+
+def _inputs(source: KafkaEnd, positions: Positions) -> Iterator[InputDataset]:
+    offsets: dict[str, dict[str, int]] = {topic: {} for topic in source.topics}
+    for partition, position in positions.items():
+        offsets.setdefault(partition.topic, {})[str(partition.partition)] = position.offset
+    for topic, ends in sorted(offsets.items()):
+        facet: Any = InputDatasetFacet(producer=producer()).with_additional_properties(endOffsets=ends)
+        facets = {"kafkameta_offsets": facet} if ends else {}
+        yield InputDataset(source.namespace, topic, facets, facets=_schema(source.schema))
+
+
+def _schema(schema: StructType) -> dict[str, DatasetFacet]:
+    return {"schema": schema_dataset.SchemaDatasetFacet(_fields(schema), producer=producer())}
+
+
+def _fields(kind: DataType) -> list[schema_dataset.SchemaDatasetFacetFields]:
+    """The fields of a struct; of an array its elements, of a map its keys and values, as OpenLineage names them."""
+    if isinstance(kind, StructType):
+        return [_field(column.name, column.dataType) for column in kind]
+    if isinstance(kind, ArrayType):
+        return [_field("_element", kind.elementType)]
+    if isinstance(kind, MapType):
+        return [_field("key", kind.keyType), _field("value", kind.valueType)]
+    return []
+
+
+def _field(name: str, kind: DataType) -> schema_dataset.SchemaDatasetFacetFields:
+    nested = _fields(kind)
+    shown = kind.typeName() if nested else kind.simpleString()
+    return schema_dataset.SchemaDatasetFacetFields(name, shown, fields=nested)
+
+
+def plan_ends(jvm: Any, execution: Any) -> tuple[list[KafkaEnd], list[KafkaEnd]]:
+    """The sources and sinks of a query that are in Kafka, also by Spark's own format.
+
+    Args:
+        execution: a `MicroBatchExecution` that has made its plan.
+    """
+    plan, to_java = execution.logicalPlan(), jvm.scala.jdk.javaapi.CollectionConverters
+    leaves = [leaf for leaf in to_java.asJava(plan.collectLeaves()) if leaf.getClass().getSimpleName() == SOURCE]
+    sources = {}
+    for leaf in leaves:
+        description = leaf.stream().toString()
+        sources[description] = _end(leaf.relation().options(), "subscribe", leaf, description)
+    options = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(to_java.asJava(plan.writeOptions()))
+    sink = _end(options, "topic", plan.query())
+    return [source for source in sources.values() if source is not None], [] if sink is None else [sink]
+
+
+def _end(options: Any, topics: str, plan: Any, description: str = "") -> KafkaEnd | None:
+    """None if the options are not of Kafka. `topics` names the option of topics, separated by commas."""
+    servers = options.get(SERVERS)
+    if servers is None:
+        return None
+    named = tuple(topic.strip() for topic in (options.get(topics) or "").split(",") if topic.strip())
+    schema = StructType.fromJson(json.loads(plan.schema().json()))
+    return KafkaEnd(f"kafka://{servers.split(',')[0].strip()}", named, schema, description)
