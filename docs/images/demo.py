@@ -53,7 +53,7 @@ def wait_until_one_is_stale(state_reader: StateReader, scene: Scene) -> ClusterS
 
 def stale_executors(state: ClusterState) -> list[bool]:
     """Whether each executor has a stale entry, sorted."""
-    caches = [rows for name, rows in caches_by_process(state.caches).items() if name.startswith("executor")]
+    caches = [rows for name, rows in caches_by_process(state.cache_rows()).items() if name.startswith("executor")]
     return sorted(any(is_stale(row, state.leaders()) for row in rows.values()) for rows in caches)
 
 

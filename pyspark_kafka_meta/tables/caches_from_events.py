@@ -1,13 +1,8 @@
-"""From the JSON lines of refresh events to what each metadata cache knows; pure.
-
-Invalid lines are skipped and counted. Fields of newer versions are ignored, missing fields of older versions are null,
-and nulls in lists are dropped.
-"""
+"""From refresh events to what each metadata cache knows; pure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -17,72 +12,36 @@ from typing import Any
 
 from pyspark_kafka_meta.events.event import EventKind, Origin
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tables.rows import CacheRow, warn_of_invalid
+from pyspark_kafka_meta.tables.known_leaders import UNKNOWN, KnownLeaders, Partitions
+from pyspark_kafka_meta.tables.rows import CacheRow
 
 EventRow = Mapping[str, Any]
 """What `Event.to_dict` returns, after JSON."""
 Leader = tuple[int, int]
 """Leader id and leader epoch."""
-_REQUIRED = {"cache_id": str, "sequence": int, "time_ms": int}
-"""Without these an event cannot be identified."""
-_AMOUNTS = (
-    *("sequence", "generation_before", "generation_after", "age_ms", "idle_ms", "lookups", "latency_ms", "recovery_ms"),
-    *("request_bytes", "response_bytes", "throttle_ms", "fetch_throttle_ms", "produce_throttle_ms", "retries"),
-    *("transactions_begun", "transactions", "transactions_ms", "copied_records", "malformed_records"),
-    *("lost_from_offset", "lost_until_offset", "dropped_before"),
-)
-"""Counts, sizes and durations. Readers of events add them up."""
-_AMOUNTS_IN_LISTS = {
-    "fetches": ("requests", "response_bytes"),
-    "produces": ("requests", "request_bytes"),
-    "table_changes": ("records",),
-    "filtered": ("records",),
-}
-_MAX_AMOUNT = 2**53
-"""A double has every integer up to it. A thousand such amounts still fit a column."""
-_MAX_TIME_MS = 253_402_300_800_000 - 24 * 3_600_000
-"""A day before the year 10000, the end of Python's datetime in every time zone; exclusive."""
 _NULLABLE = {"topic_id"}
 """Old brokers, and earlier versions of this package, report no topic ids."""
 _ORIGIN = [field.name for field in fields(Origin) if field.name in CacheRow.__dataclass_fields__]
 _LATEST = ["cache_id", *_ORIGIN, "cluster_id", "generation_after", "reason"]
+_OF_PARTITION = ("topic", "partition", "leader_id", "leader_epoch", "topic_id")
+NEWS = (
+    *("topics_removed", "topics_recreated", "partitions_removed", "partitions_learned", "leaders_changed"),
+    "died_cache_ids",
+)
+"""The lists of an event that change what caches know, or end them."""
+CONTENTS = (*_LATEST, "sequence", "time_ms", "kind", "generation_before", "lookups", *NEWS)
+"""The fields of events that `CacheContents` and `KnownCaches` need."""
 
 
-def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
-    """The events in `lines`, with their `time` in microseconds since 1970 UTC. A final warning counts invalid lines."""
-    invalid = 0
-    for line in lines:
-        try:
-            event = json.loads(line or b"")
-        except (ValueError, RecursionError):
-            event = None
-        if _is_event(event):
-            lists = {
-                name: [item for item in value if item is not None]
-                for name, value in event.items()
-                if isinstance(value, list)
-            }
-            yield {**event, **lists, "time": event["time_ms"] * 1_000}
-        else:
-            invalid += 1
-    warn_of_invalid(invalid)
+def runs(events: Iterable[EventRow]) -> Iterator[Sequence[EventRow]]:
+    """Events of one cache that come one after the other, in the order of their sequences."""
+    for _, run in groupby(events, itemgetter("cache_id")):
+        yield sorted(run, key=itemgetter("sequence"))
 
 
-def cache_rows(events: Iterable[EventRow], now_ms: int) -> list[CacheRow]:
-    """The rows of every cache that has not ended, by cache and partition. `events` may have any order and duplicates.
-
-    Args:
-        now_ms: end of the ages, ms since 1970 UTC.
-    """
-    return [row for group, has_ended in by_cache(events) if not has_ended for row in _contents(group).rows(now_ms)]
-
-
-def by_cache(events: Iterable[EventRow]) -> Iterator[tuple[Iterator[EventRow], bool]]:
-    """The events of each cache in their order, each once, and whether the cache has ended."""
-    distinct = {(event["cache_id"], event["sequence"]): event for event in events}
-    ended = ended_caches(distinct.values())
-    for cache_id, group in groupby(map(distinct.__getitem__, sorted(distinct)), itemgetter("cache_id")):
-        yield group, cache_id in ended
+def has_news(event: EventRow) -> bool:
+    """Whether the event changes what a cache knows, or ends a cache."""
+    return event.get("kind") == EventKind.CLOSED or any(map(event.get, NEWS))
 
 
 def ended_caches(events: Collection[EventRow]) -> set[str]:
@@ -93,9 +52,10 @@ def ended_caches(events: Collection[EventRow]) -> set[str]:
 
 def valid_members(event: EventRow, name: str) -> list[Mapping[str, Any]]:
     """The members of a list of objects, such as changes, without those of other versions that lack a field."""
-    members = event.get(name) or ()
     return [
-        member for member in members if None not in (value for key, value in member.items() if key not in _NULLABLE)
+        member
+        for member in event.get(name) or ()
+        if None not in member.values() or None not in (value for key, value in member.items() if key not in _NULLABLE)
     ]
 
 
@@ -114,6 +74,9 @@ def leaders_in(event: EventRow) -> Iterator[tuple[TopicPartition, Leader, Leader
 class CacheContents:
     """What one cache knows, from its events in the order of their sequences, each once.
 
+    Args:
+        partitions: shared by caches that are compared.
+
     Attributes:
         leaders: leader id and epoch of each partition.
         topic_ids: as far as events have them.
@@ -125,8 +88,8 @@ class CacheContents:
         lookups: of all events.
     """
 
-    def __init__(self) -> None:
-        self.leaders: dict[TopicPartition, Leader] = {}
+    def __init__(self, partitions: Partitions | None = None) -> None:
+        self.leaders = KnownLeaders(partitions or Partitions())
         self.topic_ids: dict[str, str] = {}
         self.last_response_ms: int | None = None
         self.last: dict[str, Any] = {}
@@ -153,7 +116,13 @@ class CacheContents:
 
     def rows(self, now_ms: int) -> Iterator[CacheRow]:
         """The rows of the cache, by partition; one without a partition if it knows none."""
-        common: dict[str, Any] = {
+        common, entries = self.common(now_ms), self.entries()
+        for entry in zip(*entries.values(), strict=True):
+            yield CacheRow(**common, **dict(zip(entries, entry, strict=True)))
+
+    def common(self, now_ms: int) -> dict[str, Any]:
+        """The columns that all rows of the cache have in common."""
+        return {
             "cache_id": self.last["cache_id"],
             **{name: self.last[name] for name in _ORIGIN},
             "cluster_id": self.last["cluster_id"],
@@ -164,40 +133,81 @@ class CacheContents:
             "lookups": self.lookups,
             "events_missing": self.events_missing(),
         }
-        if not self.leaders:
-            yield CacheRow(**common)
-        for partition, (leader_id, epoch) in sorted(self.leaders.items()):
-            yield CacheRow(
-                topic=partition.topic,
-                partition=partition.partition,
-                leader_id=leader_id,
-                leader_epoch=epoch,
-                topic_id=self.topic_ids.get(partition.topic),
-                **common,
-            )
+
+    def entries(self) -> dict[str, Sequence[Any]]:
+        """The other columns, each with a value for each row."""
+        leader_ids, epochs = self.leaders.arrays()
+        in_order = self.leaders.partitions.in_order()
+        numbers = in_order[leader_ids[in_order] != UNKNOWN]
+        if not len(numbers):
+            return dict.fromkeys(_OF_PARTITION, (None,))
+        names = [self.leaders.partitions.names[number] for number in numbers.tolist()]
+        topics, partitions = zip(*names, strict=True)
+        topic_ids = list(map(self.topic_ids.get, topics))
+        columns = topics, partitions, leader_ids[numbers].tolist(), epochs[numbers].tolist(), topic_ids
+        return dict(zip(_OF_PARTITION, columns, strict=True))
 
     def _change(self, event: EventRow) -> None:
         """Apply the changes of an event to `leaders` and `topic_ids`."""
         recreated = {change["topic"]: change["new_id"] for change in valid_members(event, "topics_recreated")}
         removed = {*(event.get("topics_removed") or ()), *recreated}
-        for partition in [partition for partition in self.leaders if partition.topic in removed]:
-            del self.leaders[partition]
+        if removed:
+            for partition in [partition for partition in self.leaders if partition.topic in removed]:
+                del self.leaders[partition]
         for topic in removed:
             self.topic_ids.pop(topic, None)
         self.topic_ids.update(recreated)
         for change in valid_members(event, "partitions_removed"):
             self.leaders.pop(_partition(change["topic"], change["partition"]), None)
-        for partition, leader, _, topic_id in leaders_in(event):
-            self.leaders[partition] = leader
-            if topic_id is not None:
-                self.topic_ids[partition.topic] = topic_id
+        learned = valid_members(event, "partitions_learned")
+        self.leaders.take(learned, "leader_id", "leader_epoch")
+        self.leaders.take(valid_members(event, "leaders_changed"), "new_leader_id", "new_epoch")
+        self.topic_ids.update((new["topic"], new["topic_id"]) for new in learned if new.get("topic_id") is not None)
 
 
-def _contents(events: Iterable[EventRow]) -> CacheContents:
-    contents = CacheContents()
-    for event in events:
-        contents.apply(event)
-    return contents
+class KnownCaches:
+    """What the caches know that have not ended, from events that come in the order of each cache, perhaps repeatedly.
+    An event that comes after a later one of its cache is ignored, and counts as missing.
+
+    Attributes:
+        partitions: of all caches.
+    """
+
+    def __init__(self) -> None:
+        self.partitions = Partitions()
+        self._contents: dict[str, CacheContents] = {}
+        self._ended: set[str] = set()
+
+    @classmethod
+    def of(cls, events: Iterable[EventRow]) -> KnownCaches:
+        caches = cls()
+        for run in runs(events):
+            caches.add(run)
+        return caches
+
+    def add(self, run: Sequence[EventRow]) -> None:
+        """Take events of one cache."""
+        self._ended |= ended_caches(run)
+        cache_id = run[0]["cache_id"]
+        if cache_id in self._ended:
+            return
+        contents = self._contents.setdefault(cache_id, CacheContents(self.partitions))
+        for event in run:
+            if event["sequence"] > contents.sequence:
+                contents.apply(event)
+
+    def living(self) -> list[CacheContents]:
+        """By cache id."""
+        self._contents = {
+            cache_id: contents for cache_id, contents in self._contents.items() if cache_id not in self._ended
+        }
+        return [self._contents[cache_id] for cache_id in sorted(self._contents)]
+
+    def forget(self, before_ms: int) -> None:
+        """Forget the caches without an event since then, ms since 1970 UTC."""
+        self._contents = {
+            cache_id: contents for cache_id, contents in self._contents.items() if contents.last_ms >= before_ms
+        }
 
 
 # A thousand caches that know the same ten thousand partitions share their keys and values.
@@ -207,26 +217,3 @@ _partition = lru_cache(maxsize=65_536)(TopicPartition)
 @lru_cache(maxsize=65_536)
 def _leader(leader_id: int, epoch: int) -> Leader:
     return leader_id, epoch
-
-
-def _is_event(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and all(type(value.get(name)) is kind for name, kind in _REQUIRED.items())
-        and 0 <= value["time_ms"] < _MAX_TIME_MS
-        and all(map(_is_possible, _amounts(value)))
-    )
-
-
-def _amounts(event: EventRow) -> Iterator[Any]:
-    yield from (event.get(name) for name in _AMOUNTS)
-    for name, members in _AMOUNTS_IN_LISTS.items():
-        items = event.get(name)
-        for item in items if isinstance(items, list) else ():
-            if isinstance(item, dict):
-                yield from (item.get(member) for member in members)
-
-
-def _is_possible(amount: Any) -> bool:
-    """False for negative, endless and undefined amounts. What is no number does not fit its column (`to_batches`)."""
-    return not isinstance(amount, int | float) or 0 <= amount <= _MAX_AMOUNT

@@ -20,12 +20,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.events.sinks import file_system
 from pyspark_kafka_meta.names_and_numbers import INT64_MAX, whole_number
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +39,7 @@ More than a time zone, to which a clock may have been set by mistake."""
 _NAME = re.compile(r"events-([0-9a-f]{32})-([0-9]{8,18})\.jsonl")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EventFile:
+class EventFile(NamedTuple):
     """A complete event file; `path` in its file system.
 
     Attributes:
@@ -47,7 +49,12 @@ class EventFile:
     writer_id: str
     number: int
     path: str
-    modified_ms: int = field(default=INT64_MAX, compare=False)
+    modified_ms: int = INT64_MAX
+
+    @property
+    def cache(self) -> str:
+        """What the ids of all writers of one cache begin with (`writer_prefix`)."""
+        return self.writer_id[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,14 @@ def files_between(start: FilesOffset, end: FilesOffset, files: Collection[EventF
     return sorted(file for file in files if begin.is_new(file) and file.number < end.writers.get(file.writer_id, 0))
 
 
+def by_latest_writer(files: Collection[EventFile]) -> list[EventFile]:
+    """The files in order, those of the cache with the newest file first."""
+    latest_ms: dict[str, int] = {}
+    for file in files:
+        latest_ms[file.cache] = max(file.modified_ms, latest_ms.get(file.cache, 0))
+    return sorted(files, key=lambda file: (-latest_ms[file.cache], file))
+
+
 def count_deleted(start: FilesOffset, end: FilesOffset, files: Collection[EventFile]) -> int:
     """Count of files between two offsets that are not in `files`: they were deleted before the read. Nobody knows how
     many files a writer deleted that `start` does not name."""
@@ -164,16 +179,17 @@ class EventFolder:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._found: dict[str, EventFile] = {}  # by the last listing
 
     def files(self, start: FilesOffset = BEGINNING) -> list[EventFile]:
         """All complete files, in order. Files after `start` are complete up to the newest of each writer."""
         found = self._list()
-        new = list(filter(start.is_new, found))
+        new = list(filter(start.is_new, found.values()))
         if len(new) < sum(number - start.writers.get(writer, 0) for writer, number in next_numbers(new).items()):
             # A listing may miss a file that is created at the same time. Each file exists before its writer's next one,
             # so a file that the second listing misses too was deleted.
-            found |= self._list()
-        return sorted(found)
+            found = found | self._list()
+        return sorted(found.values())
 
     def has(self, name: str) -> bool:
         """Whether a file of this name, of any kind, is in the folder itself."""
@@ -194,18 +210,26 @@ class EventFolder:
                     yield from content.splitlines()
         warn_of_deleted(deleted)
 
-    def _list(self) -> set[EventFile]:
+    def _list(self) -> dict[str, EventFile]:
+        """By path."""
         from pyarrow.fs import FileSelector
 
         with file_system(self._root) as (system, path):
             entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
-        files = set()
+        found, self._found = self._found, {}
         for entry in entries:
-            if entry.is_file and (name := _NAME.fullmatch(entry.base_name)) is not None:
-                # None or 0: not known
-                modified_ms = int(entry.mtime_ns // 1_000_000) if entry.mtime_ns else INT64_MAX
-                files.add(EventFile(name[1], int(name[2]), entry.path, modified_ms))
-        return files
+            path = entry.path
+            if (file := found.get(path) or _event_file(path, entry)) is not None:
+                self._found[path] = file
+        return self._found
+
+
+def _event_file(path: str, entry: FileInfo) -> EventFile | None:
+    """None for any other file. A file never changes."""
+    if not entry.is_file or (name := _NAME.fullmatch(entry.base_name)) is None:
+        return None
+    modified_ms = int(entry.mtime_ns // 1_000_000) if entry.mtime_ns else INT64_MAX  # None or 0: not known
+    return EventFile(name[1], int(name[2]), path, modified_ms)
 
 
 def warn_of_deleted(count: int) -> None:

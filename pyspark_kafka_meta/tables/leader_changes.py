@@ -7,14 +7,25 @@ however each of them learned it. A cache that was away may learn several changes
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from statistics import median_low
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, Leader, by_cache, leaders_in
+from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
+from pyspark_kafka_meta.tables.caches_from_events import (
+    CacheContents,
+    EventRow,
+    Leader,
+    ended_caches,
+    has_news,
+    leaders_in,
+    runs,
+)
+from pyspark_kafka_meta.tables.known_leaders import Partitions
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 
 MAX_STALE_IDS = 10
@@ -45,60 +56,99 @@ class Seen(NamedTuple):
     reason: str
 
 
-class Learned(NamedTuple):
-    """How a cache that knew another leader learned of a change."""
+class Learned:
+    """How caches learned of a change: a million times in a night, so in arrays.
 
-    seen: Seen
-    before: Leader
-    recovery_ms: float | None
-    retries: int
+    Attributes:
+        first: of all caches. The others are of those that knew another leader.
+        before: leader epoch and leader of the latest of these others.
+        times_ms: when they knew.
+        caches: the numbers of the caches.
+        recovery_ms, retries: the longest, and the sum.
+    """
+
+    def __init__(self) -> None:
+        self.first: Seen | None = None
+        self.before = (-2, NO_LEADER)
+        self.times_ms, self.caches = array("q"), array("i")
+        self.recovery_ms: float | None = None
+        self.retries = 0
+
+    def add(self, before: Leader, time_ms: int, cache: int, event: EventRow) -> None:
+        self.before = max(self.before, before[::-1])
+        self.times_ms.append(time_ms)
+        self.caches.append(cache)
+        if (recovery_ms := event.get("recovery_ms")) is not None:
+            self.recovery_ms = max(recovery_ms, self.recovery_ms or 0.0)
+        self.retries += event.get("retries") or 0
+
+
+@dataclass(slots=True)
+class _Cache:
+    cache_id: str
+    number: int
+    contents: CacheContents
+    cluster_id: str | None = None
+
+    def epoch_of(self, log: Log) -> int | None:
+        """The leader epoch that it knows; None if it does not know the partition of this topic id."""
+        if (log.cluster_id, log.topic_id) != (self.cluster_id, self.contents.topic_ids.get(log.topic)):
+            return None
+        leader = self.contents.leaders.get(TopicPartition(log.topic, log.partition))
+        return None if leader is None else leader[1]
 
 
 def leader_change_rows(events: Iterable[EventRow]) -> list[LeaderChangeRow]:
-    """The changes of all caches, in the order in which the first cache knew. `events` may have any order and
-    duplicates."""
-    first: dict[Change, Seen] = {}
-    learned: dict[Change, list[Learned]] = defaultdict(list)
-    known: dict[Log, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for of_cache, has_ended in by_cache(events):
-        contents, cluster_id, cache_id = CacheContents(), None, ""
-        for event in of_cache:
+    """The changes of all caches, in the order in which the first cache knew. Events of a cache come in their order,
+    perhaps repeatedly: an event that comes after a later one is ignored."""
+    changes: dict[tuple[Any, ...], Learned] = defaultdict(Learned)  # by the fields of `Log` and `Change`
+    partitions, caches, ended = Partitions(), dict[str, _Cache](), set[str]()
+    for run in runs(filter(has_news, events)):
+        ended |= ended_caches(run)
+        cache_id = run[0]["cache_id"]
+        cache = caches.setdefault(cache_id, _Cache(cache_id, len(caches), CacheContents(partitions)))
+        contents = cache.contents
+        for event in (event for event in run if event["sequence"] > contents.sequence):
             contents.apply(event)
-            cluster_id, cache_id = event.get("cluster_id") or cluster_id, event["cache_id"]
+            cache.cluster_id = event.get("cluster_id") or cache.cluster_id
             seen = Seen(event["time_ms"], cache_id, event.get("reason") or "")
             for (topic, partition), (leader_id, epoch), before, _ in leaders_in(event):
-                change = Change(Log(cluster_id, topic, contents.topic_ids.get(topic), partition), epoch, leader_id)
-                first[change] = min(seen, first.get(change, seen))
+                log = cache.cluster_id, topic, contents.topic_ids.get(topic), partition
+                learned = changes[*log, epoch, leader_id]
+                if learned.first is None or seen < learned.first:
+                    learned.first = seen
                 if before is not None:
-                    cost = event.get("recovery_ms"), event.get("retries") or 0
-                    learned[change].append(Learned(seen, before, *cost))
-        for (topic, partition), (_, epoch) in () if has_ended else contents.leaders.items():
-            known[Log(cluster_id, topic, contents.topic_ids.get(topic), partition)][epoch].append(cache_id)
-    rows = [_row(change, first[change], caches, known.get(change.log, {})) for change, caches in learned.items()]
+                    learned.add(before, seen.time_ms, cache.number, event)
+    living = [cache for cache_id, cache in sorted(caches.items()) if cache_id not in ended]
+    moved = {Change(Log(*key[:4]), *key[4:]): each for key, each in changes.items() if each.times_ms}
+    known = {
+        log: [(each, cache.cache_id) for cache in living if (each := cache.epoch_of(log)) is not None]
+        for log in {change.log for change in moved}
+    }
+    rows = [_row(change, each, known[change.log]) for change, each in moved.items()]
     return sorted(rows, key=lambda row: (row.first_seen, row.topic, row.partition, row.leader_epoch))
 
 
-def _row(change: Change, first: Seen, learned: list[Learned], known: Mapping[int, list[str]]) -> LeaderChangeRow:
+def _row(change: Change, learned: Learned, known: Sequence[tuple[int, str]]) -> LeaderChangeRow:
     """
     Args:
-        known: ids of the caches that have not ended, by the epoch that they know.
+        known: the leader epochs that caches know that have not ended, with their ids, in the order of these.
     """
-    is_older = (cache_ids for epoch, cache_ids in known.items() if epoch < change.leader_epoch)
-    stale = sorted(chain.from_iterable(is_older))
-    times_ms = [each.seen.time_ms for each in learned]
+    first, stale = learned.first, [cache_id for epoch, cache_id in known if epoch < change.leader_epoch]
+    assert first is not None
     return LeaderChangeRow(
         **change.log._asdict(),
-        from_leader_id=max((each.before for each in learned), key=lambda leader: leader[1])[0],
+        from_leader_id=learned.before[1],
         to_leader_id=change.leader_id,
         leader_epoch=change.leader_epoch,
         first_seen=_time(first.time_ms),
         first_cache_id=first.cache_id,
         first_reason=first.reason,
-        caches=len({each.seen.cache_id for each in learned}),
-        median_ms=median_low(times_ms) - first.time_ms,
-        last_seen=_time(max(times_ms)),
-        longest_recovery_ms=max((each.recovery_ms for each in learned if each.recovery_ms is not None), default=None),
-        retries=sum(each.retries for each in learned),
+        caches=len(set(learned.caches)),
+        median_ms=median_low(learned.times_ms) - first.time_ms,
+        last_seen=_time(max(learned.times_ms)),
+        longest_recovery_ms=learned.recovery_ms,
+        retries=learned.retries,
         stale_caches=len(stale),
         stale_cache_ids=tuple(stale[:MAX_STALE_IDS]),
     )

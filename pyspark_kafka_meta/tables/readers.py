@@ -22,13 +22,14 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.default_folder import default_root
 from pyspark_kafka_meta.events.event import Event
+from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
 from pyspark_kafka_meta.options import ClusterOptions, EventTableOptions, Table
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.records_table import Columns, rename_columns
 from pyspark_kafka_meta.spark.stream_api import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.tables.caches_from_events import cache_rows, parse_events
+from pyspark_kafka_meta.tables.caches_from_events import CONTENTS, CacheContents, KnownCaches
 from pyspark_kafka_meta.tables.event_file_reader import (
     EventFile,
     EventFolder,
@@ -41,7 +42,8 @@ from pyspark_kafka_meta.tables.event_file_reader import (
     warn_of_deleted,
 )
 from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
-from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type, to_batches
+from pyspark_kafka_meta.tables.parsed_events import parse_events
+from pyspark_kafka_meta.tables.rows import ROWS, CacheRow, LagRow, arrow_schema, struct_type, to_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 FILES_PER_TASK = 200
 """A Python task costs more than many small files."""
 VALUE_COLUMN = {"value": "value"}
+LEARNED = (*CONTENTS, "recovery_ms", "retries")
+"""The fields of events that leader changes need."""
 
 
 def refresh_events(spark: SparkSession, stream: bool = False, **options: str) -> DataFrame:
@@ -141,7 +145,10 @@ class EventFilesReader(DataSourceReader):
         return _file_tasks(_event_folder(self._options).files())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _event_batches(_file_lines(self._options, partition), self._columns)
+        return _event_batches(self.lines(partition), self._columns)
+
+    def lines(self, partition: InputPartition) -> Iterator[bytes]:
+        return _file_lines(self._options, partition)
 
 
 @entry_points
@@ -154,14 +161,17 @@ class EventTopicReader(KafkaMetaReader):
         self._event_columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _event_batches(_record_values(super().read(partition)), self._event_columns)
+        return _event_batches(self.lines(partition), self._event_columns)
+
+    def lines(self, partition: InputPartition) -> Iterator[bytes | None]:
+        return _record_values(super().read(partition))
 
 
 @entry_points
 class AllEventsReader(DataSourceReader):
     """Computes a table from all events, in one task."""
 
-    def __init__(self, table: Table, events: DataSourceReader, columns: Columns) -> None:
+    def __init__(self, table: Table, events: EventFilesReader | EventTopicReader, columns: Columns) -> None:
         self._table = table
         self._events = events
         self._columns = columns
@@ -171,14 +181,11 @@ class AllEventsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, AllEventsTask)
-        batches: Iterator[Any] = chain.from_iterable(map(self._events.read, partition.source))
-        events = (event for batch in batches for event in batch.to_pylist())
-        rows: Sequence[Any]
+        lines = chain.from_iterable(map(self._events.lines, partition.source))
         if self._table is Table.LEADER_CHANGES:
-            rows = leader_change_rows(events)
-        else:
-            rows = cache_rows(events, partition.now_ms)
-        return _row_batches(self._table, rows, self._columns)
+            return _row_batches(self._table, leader_change_rows(parse_events(lines, LEARNED)), self._columns)
+        caches = KnownCaches.of(parse_events(lines, CONTENTS)).living()
+        return rename_columns(_cache_batches(caches, partition.now_ms, self._columns), self._columns)
 
 
 @entry_points
@@ -217,9 +224,7 @@ def batch_reader(table: Table, options: EventTableOptions | ClusterOptions, colu
     """The reader of a side table for `spark.read`. Raises OptionError for events that start at latest."""
     if isinstance(options, ClusterOptions):
         return ClusterReader(table, options, columns)
-    all_columns = {name: name for name in arrow_schema(Event).names}
-    needed = columns if table is Table.REFRESH_EVENTS else all_columns
-    events = EventTopicReader(options, needed) if options.topic is not None else EventFilesReader(options, needed)
+    events = EventTopicReader(options, columns) if options.topic is not None else EventFilesReader(options, columns)
     return events if table is Table.REFRESH_EVENTS else AllEventsReader(table, events, columns)
 
 
@@ -326,7 +331,24 @@ def _record_values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
 
 
 def _event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
-    return rename_columns(to_batches(parse_events(lines), arrow_schema(Event, list(columns))), columns)
+    return rename_columns(to_batches(parse_events(lines, columns), arrow_schema(Event, list(columns))), columns)
+
+
+def _cache_batches(caches: Sequence[CacheContents], now_ms: int, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """A batch for each cache."""
+    import pyarrow as pa
+
+    schema = arrow_schema(CacheRow, list(columns))
+    for contents in caches:
+        common, entries = contents.common(now_ms), contents.entries()
+        rows = len(entries["topic"])
+        arrays = [
+            pa.array(entries[field.name], field.type)
+            if field.name in entries
+            else pa.repeat(pa.scalar(common[field.name], field.type), rows)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else rows_without_columns(rows)
 
 
 def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:

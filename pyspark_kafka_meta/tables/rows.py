@@ -265,7 +265,7 @@ def struct_type(row_type: type) -> StructType:
     def struct(members: Mapping[str, types.DataType]) -> types.DataType:
         return types.StructType([types.StructField(name, kind) for name, kind in members.items()])
 
-    build = _builder(scalars, types.ArrayType, struct)
+    build = type_builder(scalars, types.ArrayType, struct)
     return types.StructType([types.StructField(name, build(hint)) for name, hint in _columns(row_type).items()])
 
 
@@ -284,28 +284,18 @@ def arrow_schema(row_type: type, names: Collection[str] | None = None) -> pa.Sch
     def array(member: pa.DataType) -> pa.DataType:
         return pa.list_(pa.field("element", member))
 
-    build = _builder(scalars, array, lambda members: pa.struct(list(members.items())))
+    build = type_builder(scalars, array, lambda members: pa.struct(list(members.items())))
     columns = _columns(row_type)
     return pa.schema([(name, build(columns[name])) for name in (columns if names is None else names)])
 
 
 def to_batches(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows as Arrow. Rows with values of other types are skipped; a warning counts them."""
-    remaining = iter(rows)
-    while chunk := list(islice(remaining, ROWS_PER_BATCH)):
-        try:
-            yield _to_batch(chunk, schema)
-        except (TypeError, ValueError, OverflowError):
-            # Each alone: pyarrow takes an empty list for a struct, but not beside an object.
-            valid = [batch for row in chunk if (batch := _valid_batch(row, schema)) is not None]
-            warn_of_invalid(len(chunk) - len(valid))
-            yield from valid
-
-
-def _to_batch(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows as Arrow."""
     import pyarrow as pa
 
-    return pa.RecordBatch.from_pylist(rows, schema) if len(schema) else rows_without_columns(len(rows))
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, ROWS_PER_BATCH)):
+        yield pa.RecordBatch.from_pylist(chunk, schema) if len(schema) else rows_without_columns(len(chunk))
 
 
 def warn_of_invalid(count: int) -> None:
@@ -320,11 +310,13 @@ def _columns(row_type: type) -> dict[str, Any]:
     return {**({"time": datetime} if "time_ms" in types else {}), **types}
 
 
-def _builder(
+def type_builder(
     scalars: Mapping[type, T], array: Callable[[T], T], struct: Callable[[Mapping[str, T]], T]
 ) -> Callable[[Any], T]:
+    """Returns what makes a type of another library from a type hint of a column."""
+
     def build(hint: Any) -> T:
-        kind = _without_none(hint)
+        kind = without_none(hint)
         if get_origin(kind) is tuple:
             return array(build(get_args(kind)[0]))
         if is_dataclass(kind) or issubclass(kind, tuple):
@@ -334,13 +326,6 @@ def _builder(
     return build
 
 
-def _without_none(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
     """X of `X | None`."""
     return next(kind for kind in get_args(hint) if kind is not NoneType) if NoneType in get_args(hint) else hint
-
-
-def _valid_batch(row: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch | None:
-    try:
-        return _to_batch([row], schema)
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -6,19 +6,30 @@ brokers are asked, else than the newest that any cache holds. Caches of differen
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.events.event import Role
 from pyspark_kafka_meta.model import NO_LEADER, MetadataResponse, Positions, TopicPartition, is_other_topic
-from pyspark_kafka_meta.tables.caches_from_events import EventRow, leaders_in, valid_members
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, leaders_in, valid_members
+from pyspark_kafka_meta.tables.known_leaders import UNKNOWN
 from pyspark_kafka_meta.tables.lag import LagSummary, lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, by_partition
 from pyspark_kafka_meta.tools.formatting import executor_name
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 EXECUTOR_ROLES = frozenset({Role.READER, Role.WRITER})
 Leaders = Mapping[TopicPartition, PartitionRow]
+MAX_EVENTS = 10_000
+MAX_CHANGES = 100_000
+MAX_LEARNED = 1_000
 SILENT_MS = 600_000
 """A cache without an event for this long may have ended: Spark kills Python workers, whose caches report no end."""
 
@@ -31,11 +42,12 @@ class ClusterState:
         now_ms: ms since 1970 UTC.
         brokers, partitions: of the cluster, as of the last time that a broker responded.
         trouble: why no broker responded this time, else None.
-        events: all that are kept, in `event_order`.
-        caches: what the caches know, folded from `events`.
+        events: the newest, in `event_order`.
+        caches: what the caches know that have not ended; changes with the next state.
         positions: the query's next offsets, by partition.
         begins: its first offsets.
         records_per_s: of the last micro-batch with records.
+        is_reading: whether there are more events to be read, of other caches.
     """
 
     now_ms: int
@@ -43,10 +55,15 @@ class ClusterState:
     partitions: Sequence[PartitionRow]
     trouble: str | None
     events: Sequence[EventRow]
-    caches: Sequence[CacheRow]
+    caches: Sequence[CacheContents]
     positions: Positions
     begins: Positions
     records_per_s: float
+    is_reading: bool = False
+
+    def cache_rows(self) -> list[CacheRow]:
+        """By cache and partition."""
+        return [row for contents in self.caches for row in contents.rows(self.now_ms)]
 
     def leaders(self) -> dict[TopicPartition, PartitionRow]:
         return by_partition(self.partitions)
@@ -83,6 +100,41 @@ class ClusterState:
 def event_order(event: EventRow) -> tuple[int, str, int]:
     """Sort key of events: by time, and by sequence within a cache."""
     return event["time_ms"], event["cache_id"], event["sequence"]
+
+
+class NewestEvents:
+    """The newest `MAX_EVENTS`, each once, or fewer with `MAX_CHANGES`. The event of a cache that learns many partitions
+    at once is kept without them."""
+
+    def __init__(self) -> None:
+        self._events: dict[tuple[str, int], EventRow] = {}
+        self._changes = 0
+        self._oldest: tuple[int, str, int] | None = None  # older events are not kept
+        self._in_order: Sequence[EventRow] | None = None
+
+    def add(self, events: Iterable[EventRow]) -> None:
+        for event in events:
+            if self._oldest is None or event_order(event) > self._oldest:
+                is_large = len(event["partitions_learned"] or ()) > MAX_LEARNED
+                kept = {**event, "partitions_learned": ()} if is_large else event
+                self._events[event["cache_id"], event["sequence"]] = kept
+                self._changes += len(event["leaders_changed"] or ())
+                self._in_order = None
+                if len(self._events) > 2 * MAX_EVENTS or self._changes > 2 * MAX_CHANGES:
+                    self.in_order()
+
+    def in_order(self) -> Sequence[EventRow]:
+        """The events in `event_order`."""
+        if self._in_order is None:
+            events = sorted(self._events.values(), key=event_order)
+            changes = list(accumulate(len(event["leaders_changed"] or ()) for event in reversed(events)))
+            kept = min(MAX_EVENTS, bisect_right(changes, MAX_CHANGES))
+            self._in_order = events[len(events) - kept :]
+            if kept < len(events):
+                self._oldest = event_order(events[len(events) - kept - 1])
+            self._events = {(event["cache_id"], event["sequence"]): event for event in self._in_order}
+            self._changes = changes[kept - 1] if kept else 0
+        return self._in_order
 
 
 def requests_by_broker(events: Iterable[EventRow], name: str) -> Counter[int]:
@@ -168,24 +220,103 @@ def live_leaders(response: MetadataResponse) -> dict[TopicPartition, PartitionRo
     return by_partition(rows)
 
 
-def newest_leaders(caches: Iterable[CacheRow]) -> dict[TopicPartition, PartitionRow]:
-    """The newest leaders that any cache holds, of the topic id reported last: epochs of a recreated topic start
-    again."""
-    caches = sorted(caches, key=lambda row: row.last_refresh)
-    topic_ids = {row.topic: row.topic_id for row in caches}
-    newest = [
-        PartitionRow(
-            cluster_id=row.cluster_id,
-            topic=row.topic,
-            partition=row.partition,
-            topic_id=row.topic_id,
-            leader_id=row.leader_id,
-            leader_epoch=row.leader_epoch,
-        )
-        for row in sorted(caches, key=lambda row: row.leader_epoch or 0)
-        if row.topic is not None and row.topic_id == topic_ids[row.topic]
-    ]
-    return dict(sorted(by_partition(newest).items()))
+def newest_leaders(caches: Collection[CacheContents]) -> dict[TopicPartition, PartitionRow]:
+    """The newest leaders that any cache knows, of the topic id reported last: epochs of a recreated topic start again.
+    The caches share their `Partitions`."""
+    import numpy as np
+
+    if not caches:
+        return {}
+    caches = sorted(caches, key=lambda contents: contents.last_ms)
+    partitions = caches[0].leaders.partitions
+    topics, topic_numbers = _topics(partitions.names)
+    newest_id: dict[str, str | None] = {}
+    known = [contents.leaders.arrays() for contents in caches]
+    for contents, (leader_ids, _) in zip(caches, known, strict=True):
+        for number in np.unique(topic_numbers[leader_ids != UNKNOWN]).tolist():
+            newest_id[topics[number]] = contents.topic_ids.get(topics[number])
+    newest_epochs, newest = (np.full(len(partitions.names), UNKNOWN, np.int32) for _ in range(2))
+    for number, (contents, (leader_ids, epochs)) in enumerate(zip(caches, known, strict=True)):
+        is_newest_id = np.array([contents.topic_ids.get(topic) == newest_id.get(topic) for topic in topics], bool)
+        is_newer = (leader_ids != UNKNOWN) & is_newest_id[topic_numbers] & (epochs >= newest_epochs)
+        newest_epochs[is_newer], newest[is_newer] = epochs[is_newer], number
+    rows = {}
+    for number in partitions.in_order().tolist():
+        if newest[number] != UNKNOWN:
+            partition, cache = partitions.names[number], newest[number]
+            rows[partition] = PartitionRow(
+                cluster_id=caches[cache].last["cluster_id"],
+                topic=partition.topic,
+                partition=partition.partition,
+                topic_id=newest_id[partition.topic],
+                leader_id=int(known[cache][0][number]),
+                leader_epoch=int(newest_epochs[number]),
+            )
+    return rows
+
+
+def topics_of(caches: Sequence[CacheContents]) -> list[str]:
+    """The topics that any of these caches knows. The caches share their `Partitions`."""
+    import numpy as np
+
+    if not caches:
+        return []
+    names = caches[0].leaders.partitions.names
+    is_known = np.zeros(len(names), bool)
+    for contents in caches:
+        is_known |= contents.leaders.arrays()[0] != UNKNOWN
+    return sorted({names[number].topic for number in np.flatnonzero(is_known).tolist()})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheMap:
+    """What caches know of partitions, in arrays with a row for each cache and a column for each partition.
+
+    Attributes:
+        leaders: those now; a column for each.
+        leader_ids, epochs: `UNKNOWN` where a cache does not know the partition.
+        stale: which entries are behind the leaders now.
+    """
+
+    leaders: Sequence[PartitionRow]
+    leader_ids: NDArray[np.int32]
+    epochs: NDArray[np.int32]
+    stale: NDArray[np.bool_]
+
+
+def map_caches(caches: Sequence[CacheContents], leaders: Leaders) -> CacheMap:
+    """The caches share their `Partitions`. An entry is stale as of `is_behind`."""
+    import numpy as np
+
+    rows = list(leaders.values())
+    leader_ids, epochs = (np.full((len(caches), len(rows)), UNKNOWN, np.int32) for _ in range(2))
+    stale = np.zeros((len(caches), len(rows)), bool)
+    if not (caches and rows):
+        return CacheMap(rows, leader_ids, epochs, stale)
+    columns = [caches[0].leaders.partitions.number(partition) for partition in leaders]
+    topics, topic_numbers = _topics(list(leaders))
+    topic_ids = {row.topic: row.topic_id for row in rows}
+    leader_epochs = np.array([row.leader_epoch or 0 for row in rows], np.int64)
+    cluster_ids = {row.cluster_id for row in rows}
+    of_cluster = {each: np.array([row.cluster_id == each for row in rows]) for each in cluster_ids}
+    for number, contents in enumerate(caches):
+        leader_ids[number], epochs[number] = (known[columns] for known in contents.leaders.arrays())
+        is_other = [is_other_topic(contents.topic_ids.get(topic), topic_ids[topic]) for topic in topics]
+        stale[number] = np.array(is_other)[topic_numbers] | (epochs[number] < leader_epochs)
+        stale[number] &= leader_ids[number] != UNKNOWN
+        for cluster_id, mask in of_cluster.items():
+            if None not in (cluster_id, own := contents.last["cluster_id"]) and cluster_id != own:
+                stale[number] &= ~mask
+    return CacheMap(rows, leader_ids, epochs, stale)
+
+
+def _topics(partitions: Sequence[TopicPartition]) -> tuple[list[str], NDArray[np.int64]]:
+    """The topics, and the number of the topic of each partition."""
+    import numpy as np
+
+    numbers: dict[str, int] = {}
+    topic_numbers = [numbers.setdefault(partition.topic, len(numbers)) for partition in partitions]
+    return list(numbers), np.array(topic_numbers, np.int64)
 
 
 def stale_entries(

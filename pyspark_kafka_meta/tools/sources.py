@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, Self
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.default_folder import default_root
-from pyspark_kafka_meta.events.event import Event, Outcome
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.model import Positions
@@ -20,11 +19,12 @@ from pyspark_kafka_meta.options import ClientOptions, EventTableOptions, FetchOp
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
-from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows, ended_caches, parse_events
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, KnownCaches, runs
 from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
-from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder, FilesOffset, advance, files_between
-from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, arrow_schema, to_batches
-from pyspark_kafka_meta.tools.cluster_state import ClusterState, event_order, known_brokers, newest_leaders
+from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder, FilesOffset, advance, by_latest_writer
+from pyspark_kafka_meta.tables.parsed_events import parse_events
+from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+from pyspark_kafka_meta.tools.cluster_state import ClusterState, NewestEvents, known_brokers, newest_leaders
 from pyspark_kafka_meta.tools.console import note, timeout_options
 
 FILES_AT_ONCE = 200
@@ -34,7 +34,12 @@ SPARK_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 """The main class of a driver's JVM."""
 TOPIC_DEFAULTS = {**timeout_options(10_000), "kafkaConsumer.pollTimeoutMs": "10000"}
 CLUSTER_TIMEOUT_MS = 2_000
-KEEP_EVENTS_MS = 3_600_000
+READ_S, MAX_READ_S = 1.0, 8.0
+"""A state waits this long for events. While there are more, the first one has some of the caches, and each further one
+waits twice as long."""
+SILENT_KEPT_MS = 24 * 3_600_000
+"""A cache without an event for this long is forgotten. Most have been killed; the planner of a query that runs once an
+hour is silent for an hour."""
 
 Progress = Callable[[], tuple[Positions, Positions, float]]
 """As `DemoQuery.progress`."""
@@ -52,7 +57,7 @@ class EventSource(Protocol):
     unreadable: Sequence[EventFile]
 
     def read(self) -> Iterator[EventRow]:
-        """The events since the last call, at first all events; with all fields, in no order."""
+        """The events since the last call, at first all events; with all fields, those of each cache in order."""
 
     def close(self) -> None: ...
 
@@ -144,12 +149,6 @@ def application_name(command: Sequence[str]) -> str | None:
     return next(iter(named), None)
 
 
-def _events(lines: Iterable[bytes | None]) -> Iterator[EventRow]:
-    names = [name for name in arrow_schema(Event).names if name != "time"]
-    for batch in to_batches(parse_events(lines), arrow_schema(Event, names)):
-        yield from batch.to_pylist()
-
-
 class FolderEvents:
     """The event files below a folder.
 
@@ -168,15 +167,15 @@ class FolderEvents:
         self.unreadable: Sequence[EventFile] = ()
 
     def read(self) -> Iterator[EventRow]:
-        """Raises OptionError: the folder cannot be read."""
-        start = self._offset
+        """The caches with the newest files come first. Raises OptionError: the folder cannot be read."""
         try:
-            files = [file for file in self._folder.files(start) if Path(file.path).parent.name not in self._hidden]
-            skipped, self.unreadable = self.unreadable, ()
-            yield from self._events(skipped)
-            while (end := advance(start, files, FILES_AT_ONCE, int(time.time() * 1000))) != start:
-                yield from self._events(files_between(start, end, files))
-                start = end
+            files = self._folder.files(self._offset)
+            if self._hidden:
+                files = [file for file in files if Path(file.path).parent.name not in self._hidden]
+            new = by_latest_writer([*self.unreadable, *filter(self._offset.is_new, files)])
+            end, self.unreadable = advance(self._offset, files, None, int(time.time() * 1000)), ()
+            for start in range(0, len(new), FILES_AT_ONCE):
+                yield from self._events(new[start : start + FILES_AT_ONCE])
         except OSError as error:
             raise OptionError(f"no events can be read: {error}") from None
         self._offset = end  # only now: after an error in between all of it is read again
@@ -186,13 +185,13 @@ class FolderEvents:
 
     def _events(self, files: Sequence[EventFile]) -> Iterator[EventRow]:
         try:
-            yield from _events(self._folder.lines(files))
+            yield from parse_events(self._folder.lines(files))
         except OSError:
             if not self._skips_unreadable:
                 raise
             for file in files:  # some a second time
                 try:
-                    yield from _events(self._folder.lines([file]))
+                    yield from parse_events(self._folder.lines([file]))
                 except OSError:
                     self.unreadable = [*self.unreadable, file]
 
@@ -212,7 +211,7 @@ class TopicEvents:
         """Raises KafkaMetaError: there is no such topic, it may not be read, or no broker responds."""
         start = self._offset or BEGINNING
         end = self._planner.next_offset(start, None, limited=False)
-        yield from _events(
+        yield from parse_events(
             value for batch in self._reader.read(ranges(start, end)) for value in batch.column("value").to_pylist()
         )
         self._offset = end
@@ -233,7 +232,7 @@ class StateReader:
         self,
         source: EventSource,
         options: Mapping[str, str],
-        topics: Callable[[Sequence[CacheRow]], Collection[str]],
+        topics: Callable[[Sequence[CacheContents]], Collection[str]],
         progress: Progress,
     ) -> None:
         self._source = source
@@ -241,7 +240,10 @@ class StateReader:
         self._read_committed = FetchOptions.parse(options).read_committed
         self._topics = topics
         self._progress = progress
-        self._events: list[EventRow] = []
+        self._runs: Iterator[Sequence[EventRow]] | None = None
+        self._read_s = READ_S
+        self._known = KnownCaches()
+        self._newest = NewestEvents()
         self._brokers: Sequence[BrokerRow] = ()
         self._partitions: Sequence[PartitionRow] = ()
         self._refused: str | None = None
@@ -250,27 +252,45 @@ class StateReader:
         """The state now. Raises KafkaMetaError: the query ended, or the events cannot be read."""
         begins, positions, records_per_s = self._progress()
         now_ms = int(time.time() * 1000)
-        self._events = without_old_events(sorted([*self._events, *self._source.read()], key=event_order), now_ms)
-        caches = cache_rows(self._events, now_ms)
-        trouble = self._ask(caches)
+        has_news = self._read_events()
+        self._known.forget(now_ms - SILENT_KEPT_MS)
+        caches = self._known.living()
+        trouble = self._ask(caches, has_news)
         return ClusterState(
             now_ms=now_ms,
             brokers=self._brokers,
             partitions=self._partitions,
             trouble=trouble,
-            events=tuple(self._events),
+            events=self._newest.in_order(),
             caches=caches,
+            is_reading=self._runs is not None,
             positions=positions,
             begins=begins,
             records_per_s=records_per_s,
         )
 
-    def _ask(self, caches: Sequence[CacheRow]) -> str | None:
+    def _read_events(self) -> bool:
+        """Returns whether there were new events."""
+        deadline, has_news = time.monotonic() + self._read_s, False
+        left, self._runs = self._runs or runs(self._source.read()), None
+        for run in left:
+            self._known.add(run)
+            self._newest.add(run)
+            has_news = True
+            if time.monotonic() > deadline:
+                self._runs, self._read_s = left, min(2 * self._read_s, MAX_READ_S)
+                break
+        else:
+            self._read_s = READ_S
+        return has_news
+
+    def _ask(self, caches: Sequence[CacheContents], has_news: bool) -> str | None:
         """Ask the cluster; returns why it did not respond. After a refused login it is not asked again: repeated
         attempts may lock the account."""
         if self._client is None:
-            self._partitions = tuple(newest_leaders(caches).values())
-            self._brokers = known_brokers(self._events, self._partitions)
+            if has_news:
+                self._partitions = tuple(newest_leaders(caches).values())
+                self._brokers = known_brokers(self._newest.in_order(), self._partitions)
             return None
         if self._refused is not None:
             return self._refused
@@ -284,18 +304,6 @@ class StateReader:
         except KafkaMetaError as error:
             return str(error)
         return None
-
-
-def without_old_events(events: Sequence[EventRow], now_ms: int) -> list[EventRow]:
-    """Without the events older than `KEEP_EVENTS_MS`, unless they say what a live cache knows: a page may stay open for
-    days."""
-    ended = ended_caches(events)
-    return [
-        event
-        for event in events
-        if event["time_ms"] >= now_ms - KEEP_EVENTS_MS
-        or (event["outcome"] == Outcome.CHANGED and event["cache_id"] not in ended)
-    ]
 
 
 class RepeatedPoll:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.rows import by_partition
 from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, AcknowledgedRange
+from tests.unit.written_events import cache_rows
 
 REFRESHES_PER_SECOND = 12
 """Limit of Metadata requests per cache: a round over all addresses and the requests between the first backoffs."""

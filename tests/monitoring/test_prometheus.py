@@ -11,13 +11,13 @@ import pytest
 
 from pyspark_kafka_meta.events.event import BrokerFetches, EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.exporter_process import running
 from tests.kafka.cluster_tools import poll_until
 from tests.monitoring.prometheus_process import Api, started
 from tests.monitoring.shipped_files import RULES, RULES_FILE, TARGETS
-from tests.unit.written_events import learning, made, moving, write
+from tests.unit.written_events import cache_rows, learning, made, moving, write
 
 FAILING = "KafkametaExporterFailing"
 

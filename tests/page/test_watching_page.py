@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from pyspark_kafka_meta.events.event import Origin, Role
@@ -79,6 +80,33 @@ def test_a_reason_is_not_broken_in_its_column(page: Page, url: str) -> None:
 
     lines = "cell => { const text = document.createRange(); text.selectNodeContents(cell); return text"
     assert reason.evaluate(f"{lines}.getClientRects().length }}") == 1
+
+
+@pytest.mark.thorough
+def test_of_many_caches_one_finds_those_that_are_stale_by_broker_topic_and_partition(
+    serve: Any, page: Page, tmp_path: Path
+) -> None:
+    """The caches of executors 1 to 20, of which the last alone knows that clicks-1 moved."""
+    now_ms = int(time.time() * 1000)
+    for number in range(1, 21):
+        about = {"origin": Origin(role=Role.READER, executor_id=str(number), host="worker", pid=number)}
+        events = [made(f"{number:032x}", 1, now_ms, **learning("clicks", 1, 2, epoch=4), **about)]
+        if number == 20:
+            events.append(made(f"{number:032x}", 2, now_ms, **moving("clicks", 1, (2, 3), (4, 5)), **about))
+        write(tmp_path, *events)
+    with serve("--path", str(tmp_path)) as url:
+        page.goto(url)
+        caches = page.get_by_role("region", name="What each cache knows", exact=True)
+        expect(caches.get_by_role("columnheader", name="broker 3")).to_be_visible()
+        page.get_by_label("Cache or executor").fill("reader 7")
+        page.get_by_role("button", name="Show").click()
+        row = caches.get_by_role("row", name="reader 7")
+        expect(row).to_contain_text("1 of 2")
+        expect(caches.get_by_role("row")).to_have_count(2)
+        caches.get_by_role("link", name="broker 3").click()
+        caches.get_by_role("link", name="clicks").click()
+        expect(row).to_contain_text("2@4* stale")
+        assert Axe().run(page).response["violations"] == []
 
 
 def test_other_names_and_other_sites_are_refused(url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshe
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, KnownCaches
+from pyspark_kafka_meta.tables.rows import CacheRow
 from tests.partitions import T0
 
 REFRESHED = Refreshed(RefreshCause(RefreshReason.MAX_AGE), 0.0, 0, 0.0, 1, "broker-1", 9092, 2.5, 0)
@@ -83,6 +85,12 @@ def moving(topic: str, partition: int, leaders: tuple[int, int], epochs: tuple[i
         "recovery_ms": 120.0,
         "changes": SnapshotChanges(leaders_changed=(LeaderChange(topic, partition, *leaders, *epochs),)),
     }
+
+
+def cache_rows(events: Iterable[EventRow], now_ms: int) -> list[CacheRow]:
+    """The rows of the caches that have not ended, by cache and partition; `events` may have any order."""
+    in_order = sorted(events, key=lambda event: (event["cache_id"], event["sequence"]))
+    return [row for contents in KnownCaches.of(in_order).living() for row in contents.rows(now_ms)]
 
 
 def sequences(printed: str) -> list[int]:

@@ -17,7 +17,7 @@ from rich.text import Text
 from pyspark_kafka_meta.events.default_folder import dead_caches
 from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, KnownCaches
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata
 from pyspark_kafka_meta.tables.rows import CacheRow
 from pyspark_kafka_meta.tools.cluster_state import (
@@ -99,22 +99,24 @@ def follow_events(source: EventSource, wanted: EventFilter, show: Callable[[list
 
 
 @dataclass(frozen=True, slots=True)
-class KnownCaches:
+class FoundCaches:
     """The contents of all caches at one time.
 
     Attributes:
         rows: by cache and partition.
+        caches: they share their `Partitions`.
         now_ms: ms since 1970 UTC.
         why_none: why there are no rows, else empty.
     """
 
     rows: Sequence[CacheRow]
+    caches: Sequence[CacheContents]
     events: Sequence[EventRow]
     now_ms: int
     why_none: str = ""
 
 
-def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> KnownCaches:
+def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> FoundCaches:
     """What the caches with an event since `since_ms` know; a note counts the caches left out.
 
     Spark kills Python workers, whose caches then write no last event; dead caches of this machine are left out.
@@ -123,10 +125,10 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id
         application_id: None for all.
     """
     events = list(source.read())
-    chosen = [row for row in cache_rows(events, now_ms) if application_id in (None, row.application_id)]
     dead = dead_caches()
-    alive = [row for row in chosen if row.cache_id not in dead]
-    recent = [row for row in alive if row.last_refresh.timestamp() * 1000 >= since_ms]
+    chosen = [each for each in KnownCaches.of(events).living() if application_id in (None, each.last["application_id"])]
+    alive = [contents for contents in chosen if contents.last["cache_id"] not in dead]
+    recent = [contents for contents in alive if contents.last_ms >= since_ms]
     why_none = ""
     if not events:
         why_none = f"no events in {source.name}"
@@ -136,14 +138,14 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id
     elif not recent:
         why_none = "no cache had an event since then: --since 1d goes back further"
     else:
-        if ended := _count(chosen) - _count(alive):
+        if ended := len(chosen) - len(alive):
             note(f"omitted caches whose processes on this machine ended: {ended}")
-        if silent := _count(alive) - _count(recent):
+        if silent := len(alive) - len(recent):
             note(f"omitted caches without an event since then: {silent}; --since 1d goes back further")
-    return KnownCaches(recent, events, now_ms, why_none)
+    return FoundCaches([row for each in recent for row in each.rows(now_ms)], recent, events, now_ms, why_none)
 
 
-def show_caches(known: KnownCaches, console: Console | None) -> None:
+def show_caches(known: FoundCaches, console: Console | None) -> None:
     """For each topic a table with a column for each cache; without a console a JSON line for each row."""
     if known.why_none:
         note(known.why_none)
@@ -151,7 +153,7 @@ def show_caches(known: KnownCaches, console: Console | None) -> None:
         for row in known.rows:
             print_json(asdict(row))
         return
-    stale = _stale_beside_others(known.rows)
+    stale = _stale_beside_others(known)
     per_table = max(1, (console.width - NAME_WIDTH) // CACHE_WIDTH)
     for topic in sorted({row.topic for row in known.rows if row.topic is not None}):
         rows = [row for row in known.rows if row.topic == topic]
@@ -163,7 +165,7 @@ def show_caches(known: KnownCaches, console: Console | None) -> None:
         console.print(Text.assemble(("*", STALE_STYLE), " stale: another cache knows a newer leader epoch or topic"))
 
 
-def show_stale(known: KnownCaches, client: ClientOptions, console: Console | None) -> bool:
+def show_stale(known: FoundCaches, client: ClientOptions, console: Console | None) -> bool:
     """The entries that are older than the state of the cluster. Returns whether there was a cache to compare. Raises
     ConnectError: no broker responded."""
     if known.why_none:
@@ -184,16 +186,13 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
     return True
 
 
-def _count(rows: Iterable[CacheRow]) -> int:
-    """Number of distinct caches."""
-    return len({row.cache_id for row in rows})
-
-
-def _stale_beside_others(rows: Sequence[CacheRow]) -> set[CacheRow]:
+def _stale_beside_others(known: FoundCaches) -> set[CacheRow]:
     """The entries that are older than entries of other caches of the same cluster."""
-    clusters = {row.cluster_id for row in rows}
-    leaders = {cluster: newest_leaders(row for row in rows if row.cluster_id == cluster) for cluster in clusters}
-    return {row for row in rows if is_stale(row, leaders[row.cluster_id])}
+    of_cluster: dict[str | None, list[CacheContents]] = {}
+    for contents in known.caches:
+        of_cluster.setdefault(contents.last["cluster_id"], []).append(contents)
+    leaders = {cluster: newest_leaders(caches) for cluster, caches in of_cluster.items()}
+    return {row for row in known.rows if is_stale(row, leaders[row.cluster_id])}
 
 
 def _caches_table(caches: Sequence[CacheRow], rows: Sequence[CacheRow], stale: set[CacheRow]) -> Table:

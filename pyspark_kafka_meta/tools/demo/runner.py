@@ -368,7 +368,7 @@ def _brokers_table(state: ClusterState) -> Table:
 
 def _caches_table(state: ClusterState) -> Table:
     """The live leader and epoch of each partition beside the leader and epoch in each cache."""
-    leaders, caches = state.leaders(), caches_by_process(state.caches)
+    leaders, caches = state.leaders(), caches_by_process(state.cache_rows())
     table = Table("partition", "now", *caches, **TABLE_STYLE)
     for partition, leader in sorted(leaders.items()):
         entries = [cache.get(partition) for cache in caches.values()]

@@ -101,7 +101,7 @@ def refreshed_on_demand(state: ClusterState, since_ms: int) -> str | None:
 
 
 def one_cache_per_executor(state: ClusterState) -> str | None:
-    rows = [row for row in state.caches if row.role in EXECUTOR_ROLES and row.topic is not None]
+    rows = [row for row in state.cache_rows() if row.role in EXECUTOR_ROLES and row.topic is not None]
     ids = {executor_name(row.executor_id, row.pid): row.cache_id for row in rows}
     if len(ids) < 2:
         return None

@@ -15,6 +15,7 @@ from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow
+from pyspark_kafka_meta.tables.known_leaders import Partitions
 from pyspark_kafka_meta.tables.lag import end_offsets
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, is_behind
@@ -41,8 +42,8 @@ class _Cache:
         stale: number of stale partitions among `stale_beside`; counted again if the contents or the leaders change.
     """
 
-    def __init__(self) -> None:
-        self.contents = CacheContents()
+    def __init__(self, partitions: Partitions) -> None:
+        self.contents = CacheContents(partitions)
         self.gaps: list[range] = []
         self.topics: frozenset[str] = frozenset()
         self.stale = 0
@@ -96,6 +97,7 @@ class EventTotals:
         self._totals = Readings()
         self._totals.set(metrics.EVENTS_DROPPED, 0)
         self._caches: dict[str, _Cache] = {}
+        self._partitions = Partitions()
         self._ended: set[str] = set()
         self._last_request_ms: dict[str, int] = {}  # of each query
         self._missing_before = 0  # of caches that are forgotten
@@ -107,7 +109,7 @@ class EventTotals:
             self._ended.update(event["died_cache_ids"] or ())
             if event["kind"] == EventKind.CLOSED:
                 self._ended.add(event["cache_id"])
-            if self._caches.setdefault(event["cache_id"], _Cache()).take(event, are_new) and are_new:
+            if self._caches.setdefault(event["cache_id"], _Cache(self._partitions)).take(event, are_new) and are_new:
                 self._count(event)
 
     def end(self, cache_ids: Iterable[str]) -> None:

@@ -18,7 +18,16 @@ from typing import Any, NamedTuple, TypeVar
 from pyspark_kafka_meta.events.event import EventKind, Outcome
 from pyspark_kafka_meta.model import TopicPartition, is_other_topic
 from pyspark_kafka_meta.names_and_numbers import INT64_MAX
-from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, Leader, ended_caches, leaders_in
+from pyspark_kafka_meta.tables.caches_from_events import (
+    NEWS,
+    CacheContents,
+    EventRow,
+    Leader,
+    ended_caches,
+    has_news,
+    leaders_in,
+)
+from pyspark_kafka_meta.tables.known_leaders import Partitions
 from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 from pyspark_kafka_meta.tools.formatting import UNKNOWN, joined, process_name
@@ -27,8 +36,7 @@ from pyspark_kafka_meta.tools.incidents import Incident, find_incidents
 GOING_ON = INT64_MAX
 """The end of what has not ended."""
 _REMOVING = ("topics_removed", "topics_recreated", "partitions_removed")
-_NEWS = (*_REMOVING, "partitions_learned", "leaders_changed", "died_cache_ids")
-_KEPT = ("cache_id", "sequence", "time_ms", "cluster_id", "kind", "reason", "recovery_ms", "retries", *_NEWS)
+_KEPT = ("cache_id", "sequence", "time_ms", "cluster_id", "kind", "reason", "recovery_ms", "retries", *NEWS)
 
 
 class Life(NamedTuple):
@@ -138,7 +146,7 @@ def past_of(place: str, events: Iterable[EventRow], since_ms: int = 0) -> Past:
         by_cluster[cache.cluster_id or alone].append(cache)
     news = [event for cache in caches.values() for *_, event in cache.steps()]
     ended = ended_caches(news)
-    found = find_incidents(leader_change_rows(news))
+    found = find_incidents(leader_change_rows(sorted(news, key=itemgetter("cache_id", "sequence"))))
     return Past(
         place,
         {cluster_id: _history(of_cluster, ended) for cluster_id, of_cluster in by_cluster.items()},
@@ -183,7 +191,7 @@ class _OneCache:
             self.refreshes[event.get("reason") or UNKNOWN, event.get("outcome") == Outcome.FAILED].append(time_ms)
         if (broker_id := event.get("broker_id")) is not None:
             self.addresses[broker_id] = f"{event.get('broker_host')}:{event.get('broker_port')}"
-        if event.get("kind") == EventKind.CLOSED or any(map(event.get, _NEWS)):
+        if has_news(event):
             self.news.append({name: self._kept(event.get(name)) for name in _KEPT})
 
     def _kept(self, value: Any) -> Any:
@@ -240,12 +248,13 @@ class _Fold:
         self._led: list[Led] = []
         self._stale: list[Stale] = []
         self._caches: dict[str, CacheContents] = {}
+        self._partitions = Partitions()
         self._newest: dict[TopicPartition, _Newest] = {}
         self._replaced_ids: set[str | None] = set()
         self._stale_since: dict[tuple[str, TopicPartition], tuple[int, Leader]] = {}
 
     def apply(self, time_ms: int, cache_id: str, event: EventRow) -> None:
-        cache = self._caches.setdefault(cache_id, CacheContents())
+        cache = self._caches.setdefault(cache_id, CacheContents(self._partitions))
         before = set(cache.leaders) if any(map(event.get, _REMOVING)) else set()
         cache.apply(event)
         for partition, leader, *_ in leaders_in(event):

@@ -27,6 +27,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.tables.cluster_query import query_transactions
 from pyspark_kafka_meta.tools.checkpoints import checkpoint_lag
+from pyspark_kafka_meta.tools.cluster_state import topics_of
 from pyspark_kafka_meta.tools.console import handle_signals, note, timeout_options
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.tools.demo.runner import own_cluster, start_query
@@ -90,12 +91,7 @@ def serve_events(
     with ExitStack() as opened:
         listening = opened.enter_context(listen(at.host, at.port))
         source = opened.enter_context(closing(open_events(events, must_exist=True)))
-        state_reader = StateReader(
-            source,
-            cluster,
-            lambda caches: sorted({row.topic for row in caches if row.topic is not None}),
-            lambda: ({}, {}, 0.0),
-        )
+        state_reader = StateReader(source, cluster, topics_of, lambda: ({}, {}, 0.0))
         polls = _polls(cluster, checkpoints, decisions_topic) if cluster else None
         poller = opened.enter_context(StatePoller(state_reader.read, False, polls))
         leaders_title = "Cluster now" if cluster else "Newest known"

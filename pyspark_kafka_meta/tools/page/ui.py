@@ -23,6 +23,7 @@ from pyspark_kafka_meta.tools import formatting
 from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, ChangeableCluster, EmbeddedCluster
 from pyspark_kafka_meta.tools.demo.scenes import run_client
+from pyspark_kafka_meta.tools.page.caches_view import EVERYTHING, Selection
 from pyspark_kafka_meta.tools.page.state_poller import PolledCluster, Snapshot, StatePoller
 from pyspark_kafka_meta.tools.page.view_model import polled_view
 
@@ -42,7 +43,7 @@ def _shown(value: object) -> object:
 
 
 _TEMPLATES = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True, finalize=_shown)
-_TEMPLATES.globals.update(text=formatting, local_time=_local_time)
+_TEMPLATES.globals.update(text=formatting, local_time=_local_time, selection=EVERYTHING)
 
 
 def render(name: str, **values: object) -> str:
@@ -109,6 +110,7 @@ class Page:
         self._poller = poller
         self._leaders_title = leaders_title
         self._actions = actions
+        self._selection = Selection.of(ui.context.client.request.query_params)
         self._shown: Snapshot | None = None
         self._polled: PolledCluster | None = None
         self._brokers: dict[int, _Card] = {}
@@ -140,7 +142,11 @@ class Page:
         if snapshot is None or (snapshot is self._shown and polled == self._polled):
             return
         is_new, self._shown, self._polled = snapshot is not self._shown, snapshot, polled
-        values = {"leaders_title": self._leaders_title, "has_query": self._actions is not None}
+        values = {
+            "leaders_title": self._leaders_title,
+            "has_query": self._actions is not None,
+            "selection": self._selection,
+        }
         for name, part in self._parts.items():
             part.set_content(render(name, view=snapshot.view, polled=polled_view(*polled), **values))
         if is_new:
@@ -189,6 +195,7 @@ class Page:
 
     def _draw_tables(self) -> None:
         with section("caches", "What each cache knows", "card wide" if self._actions else "card"):
+            self._part("caches_search")
             self._part("caches")
         lags, transactions = self._poller.polled()
         if lags:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,17 +11,17 @@ from typing import Generic, NamedTuple, TypeVar
 
 from pyspark_kafka_meta.events.event import Role
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
-from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import EventRow
+from pyspark_kafka_meta.model import NO_LEADER, TopicPartition, name_partitions
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow
 from pyspark_kafka_meta.tables.lag import LagSummary
-from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, TransactionRow, by_partition
+from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cluster_state import (
     SILENT_MS,
     ClusterState,
     Leaders,
     caches_by_process,
-    is_stale,
+    map_caches,
     requests_by_broker,
 )
 from pyspark_kafka_meta.tools.formatting import (
@@ -31,15 +32,18 @@ from pyspark_kafka_meta.tools.formatting import (
     is_notable,
     joined,
     lag_view,
-    leader_text,
     transactions_view,
 )
+from pyspark_kafka_meta.tools.page.caches_view import CachesView
 from pyspark_kafka_meta.tools.page.plots import Behind
-from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS
 
 T = TypeVar("T")
 EVENTS_SHOWN = 10
-CACHES_SHOWN = 12
+LEADS_SHOWN = 24
+"""Partitions of each broker."""
+WRITERS_SHOWN = 12
+WRITERS_MS = 3_600_000
+"""Whose requests are counted."""
 LAG_SHOWN = 50
 """Partitions of each query."""
 TRANSACTIONS_SHOWN = 50
@@ -71,8 +75,7 @@ NamedLag = tuple[str, Polled[CheckpointLag]]
 class Cache(NamedTuple):
     name: str
     process: str
-    cache_id: str
-    entries: Mapping[TopicPartition, CacheRow]
+    contents: CacheContents
 
 
 class Move(NamedTuple):
@@ -93,37 +96,18 @@ class LedPartition(NamedTuple):
 
 
 class BrokerCard(NamedTuple):
-    """One broker; `is_alive` is None where no cluster is asked: an old event does not show that a broker lives."""
+    """One broker; `is_alive` is None where no cluster is asked: an old event does not show that a broker lives.
+
+    Attributes:
+        leads: partitions, those that moved here before the others.
+        left_out: how many more it leads.
+    """
 
     node_id: int
     address: str
     is_alive: bool | None
     leads: Sequence[LedPartition]
-
-
-class Cell(NamedTuple):
-    """What a cache knows of a partition, leader@epoch."""
-
-    text: str
-    is_stale: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CacheTable:
-    """The caches side by side.
-
-    Attributes:
-        names: of each cache, and its process.
-        rows: each partition, its newest leader, and a cell for each cache.
-        left_out: number of caches that are not shown.
-    """
-
-    names: Sequence[tuple[str, str]]
-    rows: Sequence[tuple[TopicPartition, str, Sequence[Cell]]]
     left_out: int
-
-    def stale(self) -> int:
-        return sum(cell.is_stale for _, _, cells in self.rows for cell in cells)
 
 
 class Writer(NamedTuple):
@@ -144,13 +128,15 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """What the page shows of a state; `events` are the newest notable events, newest first, `last_event` is any."""
+    """What the page shows of a state; `events` are the newest notable events, newest first, `last_event` is any, and
+    `leaderless` names partitions."""
 
     state: ClusterState
     brokers: Sequence[BrokerCard]
-    leaderless: Sequence[TopicPartition]
-    caches: CacheTable
+    leaderless: str
+    caches: CachesView
     writers: Sequence[Writer]
+    writers_left_out: int
     events: Sequence[EventRow]
     last_event: str
 
@@ -185,17 +171,23 @@ def view_of(
     """
     leaders = dict(sorted(state.leaders().items()))
     if by_process:
-        by_name = caches_by_process(state.caches)
-        caches = [_cache(name, rows, next(iter(rows.values()))) for name, rows in by_name.items() if rows]
+        contents = {each.last["cache_id"]: each for each in state.caches}
+        rows = {name: next(iter(rows.values())) for name, rows in caches_by_process(state.cache_rows()).items() if rows}
+        caches = [_cache(name, contents[row.cache_id]) for name, row in rows.items()]
     else:
         caches = _recent_caches(state)
+    leaderless = [partition for partition, row in leaders.items() if row.leader_id == NO_LEADER]
+    writers = _writers(caches, state.since(state.now_ms - WRITERS_MS))
     events = [event for event in state.events if is_notable(event)][-EVENTS_SHOWN:][::-1]
     return PageView(
         state=state,
         brokers=_broker_cards({row.node_id for row in state.brokers} - set(dead), leaders, known, moves),
-        leaderless=[partition for partition, row in leaders.items() if row.leader_id == NO_LEADER],
-        caches=_cache_table(caches, leaders),
-        writers=_writers(caches[:CACHES_SHOWN], state.since(state.now_ms - KEEP_EVENTS_MS)),
+        leaderless=name_partitions(leaderless) if leaderless else "",
+        caches=CachesView(
+            [(cache.name, cache.process) for cache in caches], map_caches([cache.contents for cache in caches], leaders)
+        ),
+        writers=writers[:WRITERS_SHOWN],
+        writers_left_out=max(0, len(writers) - WRITERS_SHOWN),
         events=events,
         last_event=event_line(state.events[-1]) if state.events else "none yet",
     )
@@ -241,16 +233,17 @@ def moves_since(moves: Moves, before: ClusterState | None, now: ClusterState) ->
 def _broker_cards(
     alive: Collection[int], leaders: Leaders, known: Mapping[int, BrokerRow], moves: Moves
 ) -> list[BrokerCard]:
+    leads: dict[int | None, list[LedPartition]] = defaultdict(list)
+    for partition, leader in leaders.items():
+        led = LedPartition(partition, moves[partition].old_leader_id if partition in moves else None)
+        leads[leader.leader_id].append(led)
     return [
         BrokerCard(
             node_id,
             address=f"{row.host}:{row.port}" if row.host else "address unknown",
             is_alive=node_id in alive if row.answered_by else None,
-            leads=[
-                LedPartition(partition, moves[partition].old_leader_id if partition in moves else None)
-                for partition, leader in leaders.items()
-                if leader.leader_id == node_id
-            ],
+            leads=sorted(leads[node_id], key=lambda led: led.old_leader_id is None)[:LEADS_SHOWN],
+            left_out=max(0, len(leads[node_id]) - LEADS_SHOWN),
         )
         for node_id, row in sorted(known.items())
     ]
@@ -258,40 +251,25 @@ def _broker_cards(
 
 def _recent_caches(state: ClusterState) -> list[Cache]:
     """Those with a recent event, the latest first."""
-    by_id: dict[str, list[CacheRow]] = {}
-    for row in state.caches:
-        if row.last_refresh.timestamp() * 1000 > state.now_ms - SILENT_MS:
-            by_id.setdefault(row.cache_id, []).append(row)
+    recent = [contents for contents in state.caches if contents.last_ms > state.now_ms - SILENT_MS]
     return [
-        _cache(joined(rows[0].role, rows[0].executor_id), by_partition(rows), rows[0])
-        for rows in sorted(by_id.values(), key=lambda rows: rows[0].last_refresh, reverse=True)
+        _cache(joined(contents.last["role"], contents.last["executor_id"]), contents)
+        for contents in sorted(recent, key=lambda contents: contents.last_ms, reverse=True)
     ]
 
 
-def _cache(name: str, entries: Mapping[TopicPartition, CacheRow], row: CacheRow) -> Cache:
-    process = joined(None if row.pid is None else f"pid {row.pid},", f"cache {row.cache_id[:ID_SHOWN]}")
-    return Cache(name, process, row.cache_id, entries)
-
-
-def _cache_table(caches: Sequence[Cache], leaders: Leaders) -> CacheTable:
-    shown = caches[:CACHES_SHOWN]
-    rows = []
-    for partition, leader in leaders.items():
-        known = [cache.entries.get(partition) for cache in shown]
-        cells = [
-            Cell(leader_text(row.leader_id, row.leader_epoch), is_stale(row, leaders)) if row else Cell("", False)
-            for row in known
-        ]
-        rows.append((partition, leader_text(leader.leader_id, leader.leader_epoch), cells))
-    return CacheTable([(cache.name, cache.process) for cache in shown], rows, len(caches) - len(shown))
+def _cache(name: str, contents: CacheContents) -> Cache:
+    pid, cache_id = contents.last["pid"], contents.last["cache_id"]
+    process = joined(None if pid is None else f"pid {pid},", f"cache {cache_id[:ID_SHOWN]}")
+    return Cache(name, process, contents)
 
 
 def _writers(caches: Iterable[Cache], events: Iterable[EventRow]) -> list[Writer]:
-    """Of the caches whose tasks wrote."""
+    """Of the caches whose tasks wrote, those with the most retries first."""
     by_cache: dict[str, list[EventRow]] = {}
     for event in events:
         by_cache.setdefault(event["cache_id"], []).append(event)
-    return [
+    writers = [
         Writer(
             joined(Role.WRITER, own[-1]["executor_id"]),
             cache.process,
@@ -300,8 +278,9 @@ def _writers(caches: Iterable[Cache], events: Iterable[EventRow]) -> list[Writer
             _known_sum(event["produce_throttle_ms"] for event in own),
         )
         for cache in caches
-        if (own := by_cache.get(cache.cache_id)) and (requests := requests_by_broker(own, "produces"))
+        if (own := by_cache.get(cache.contents.last["cache_id"])) and (requests := requests_by_broker(own, "produces"))
     ]
+    return sorted(writers, key=lambda writer: -(writer.retries or 0))
 
 
 def _known_sum(values: Iterable[int | None]) -> int | None:

@@ -12,7 +12,8 @@ from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.events.event import Event
 from pyspark_kafka_meta.facts import RecordsLost
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import CacheContents, parse_events
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents
+from pyspark_kafka_meta.tables.parsed_events import parse_events
 from tests.unit.histories.reading_history import ReadingHistory
 from tests.unit.histories.stored_records import Record
 
@@ -158,7 +159,7 @@ def _caches(history: ReadingHistory) -> Iterator[str]:
             for number, known in view.partitions.items()
         }
         if told.leaders != leaders or told.events_missing():
-            yield f"a cache knows {leaders}; its events, {told.events_missing()} missing, tell {told.leaders}"
+            yield f"a cache knows {leaders}; its events, {told.events_missing()} missing, tell {dict(told.leaders)}"
 
 
 def most_within(window_s: float, times: Sequence[float]) -> int:

@@ -10,8 +10,7 @@ import pytest
 from pyspark_kafka_meta.events.event import EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import cache_rows
-from tests.unit.written_events import made
+from tests.unit.written_events import cache_rows, made
 
 NOW_MS = 100_000
 

@@ -14,6 +14,7 @@ from pyspark_kafka_meta.tables.event_file_reader import (
     EventFolder,
     FilesOffset,
     advance,
+    by_latest_writer,
     count_deleted,
     files_between,
     latest_offset,
@@ -50,6 +51,20 @@ def test_each_file_is_in_exactly_one_batch() -> None:
 
 def test_writers_take_turns_under_a_limit() -> None:
     assert advance(FilesOffset({A: 7}), files(a=range(9), b=range(9)), 2, NOW_MS) == FilesOffset({A: 8, B: 1})
+
+
+def test_the_cache_with_the_newest_file_comes_first_and_its_files_in_order() -> None:
+    """A writer that failed has a successor, whose id begins as its own."""
+    successor = A[:16] + "0" * 16
+    old = [written(A, number, days=number) for number in range(3)] + [written(successor, 0, days=9)]
+    newest_first = by_latest_writer([*files(c=range(1)), written(B, 0, days=5), *reversed(old)])
+
+    assert [(file.writer_id, file.number) for file in newest_first] == [
+        ("c" * 32, 0),
+        (successor, 0),
+        *((A, number) for number in range(3)),
+        (B, 0),
+    ]
 
 
 def test_offset_does_not_move_without_new_files() -> None:

@@ -187,11 +187,11 @@ class History:
         return found
 
     def events(self) -> Iterable[dict[str, Any]]:
-        """In any order, and some twice."""
+        """Those of each cache in their order, those of several caches mixed, and some twice."""
         events = [event for cache in self.caches for event in cache.events]
         events += self.rng.sample(events, 5)
         self.rng.shuffle(events)
-        return events
+        return sorted(events, key=lambda event: event["sequence"])
 
 
 @pytest.mark.budget

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kafka_meta.events.event import Event
-from pyspark_kafka_meta.tables.caches_from_events import parse_events
+from pyspark_kafka_meta.tables.parsed_events import parse_events
 from pyspark_kafka_meta.tables.rows import ROWS, LagRow, arrow_schema, struct_type, to_batches
 from tests.unit.written_events import made
 
@@ -51,7 +51,7 @@ GOOD = {"cache_id": "c", "sequence": 1, "time_ms": 1_500, "latency_ms": 2, "pid"
 
 def rows(*lines: object) -> list[dict[str, object]]:
     texts = [line if isinstance(line, bytes | None) else json.dumps(line).encode() for line in lines]
-    return [row for batch in to_batches(parse_events(texts), SCHEMA) for row in batch.to_pylist()]
+    return [row for batch in to_batches(parse_events(texts, SCHEMA.names), SCHEMA) for row in batch.to_pylist()]
 
 
 def test_unknown_fields_are_ignored_and_missing_ones_null(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark_kafka_meta.events.event import Event, Origin, Role
 from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import KnownCaches
 from pyspark_kafka_meta.tables.rows import BrokerRow, LagRow, PartitionRow, TransactionPartition, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from tests.unit.written_events import learning, made, moving
@@ -57,6 +57,6 @@ def state(
         for number, (leader, epoch) in enumerate(leaders)
     ]
     positions = {TopicPartition("t", number): Position(read) for number in range(len(rows))}
-    return ClusterState(
-        now_ms, BROKERS, rows, None, rows_of_events, cache_rows(rows_of_events, now_ms), positions, {}, 480.0
-    )
+    in_order = sorted(rows_of_events, key=lambda event: (event["cache_id"], event["sequence"]))
+    caches = KnownCaches.of(in_order).living()
+    return ClusterState(now_ms, BROKERS, rows, None, rows_of_events, caches, positions, {}, 480.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -10,17 +13,18 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
-from pyspark_kafka_meta.events.event import EventKind, Origin, OtherReason, Outcome, Role
+from pyspark_kafka_meta.events.event import EventKind, Origin, Role
+from pyspark_kafka_meta.events.sinks import writer_prefix
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tables.caches_from_events import cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import KnownCaches
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
-from pyspark_kafka_meta.tools import sources
+from pyspark_kafka_meta.tools import cluster_state, sources
 from pyspark_kafka_meta.tools.cli import events
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.cluster_state import caches_by_process, newest_leaders
-from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS, FolderEvents, StateReader, without_old_events
+from pyspark_kafka_meta.tools.cluster_state import NewestEvents, caches_by_process, newest_leaders
+from pyspark_kafka_meta.tools.sources import SILENT_KEPT_MS, FolderEvents, StateReader
 from tests.partitions import T1
-from tests.unit.tools.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
+from tests.unit.tools.states import FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
 from tests.unit.written_events import learning, made, moving, write
 
 
@@ -107,35 +111,75 @@ DEAD, LIVE = "a" * 32, "b" * 32
 BORN = {"kind": EventKind.BORN, "reason": RefreshReason.BOOTSTRAP}
 
 
-def test_a_dead_cache_stays_dead_when_the_event_that_reported_it_is_old() -> None:
-    events = [
-        made(DEAD, 1, NOW_MS - 9_000, **learning("t", 1, epoch=9)).to_dict(),
-        made(LIVE, 1, NOW_MS - 8_000, **BORN, died_cache_ids=(DEAD,)).to_dict(),
-        made(LIVE, 2, NOW_MS - 7_000, **learning("t", 2, epoch=4)).to_dict(),
-    ]
-    later_ms = NOW_MS + KEEP_EVENTS_MS
-    kept = without_old_events(without_old_events(events, NOW_MS), later_ms)
-    leaders = newest_leaders(cache_rows(kept, later_ms)).values()
+def test_a_dead_cache_stays_dead_whatever_comes_later() -> None:
+    caches = KnownCaches()
+    for event in (
+        made(LIVE, 1, NOW_MS - 8_000, **BORN, died_cache_ids=(DEAD,)),
+        made(DEAD, 1, NOW_MS - 9_000, **learning("t", 1, epoch=9)),
+        made(LIVE, 2, NOW_MS - 7_000, **learning("t", 2, epoch=4)),
+    ):
+        caches.add([event.to_dict()])
+    leaders = newest_leaders(caches.living()).values()
 
-    assert [(event["cache_id"], event["outcome"]) for event in kept] == [(LIVE, Outcome.CHANGED)]
+    assert [contents.last["cache_id"] for contents in caches.living()] == [LIVE]
     assert [(row.leader_id, row.leader_epoch) for row in leaders] == [(2, 4)]
 
 
-def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
-    third = made("c" * 32, 1, NOW_MS - 9_000, **learning("t", 1))
-    ended = made("c" * 32, 2, NOW_MS - 9_000, kind=EventKind.CLOSED, reason=OtherReason.CLOSED)
-    events = state(*FIRST_IS_STALE, made(SECOND, 3, NOW_MS - 7_000, **EXECUTOR_2), third, ended).events
-    left = without_old_events(events, NOW_MS + KEEP_EVENTS_MS)
+def test_a_cache_that_is_silent_for_a_day_is_forgotten() -> None:
+    caches = KnownCaches.of([made(DEAD, 1, NOW_MS - SILENT_KEPT_MS - 1).to_dict(), made(LIVE, 1, NOW_MS).to_dict()])
+    caches.forget(NOW_MS - SILENT_KEPT_MS)
 
-    assert without_old_events(events, NOW_MS) == events
-    assert {(one["cache_id"], one["outcome"]) for one in left} == {(FIRST, Outcome.CHANGED), (SECOND, Outcome.CHANGED)}
+    assert [contents.last["cache_id"] for contents in caches.living()] == [LIVE]
+
+
+def test_a_state_of_many_events_has_some_of_the_caches_first_those_of_the_newest_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "READ_S", -1.0)
+    now_ms = int(time.time() * 1000)
+    for number, cache in enumerate((FIRST, SECOND)):
+        write(tmp_path, made(cache, 1, now_ms, **learning("t", 1, 2, epoch=4)))
+        write(tmp_path, made(cache, 2, now_ms, **moving("t", 1, (2, 3), (4, 5))))
+        for file in tmp_path.glob(f"events-{writer_prefix(cache)}*"):
+            os.utime(file, (now_ms / 1000 + number,) * 2)
+    state_reader = StateReader(FolderEvents(str(tmp_path)), {}, lambda _: (), lambda: ({}, {}, 0.0))
+    states = []
+    for _ in range(3):
+        state = state_reader.read()
+        states.append(([contents.last["cache_id"] for contents in state.caches], state.is_reading, len(state.events)))
+
+    assert states == [([SECOND], True, 2), ([FIRST, SECOND], True, 4), ([FIRST, SECOND], False, 4)]
+    assert {dict(contents.leaders)[T1] for contents in state.caches} == {(3, 5)}, "in order, whatever their files"
+
+
+def test_the_newest_events_are_kept_each_once_in_the_order_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_state, "MAX_EVENTS", 3)
+    events = [made(FIRST, number, NOW_MS + number).to_dict() for number in range(1, 20)]
+    newest, shuffled = NewestEvents(), [*events, *events]
+    random.Random(1).shuffle(shuffled)
+    for event in shuffled:
+        newest.add([event])
+
+    assert [event["sequence"] for event in newest.in_order()] == [17, 18, 19]
+
+
+def test_events_with_many_changes_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_state, "MAX_CHANGES", 2)
+    monkeypatch.setattr(cluster_state, "MAX_LEARNED", 1)
+    newest = NewestEvents()
+    newest.add(made(FIRST, number, NOW_MS + number, **moving("t", 1, (1, 2), (4, 5))).to_dict() for number in (1, 2, 3))
+    newest.add([made(SECOND, 1, NOW_MS + 9, **learning("t", 1, 2)).to_dict()])
+    kept = newest.in_order()
+
+    assert [(event["cache_id"], event["sequence"]) for event in kept] == [(FIRST, 2), (FIRST, 3), (SECOND, 1)]
+    assert [len(event["partitions_learned"]) for event in kept] == [0, 0, 0]
 
 
 def test_an_executor_has_one_cache_whether_it_read_or_wrote_last() -> None:
     planner = made("c" * 32, 1, NOW_MS, **learning("t", 1), origin=Origin(role=Role.PLANNER, executor_id="driver"))
     wrote = made(FIRST, 2, NOW_MS - 7_000, **moving("t", 1, (2, 3), (4, 5)), **WRITER)
     before, after = (
-        caches_by_process(state(*events, planner).caches) for events in (FIRST_IS_STALE, (*FIRST_IS_STALE, wrote))
+        caches_by_process(state(*events, planner).cache_rows()) for events in (FIRST_IS_STALE, (*FIRST_IS_STALE, wrote))
     )
 
     assert list(before) == list(after) == ["planner", "executor 1", "executor 2"]

@@ -72,7 +72,7 @@ def test_a_frame_tells_that_a_lag_is_known_in_part() -> None:
 
 def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
     reborn = made(SECOND, 1, NOW_MS, **learning("t", 1, 3, epoch=5))
-    (known,) = caches_by_process(state(FIRST_IS_STALE[0], reborn).caches).values()
+    (known,) = caches_by_process(state(FIRST_IS_STALE[0], reborn).cache_rows()).values()
     assert known[T1].cache_id == SECOND
 
 

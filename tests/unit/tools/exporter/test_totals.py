@@ -23,7 +23,7 @@ from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import Position, RefreshReason
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.caches_from_events import EventRow, cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.rows import PartitionRow, by_partition
 from pyspark_kafka_meta.tools.cluster_state import Leaders, stale_entries
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
@@ -39,7 +39,7 @@ from pyspark_kafka_meta.tools.exporter.totals import (
 from tests.checkpoints import text
 from tests.partitions import T0
 from tests.unit.tools.states import FIRST, NOW_MS, SECOND, lag_row, transaction_row
-from tests.unit.written_events import learning, made, moving
+from tests.unit.written_events import cache_rows, learning, made, moving
 
 THIRD = "c" * 32
 SECOND_EXECUTOR = {"origin": Origin(role=Role.WRITER, application_id="app", executor_id="2", host="other", pid=9)}

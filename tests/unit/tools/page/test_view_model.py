@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.event import BrokerProduces, Event, EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.facts import LookupReason
-from pyspark_kafka_meta.tables.caches_from_events import cache_rows
+from pyspark_kafka_meta.tables.caches_from_events import KnownCaches
 from pyspark_kafka_meta.tables.lag import QueryProgress
 from pyspark_kafka_meta.tables.rows import TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
@@ -38,6 +38,7 @@ from pyspark_kafka_meta.tools.page.ui import render
 from pyspark_kafka_meta.tools.page.view_model import (
     LAG_SHOWN,
     MOVE_SHOWN_MS,
+    WRITERS_MS,
     Move,
     NamedLag,
     Polled,
@@ -46,8 +47,7 @@ from pyspark_kafka_meta.tools.page.view_model import (
     polled_view,
     view_of,
 )
-from pyspark_kafka_meta.tools.sources import KEEP_EVENTS_MS
-from tests.partitions import T0, T1
+from tests.partitions import T0
 from tests.unit.tools.states import (
     BROKERS,
     EXECUTOR_2,
@@ -69,19 +69,14 @@ KNOWN = {row.node_id: row for row in BROKERS}
 
 @pytest.mark.parametrize("by_process", [True, False])
 def test_only_the_cell_that_is_behind_the_cluster_is_stale(by_process: bool) -> None:
-    table = view_of(state(*STALE), KNOWN, (), {}, by_process).caches
-    stale = {
-        (name, partition, cell.text)
-        for partition, _, cells in table.rows
-        for (name, _), cell in zip(table.names, cells, strict=True)
-        if cell.is_stale
-    }
+    table = view_of(state(*STALE), KNOWN, (), {}, by_process).caches.table()
+    stale = {(row.text, cell.text) for row, _, cells in table.rows for cell in cells if cell.is_stale}
 
-    assert sorted(name for name, _ in table.names) == (
+    assert sorted(column.text for column in table.columns) == (
         ["executor 1", "executor 2"] if by_process else ["reader 1", "reader 2"]
     )
-    assert [(partition, truth) for partition, truth, _ in table.rows] == [(T0, "1@4"), (T1, "3@5")]
-    assert [(partition, text) for _, partition, text in stale] == [(T1, "2@4")]
+    assert [(row.text, now) for row, now, _ in table.rows] == [("t-0", "1@4"), ("t-1", "3@5")]
+    assert stale == {("t-1", "2@4")}
 
 
 @pytest.mark.parametrize(
@@ -89,10 +84,10 @@ def test_only_the_cell_that_is_behind_the_cluster_is_stale(by_process: bool) -> 
 )
 def test_a_stale_writer_is_shown_beside_a_reader(by_process: bool, names: list[str]) -> None:
     wrote = made(FIRST, 2, NOW_MS, **WRITER)
-    table = view_of(state(*FIRST_IS_STALE, wrote), KNOWN, (), {}, by_process).caches
+    table = view_of(state(*FIRST_IS_STALE, wrote), KNOWN, (), {}, by_process).caches.table()
     (_, _, cells) = table.rows[1]
 
-    assert [name for name, _ in table.names] == names
+    assert [column.text for column in table.columns] == names
     assert [(cell.text, cell.is_stale) for cell in cells] == [("2@4", True), ("3@5", False)]
 
 
@@ -310,7 +305,7 @@ def test_writers_have_their_produce_requests_by_broker_their_retries_and_their_t
     events = [
         made(FIRST, 2, NOW_MS - 2_000, **WRITER, **wrote),
         made(FIRST, 3, NOW_MS - 1_000, produces=(BrokerProduces(1, 1, 20),), retries=5),  # the worker reads too
-        made(FIRST, 1, NOW_MS - KEEP_EVENTS_MS - 1, **WRITER, **wrote),
+        made(FIRST, 1, NOW_MS - WRITERS_MS - 1, **WRITER, **wrote),
     ]
     (writer,) = view_of(state(*FIRST_IS_STALE[1:], *events), KNOWN, (), {}, False).writers
 
@@ -322,7 +317,7 @@ def test_what_events_of_another_version_do_not_count_is_unknown() -> None:
     event = made(FIRST, 1, NOW_MS, **WRITER, produces=(BrokerProduces(1, 4, 100),)).to_dict()
     seen = state(*FIRST_IS_STALE[1:])
     events = [{**event, "retries": None, "produce_throttle_ms": None}]
-    view = view_of(replace(seen, events=events, caches=cache_rows(events, NOW_MS)), KNOWN, (), {}, False)
+    view = view_of(replace(seen, events=events, caches=KnownCaches.of(events).living()), KNOWN, (), {}, False)
 
     assert render("writers", view=view).count(">unknown</td>") == 2
     assert "No task of a kafkameta sink has reported" in render("writers", view=view_of(seen, KNOWN, (), {}, False))
