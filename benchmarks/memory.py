@@ -4,7 +4,8 @@
 
 One core, so that one worker reads all: 200 B records, 10 million of them with the default size, and of 5 MB, from
 one partition and from 60. Each case has its own Spark session, whose workers live on after their task: `VmHWM` is their
-peak. "Idle" is a worker after a single ready row, with all its imports.
+peak. "Idle" is a worker after a single ready row, with all its imports. Keys are distinct numbers as text, all of which
+the table `latest` keeps.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks.processes import worker_peak_mb
 from benchmarks.topics import MAX_RECORD_BYTES, fill, new_topic
 
 ONE_CORE = "local[1]"
+LATEST = OURS._replace(name="kafkameta, table latest", options={"table": "latest"})
 TUNED = OURS._replace(name="kafkameta, 16 MB fetches", options={"kafka.fetch.max.bytes": str(16 << 20)})
 
 
@@ -26,9 +28,16 @@ class Case:
     value_bytes: int
     partitions: int
     codec: str = "none"
+    readers: tuple[Reader, ...] = (OURS, TUNED, CONSUME)
 
 
-CASES = (Case(200, 1), Case(200, 60), Case(200, 60, "lz4"), Case(5_000_000, 1), Case(5_000_000, 60))
+CASES = (
+    Case(200, 1, readers=(OURS, TUNED, CONSUME, LATEST)),
+    Case(200, 60),
+    Case(200, 60, "lz4"),
+    Case(5_000_000, 1),
+    Case(5_000_000, 60),
+)
 
 
 def read_all(reader: Reader, bootstrap_servers: str, topic: str) -> tuple[float, float]:
@@ -50,7 +59,7 @@ def main() -> None:
             topic = new_topic(bootstrap_servers, "memory", case.partitions, replicas=1, config=config)
             records = arguments.megabytes * 1_000_000 // case.value_bytes
             fill(bootstrap_servers, topic, case.partitions, records, case.value_bytes, case.codec)
-            for reader in (OURS, TUNED, CONSUME):
+            for reader in case.readers:
                 peak_mb, seconds = read_all(reader, bootstrap_servers, topic)
                 rows.append(
                     {

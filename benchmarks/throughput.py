@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import CONSUME, JVM, NOT_DECODED, OURS, TUNED_JVM, Reader, ceiling, register, take_turns
@@ -77,8 +77,12 @@ class Turn(NamedTuple):
 
 
 def read(spark: SparkSession, bootstrap_servers: str, topic: str, reader: Reader) -> Turn:
+    return measured(partial(reader.read, spark, bootstrap_servers, topic))
+
+
+def measured(query: Callable[[], DataFrame]) -> Turn:
     before, started = cpu_s(), time.perf_counter()
-    reader.read(spark, bootstrap_servers, topic).write.format("noop").mode("overwrite").save()
+    query().write.format("noop").mode("overwrite").save()
     seconds = time.perf_counter() - started
     return Turn(seconds, {kind: max(0.0, taken - before[kind]) for kind, taken in cpu_s().items()})
 

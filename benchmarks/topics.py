@@ -91,8 +91,12 @@ def fill_with(
     codec: str = "none",
     headers: Mapping[str, bytes] | None = None,
     batch_bytes: int = BATCH_BYTES,
+    keys: Sequence[bytes] = (),
 ) -> None:
     """Produce `records` values, those of `stock` over and over, evenly over the partitions.
+
+    Args:
+        keys: are used over and over too. By default each record has a key of its own.
 
     Raises:
         RuntimeError: they were not taken in time.
@@ -103,9 +107,10 @@ def fill_with(
     header_list: list[tuple[str, str | bytes | None]] = list((headers or {}).items())
     for number in range(records):
         value, partition = stock[number % len(stock)], number % partitions
+        key = keys[number % len(keys)] if keys else b"%d" % number
         while True:
             try:
-                producer.produce(topic, value, b"%d" % number, partition=partition, headers=header_list)
+                producer.produce(topic, value, key, partition=partition, headers=header_list)
                 break
             except BufferError:
                 producer.poll(0.1)
