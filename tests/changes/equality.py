@@ -14,6 +14,6 @@ from tests.changes.history import TIMEOUT_S, History
 
 
 @pytest.mark.timeout(3 * TIMEOUT_S)
-@pytest.mark.parametrize("seed", map(int, os.environ.get("KAFKAMETA_SEEDS", "0 1").split()))
+@pytest.mark.parametrize("seed", [int(seed) for seed in os.environ.get("KAFKAMETA_SEEDS", "0 1").split()])
 def test_a_copy_equals_the_table_after_crashes(seed: int) -> None:
     History(seed, int(os.environ.get("KAFKAMETA_CHANGES", "300"))).run()
