@@ -23,8 +23,8 @@ from pyspark_kafka_meta.tools import tracing
 from tests.unit.written_events import made, write
 
 OFFSET = SourceOffset({TopicPartition("orders", 0): Position(5)}, {"orders": None})
-BEGAN_MS = int(time.time() * 1000) + 60_000
-"""After the listener was created, as events from before are not read."""
+BEGAN_MS = 4_102_444_800_000
+"""In 2100: after the listener was created, as events from before are not read."""
 TASK = {
     "partitionId": 0,
     "attempt": 0,
