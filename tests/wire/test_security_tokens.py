@@ -105,6 +105,15 @@ def test_a_token_without_a_lifetime_serves_once() -> None:
     assert len(requests) == 2
 
 
+def test_an_executor_without_the_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    security = by_endpoint("https://localhost:1")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "authlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(OptionError, match=r"needs a missing package: pip install 'pyspark-kafka-meta\[oauth\]'$"):
+        bearer_token(security, "broker", soon())
+
+
 @pytest.mark.parametrize(
     ("status", "response", "kind", "text"),
     [

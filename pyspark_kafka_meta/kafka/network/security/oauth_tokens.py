@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import Any
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.extras import EXTRAS, missing_extra
 from pyspark_kafka_meta.kafka.network.sockets import remaining_s, within
 from pyspark_kafka_meta.options import SecurityOptions
 
@@ -86,6 +87,8 @@ def _checked(who: str, token: object) -> str:
 def _failure(who: str, error: Exception) -> KafkaMetaError:
     if isinstance(error, KafkaMetaError):
         return error
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:  # on an executor: the driver has it
+        return OptionError(missing_extra(who, error.name))
     if isinstance(error, TimeoutError):
         return ConnectError(f"{who} returned no token in time")
     if (refusal := _tls_refusal(error)) is not None:
