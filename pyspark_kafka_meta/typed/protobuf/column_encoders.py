@@ -1,4 +1,4 @@
-"""Encodes Arrow columns, with a class for each kind of Protobuf field.
+"""Encodes Arrow columns, with a function for each kind of Protobuf field, and of content.
 
 Follows Protobuf's `CodedOutputStream`, which `wire` describes. A field is its tag and its content: a number of
 each row, or bytes of each row, which are strings, nested messages, or packed numbers.

@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import (
     Flags,
@@ -28,6 +27,7 @@ from pyspark_kafka_meta.arrow_arrays import (
     list_array,
     list_offsets,
     memory_of,
+    null_unless,
     offsets_of,
     slices,
 )
@@ -89,7 +89,7 @@ def _decode_chunk(plan: MessagePlan, values: pa.Array, payload: Payload) -> tupl
     if chunk.causes:
         good = np.ones(len(values), np.bool_)
         good[list(chunk.causes)] = False
-        structs = pc.if_else(pa.array(good), structs, pa.scalar(None, structs.type))
+        structs = null_unless(good, structs)
     return structs, chunk.causes
 
 
