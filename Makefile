@@ -105,7 +105,8 @@ compat: java $(PYSPARKS:%=compat-%) ## run tests on older releases of pyspark, e
 compat-%: $(INSTALLED)
 	[ -x .venv-$*/bin/python ] || $(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --editable '.[compat]' 'pyspark==$*.*' $(ARROW_$*)
-	.venv-$*/bin/python -m pytest -m "not slow and not thorough" tests/unit/typed tests/unit/changes tests/unit/kafka/records
+	.venv-$*/bin/python -m pytest -m "not slow and not thorough" tests/unit/test_arrow_arrays.py tests/unit/typed \
+	tests/unit/changes tests/unit/kafka/records
 	.venv-$*/bin/python tests/compat/smoke.py
 	$(if $(STREAMS),,.venv-$*/bin/python tests/compat/table_formats.py)
 	.venv-$*/bin/python -m pytest $(RERUNS) tests/compat/streams.py tests/spark/test_typed_values.py \
