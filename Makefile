@@ -100,7 +100,9 @@ recovery: java $(BENCH_INSTALLED) ## measure what a moving leader costs a runnin
 simulate: $(BENCH_INSTALLED) ## simulate thousands of metadata caches through a rolling restart
 	$(BENCH)/python -m benchmarks.simulate
 
-compat: java $(PYSPARKS:%=compat-%) ## run tests on older releases of pyspark, each in an environment of its own; PYSPARKS="4.0 ..." chooses
+# One after the other, whatever --jobs says: each installs this folder, and writes into it.
+compat: java $(INSTALLED) ## run tests on older releases of pyspark, each in an environment of its own; PYSPARKS="4.0 ..." chooses
+	for release in $(PYSPARKS); do $(MAKE) compat-$$release || exit 1; done
 
 compat-%: $(INSTALLED)
 	[ -x .venv-$*/bin/python ] || $(PYTHON) -m venv .venv-$*
