@@ -55,12 +55,19 @@ def time_line(incident: Incident) -> TimeLine:
 
 
 def incident_at(past: Past, time_ms: int, cluster_id: str) -> tuple[Incident, Sequence[LeaderChangeRow]] | None:
-    """The latest incident with this moment in its time line, and its changes; `cluster_id` is empty for any cluster."""
-    for incident, changes in reversed(past.incidents):
+    """The latest incident that had begun at this moment, and its changes; before an incident the first of those with
+    this moment in their time lines.
+
+    Args:
+        cluster_id: empty for any cluster.
+    """
+    found = []
+    for incident, changes in past.incidents:
         line = time_line(incident)
         if line.from_ms <= time_ms <= line.until_ms and cluster_id in ("", incident.cluster_id):
-            return incident, changes
-    return None
+            found.append((incident, changes))
+    begun = [pair for pair in found if epoch_ms(pair[0].began) <= time_ms]
+    return begun[-1] if begun else next(iter(found), None)
 
 
 def epoch_ms(time: datetime) -> int:

@@ -153,13 +153,29 @@ def test_without_an_incident_the_page_says_what_to_do(events: int, told: str) ->
     assert told in render("incidents", view=linked_incidents(past()), events=events)
 
 
-def test_a_moment_belongs_to_the_latest_incident_with_it_in_its_time_line() -> None:
+def test_a_moment_belongs_to_an_incident_with_it_in_its_time_line() -> None:
     found = past(*caches(2))
     (pair,) = found.incidents
 
     assert incident_at(found, THREE_MS - 9_000, "") == incident_at(found, THREE_MS, "cluster") == pair
     assert incident_at(found, THREE_MS, "other") is None
     assert incident_at(found, time_line(pair[0]).until_ms + 1, "") is None
+
+
+def test_a_link_opens_its_incident_though_the_long_time_line_of_the_next_has_the_moment_too() -> None:
+    fast, slow = Cache("fast"), Cache("slow")
+    for cache in (fast, slow):
+        cache.learns(THREE_MS - 60_000, 4, 1)
+        cache.learns(THREE_MS - 60_000, 4, 1, partition=1)
+        cache.moves(THREE_MS, (4, 1), (5, 2))
+    fast.moves(THREE_MS + 170_000, (4, 1), (5, 2), partition=1)
+    slow.moves(THREE_MS + 6 * 3_600_000, (4, 1), (5, 2), partition=1)
+    found = past(fast, slow)
+    first, second = found.incidents
+
+    assert time_line(second[0]).from_ms <= THREE_MS
+    assert incident_at(found, THREE_MS, "") == first
+    assert incident_at(found, THREE_MS + 170_000, "") == second
 
 
 def test_the_changes_of_an_incident_are_in_the_order_of_time_and_of_many_the_slowest() -> None:
