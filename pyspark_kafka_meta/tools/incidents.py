@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 from pyspark_kafka_meta.tools.console import Shown
-from pyspark_kafka_meta.tools.formatting import Column, View
+from pyspark_kafka_meta.tools.formatting import UNKNOWN, Column, View
 
 QUIET = timedelta(minutes=2)
 """The first change after so long begins another incident: restarted brokers follow each other sooner."""
@@ -81,9 +81,11 @@ def _incident(rows: Sequence[LeaderChangeRow]) -> Incident:
 
 
 def incidents_view(incidents: Sequence[Incident]) -> View:
-    """Times are local."""
+    """Times are local. The cluster is named if there are several."""
+    clusters = {incident.cluster_id for incident in incidents}
     titles = ("Partitions", "Caches", "Slowest cache", "Longest recovery", "Stale")
     columns = [Column("Began"), Column("Lasted", True), Column("Left"), *(Column(title, True) for title in titles)]
+    columns += [Column("Cluster")] * (len(clusters) > 1)
     cells = [
         (
             f"{incident.began.astimezone():%Y-%m-%d %H:%M:%S}",
@@ -94,6 +96,7 @@ def incidents_view(incidents: Sequence[Incident]) -> View:
             seconds_text(incident.slowest_ms),
             seconds_text(incident.longest_recovery_ms),
             f"{incident.stale_caches:,}",
+            *([incident.cluster_id or UNKNOWN] if len(clusters) > 1 else ()),
         )
         for incident in incidents
     ]

@@ -282,7 +282,11 @@ def incidents(
             found = find_incidents(leader_change_rows(filter(wanted.accepts, source.read())))
         recent = [each for each, _ in found if each.ended.timestamp() * 1000 >= earliest_ms]
         if not recent:
-            note("no leader changed in these events")
+            note(
+                "no leader changed since then: an earlier --since goes back further"
+                if found
+                else "no leader changed in these events"
+            )
             return
         INCIDENTS.show(recent, console)
 

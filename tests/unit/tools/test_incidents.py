@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 from pyspark_kafka_meta.tools.cli.main import app
-from pyspark_kafka_meta.tools.incidents import QUIET, find_incidents
+from pyspark_kafka_meta.tools.incidents import QUIET, find_incidents, incidents_view
 from tests.unit.written_events import learning, made, moving, write
 
 THREE = datetime(2026, 3, 1, 3, tzinfo=UTC)
@@ -75,6 +75,15 @@ def test_clusters_have_incidents_of_their_own() -> None:
     assert [incident.cluster_id for incident, _ in find_incidents(rows)] == ["other", "cluster"]
 
 
+def test_of_several_clusters_each_incident_names_its_own() -> None:
+    rows = [change(0, 1, 2, SECOND, NOW), change(0, 3, 2, NOW, NOW, cluster_id="other")]
+    view = incidents_view([incident for incident, _ in find_incidents(rows)])
+
+    assert view.columns[-1].title == "Cluster"
+    assert [row[-1] for row in view.rows] == ["other", "cluster"]
+    assert {len(row) for row in view.rows} == {len(view.columns)}
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -111,9 +120,12 @@ def test_later_events_than_until_are_ignored(folder: Path, until: str, incidents
     assert len(run(folder, "--until", until).stdout.splitlines()) == incidents
 
 
-@pytest.mark.parametrize("arguments", [["--since", "1h"], ["--application", "app-9"]])
-def test_no_incident_says_so(folder: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["--since", "1h"], "since then: an earlier --since"), (["--application", "app-9"], "in these events")],
+)
+def test_no_incident_says_so(folder: Path, arguments: list[str], told: str) -> None:
     result = run(folder, *arguments)
 
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "no leader changed" in result.stderr
+    assert f"no leader changed {told}" in result.stderr
