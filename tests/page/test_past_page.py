@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from pyspark_kafka_meta.tools.page.past_view import moment_text
 from tests.page.test_page import PHONE, section
@@ -57,6 +58,14 @@ def test_an_incident_is_opened_and_moved_and_a_link_leads_to_its_moment(url: str
     page.reload()
     expect(page.get_by_role("status")).to_have_text(re.compile(":20$"))
     expect(stale).to_contain_text("None")
+
+
+@pytest.mark.thorough
+def test_the_plot_has_the_times_of_the_text_in_a_browser_of_another_zone(url: str, browser: Browser) -> None:
+    with closing(browser.new_context(timezone_id="Pacific/Kiritimati")) as context:
+        page = context.new_page()
+        page.goto(f"{url}?at={moment_text(THREE_MS)}")
+        expect(page.locator("figure svg")).to_contain_text(moment_text(THREE_MS)[-8:])
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable
@@ -41,7 +42,7 @@ def draw_past(past: Past, at: str, cluster: str) -> None:
     ui.add_css(CSS)
     tag("h1", "Incidents of Kafka metadata caches")
     missing = f"; {past.events_missing:,} are missing, lost or deleted" if past.events_missing else ""
-    zone = datetime.now().astimezone().tzname()
+    zone = "/".join(dict.fromkeys(time.tzname))  # an incident may be of summer, and the page of winter
     tag("p", f"{past.events:,} events of {past.place}{missing}. Times are local ({zone}).").classes("subtitle")
     try:
         at_ms = epoch_ms(datetime.fromisoformat(at))

@@ -75,8 +75,10 @@ def epoch_ms(time: datetime) -> int:
 
 
 def moment_text(time_ms: int) -> str:
-    """The local time as links have it; `epoch_ms` of it is its inverse."""
+    """The local time as links have it; `epoch_ms` of it is its inverse. In the hour that is repeated when summer time
+    ends, the second time has its UTC offset."""
     local = datetime.fromtimestamp(time_ms / 1000)
+    local = local.astimezone() if local.fold else local
     return local.isoformat(timespec="milliseconds" if time_ms % 1000 else "seconds")
 
 

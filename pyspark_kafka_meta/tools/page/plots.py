@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import cycle
 from statistics import median
 from typing import Any, NamedTuple
@@ -197,7 +198,10 @@ def _count(number: int, noun: str) -> str:
 
 
 def _frame(now_ms: int, y_axis: Mapping[str, Any], series: list[dict[str, Any]]) -> dict[str, Any]:
-    """The page's style sheet sets colours and fonts."""
+    """The page's style sheet sets colours and fonts. Times are of this machine's zone, as the text has them: the
+    browser may be in another."""
+    offset = datetime.fromtimestamp(now_ms / 1000).astimezone().utcoffset() or timedelta()
+    local = f"new Date(time_ms + {offset // timedelta(milliseconds=1)})"
     return {
         "animation": False,
         "grid": {"left": 8, "right": 12, "top": 30, "bottom": 4, "containLabel": True},
@@ -208,7 +212,7 @@ def _frame(now_ms: int, y_axis: Mapping[str, Any], series: list[dict[str, Any]])
             "splitNumber": 4,
             "axisLine": LINES,
             "axisTick": LINES,
-            "axisLabel": {"formatter": "{HH}:{mm}:{ss}", "hideOverlap": True},
+            "axisLabel": {":formatter": f"time_ms => {local}.toISOString().slice(11, 19)", "hideOverlap": True},
         },
         "yAxis": {"axisLine": LINES, "axisTick": {"show": False}, **y_axis},
         "series": series,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -80,6 +83,33 @@ def test_a_time_line_has_whole_buckets_and_seldom_more_than_120(lasted_ms: int, 
 def test_a_link_names_the_moment(time_ms: int) -> None:
     assert epoch_ms(datetime.fromisoformat(moment_text(time_ms))) == time_ms
     assert link(past(*caches(1)), time_ms, "cluster") == f"/?at={moment_text(time_ms)}"
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is in the time zone of Berlin."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_links_tell_both_hours_apart_when_summer_time_ends(berlin: None) -> None:
+    summer_ms, winter_ms = (int(datetime(2026, 10, 25, hour, 30, tzinfo=UTC).timestamp()) * 1000 for hour in (0, 1))
+
+    assert moment_text(summer_ms) == "2026-10-25T02:30:00"
+    for time_ms in (summer_ms, winter_ms):
+        address = link(past(*caches(1)), time_ms, None)
+        (at,) = parse_qs(urlsplit(address).query)["at"]
+        assert epoch_ms(datetime.fromisoformat(at)) == time_ms
+
+
+def test_the_plot_has_the_local_time_of_the_events(berlin: None) -> None:
+    summer_ms = int(datetime(2026, 7, 1, tzinfo=UTC).timestamp()) * 1000
+    options, _ = plots.incident(range(summer_ms, summer_ms + 2_000, 1_000), [{}, {}], [0, 0], "1 s")
+
+    assert "time_ms + 7200000" in options["xAxis"]["axisLabel"][":formatter"]
 
 
 def test_of_several_clusters_a_link_names_one() -> None:
