@@ -12,6 +12,7 @@ from typing import Any
 from nicegui import ui
 
 from pyspark_kafka_meta.model import name_partitions
+from pyspark_kafka_meta.tools.formatting import UNKNOWN
 from pyspark_kafka_meta.tools.page import plots
 from pyspark_kafka_meta.tools.page.history import History, Past, during
 from pyspark_kafka_meta.tools.page.past_view import (
@@ -50,11 +51,13 @@ def draw_past(past: Past, at: str, cluster: str) -> None:
         at_ms = 0
     if (found := incident_at(past, at_ms, cluster)) is None:
         with ui.element("div").classes("grid"), section("incidents", "Incidents"):
-            ui.html(render("incidents", view=linked_incidents(past), events=past.events))
+            ui.html(render("incidents", view=linked_incidents(past), events=past.events, at=at))
         return
     incident, changes = found
     with tag("p"):
         tag("a", "All incidents").props('href="/"')
+    if len(past.histories) > 1:
+        tag("p", f"Cluster {incident.cluster_id or UNKNOWN}")
     history = past.histories.get(incident.cluster_id) or next(iter(past.histories.values()))
     moments = PastMoments(history, time_line(incident), lambda time_ms: link(past, time_ms, incident.cluster_id))
     with ui.element("div").classes("grid"), section("changes", "Leader changes of this incident"):

@@ -183,6 +183,11 @@ def test_without_an_incident_the_page_says_what_to_do(events: int, told: str) ->
     assert told in render("incidents", view=linked_incidents(past()), events=events)
 
 
+def test_a_link_to_a_moment_without_an_incident_says_so() -> None:
+    assert "No incident at &lt;b&gt;" in render("incidents", view=linked_incidents(past()), events=9, at="<b>")
+    assert "No incident" not in render("incidents", view=linked_incidents(past()), events=9, at="")
+
+
 def test_a_moment_belongs_to_an_incident_with_it_in_its_time_line() -> None:
     found = past(*caches(2))
     (pair,) = found.incidents
