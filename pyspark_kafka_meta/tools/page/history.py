@@ -35,12 +35,15 @@ from pyspark_kafka_meta.tools.incidents import Incident, find_incidents
 
 GOING_ON = INT64_MAX
 """The end of what has not ended."""
+SILENT_MS = 3_600_000
+"""A cache is taken for dead so long after its last event: the last killed workers of an application have nobody to
+report them. Caches in use refresh every five minutes by default; an idle one is missed by nobody."""
 _REMOVING = ("topics_removed", "topics_recreated", "partitions_removed")
 _KEPT = ("cache_id", "sequence", "time_ms", "cluster_id", "kind", "reason", "recovery_ms", "retries", *NEWS)
 
 
 class Life(NamedTuple):
-    """A cache from its first event to its last if it has ended: it was closed, or reported as dead.
+    """A cache from its first event to its last if it was closed or reported as dead, else `SILENT_MS` longer.
 
     Attributes:
         name: role and executor.
@@ -202,7 +205,7 @@ class _OneCache:
         ]
 
     def life(self, ended: Collection[str]) -> Life:
-        until_ms = self.last_ms if self.cache_id in ended else GOING_ON
+        until_ms = self.last_ms if self.cache_id in ended else self.last_ms + SILENT_MS
         return Life(self.first_ms, until_ms, self.cache_id, self.name, self.process)
 
     def steps(self) -> Iterator[tuple[int, str, int, EventRow]]:
@@ -216,7 +219,7 @@ class _OneCache:
 def _history(caches: Sequence[_OneCache], ended: Collection[str]) -> History:
     lives = {cache.cache_id: cache.life(ended) for cache in caches}
     steps: list[tuple[int, str, int, EventRow | None]] = [step for cache in caches for step in cache.steps()]
-    steps += [(life.until_ms, life.cache_id, INT64_MAX, None) for life in lives.values() if life.until_ms != GOING_ON]
+    steps += [(life.until_ms, life.cache_id, INT64_MAX, None) for life in lives.values()]
     fold = _Fold()
     for time_ms, cache_id, _, event in sorted(steps, key=itemgetter(0, 1, 2)):
         if event is None:
