@@ -26,6 +26,7 @@ from pyspark_kafka_meta.tables.caches_from_events import (
     ended_caches,
     has_news,
     leaders_in,
+    valid_members,
 )
 from pyspark_kafka_meta.tables.known_leaders import Partitions
 from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
@@ -254,12 +255,17 @@ class _Fold:
         self._partitions = Partitions()
         self._newest: dict[TopicPartition, _Newest] = {}
         self._replaced_ids: set[str | None] = set()
+        self._recreated_ids: set[str] = set()
         self._stale_since: dict[tuple[str, TopicPartition], tuple[int, Leader]] = {}
 
     def apply(self, time_ms: int, cache_id: str, event: EventRow) -> None:
         cache = self._caches.setdefault(cache_id, CacheContents(self._partitions))
         before = set(cache.leaders) if any(map(event.get, _REMOVING)) else set()
         cache.apply(event)
+        for change in valid_members(event, "topics_recreated"):
+            if change["new_id"] not in self._recreated_ids:  # else a lagging broker still has the old topic
+                self._recreated_ids.add(change["old_id"])
+                self._replaced_ids.discard(change["new_id"])  # another clock is behind, or a broker lagged before
         for partition, leader, *_ in leaders_in(event):
             topic_id = cache.topic_ids.get(partition.topic)
             if self._is_newer(partition, leader, topic_id):

@@ -17,6 +17,12 @@ from tests.budget import cases
 from tests.partitions import T0
 from tests.unit.cache_events import IDS, Cache
 
+OLD = PartitionLearned("t", 0, 1, 4, IDS["t"])
+RECREATED = SnapshotChanges(
+    topics_recreated=(TopicRecreated("t", IDS["t"], IDS["other"]),),
+    partitions_learned=(PartitionLearned("t", 0, 2, 0, IDS["other"]),),
+)
+
 
 def past(*caches: Cache) -> Past:
     return past_of("/data/events", (event for cache in caches for event in cache.events))
@@ -91,18 +97,42 @@ def test_a_recreated_topic_begins_again_and_caches_of_the_old_one_are_stale() ->
     fast, slow = Cache("fast"), Cache("slow")
     for cache in (fast, slow):
         cache.learns(1_000, 4, 1)
-    recreated = SnapshotChanges(
-        topics_recreated=(TopicRecreated("t", IDS["t"], IDS["other"]),),
-        partitions_learned=(PartitionLearned("t", 0, 2, 0, IDS["other"]),),
-    )
-    fast.event(2_000, recreated)
+    fast.event(2_000, RECREATED)
     slow.moves(2_500, (4, 1), (5, 3))
-    slow.event(3_000, recreated)
+    slow.event(3_000, RECREATED)
 
     found = history(fast, slow)
 
     assert [span.leader for span in found.led] == [(1, 4), (2, 0)], "the old topic's epoch 5 is no leader of the new"
     assert [tuple(span)[:2] for span in found.stale] == [(2_000, 2_500), (2_500, 3_000)]
+
+
+def test_a_recreated_topic_leads_though_a_later_event_had_the_old_one() -> None:
+    ahead, behind = Cache("ahead"), Cache("behind")
+    behind.event(1_000, SnapshotChanges(partitions_learned=RECREATED.partitions_learned))
+    ahead.learns(2_000, 4, 1)
+    ahead.event(3_000, RECREATED)
+    for cache in (ahead, behind):
+        cache.moves(4_000, (0, 2), (1, 3))
+
+    found = history(ahead, behind)
+
+    assert [span.leader for span in found.led] == [(2, 0), (1, 4), (2, 0), (3, 1)]
+    assert max(span.until_ms for span in found.stale) == 3_000
+
+
+def test_a_lagging_broker_does_not_bring_a_recreated_topic_back() -> None:
+    steady, lagging = Cache("steady"), Cache("lagging")
+    for cache in (steady, lagging):
+        cache.learns(1_000, 4, 1)
+        cache.event(2_000, RECREATED)
+    back = TopicRecreated("t", IDS["other"], IDS["t"])
+    lagging.event(3_000, SnapshotChanges(topics_recreated=(back,), partitions_learned=(OLD,)))
+
+    found = history(steady, lagging)
+
+    assert [span.leader for span in found.led] == [(1, 4), (2, 0)]
+    assert [span.cache_id for span in during(found.stale, 3_000, 3_000)] == ["lagging"]
 
 
 def test_a_partition_that_no_cache_knows_any_more_has_no_leader() -> None:
