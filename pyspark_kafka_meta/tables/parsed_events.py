@@ -120,7 +120,7 @@ def _event_type(names: Collection[str], is_complete: bool) -> Any:
         return typed_dict("Member", fields, total=is_complete)
 
     def array(member: Any) -> Any:
-        return typed_list[member if is_complete else member | None] | None
+        return typed_list[without_none(member) if is_complete else member | None] | None
 
     build = type_builder({int: number | None, float: decimal | None, str: str | None, bool: bool | None}, array, struct)
     types = column_types()

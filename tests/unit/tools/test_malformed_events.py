@@ -96,6 +96,7 @@ INCOMPLETE: dict[str, object] = {
     "nothing more than an identity": TINY,
     "unknown kind": {**BAD, "kind": "exploded"},
     "nulls for parts": {**BAD, **{name: [None] for name in LISTS}},
+    "null for a dead cache": {**BAD, "died_cache_ids": [None]},
     "leader without an epoch": {**BAD, "partitions_learned": [{"topic": "t", "partition": 0, "leader_id": 1}]},
     "change without leaders": {**BAD, "leaders_changed": [{"topic": "t", "partition": 0}]},
     "removed partition without a number": {**BAD, "partitions_removed": [{}]},
