@@ -25,6 +25,8 @@ SIDE_BY_SIDE = 12
 PARTITIONS_SHOWN = 200
 CACHES_SHOWN, COLUMNS_SHOWN = 40, 16
 """Of a map."""
+MAX_ID_LENGTH = 10
+"""Of a broker id, in digits."""
 
 
 class Selection(NamedTuple):
@@ -42,9 +44,9 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Selection:
-        """From the query of an address. A broker that is no number is ignored."""
+        """From the query of an address. A broker that is no number, or no id, is ignored."""
         broker = query.get("broker", "").strip()
-        is_number = broker.removeprefix("-").isdecimal()
+        is_number = broker.removeprefix("-").isdecimal() and len(broker) <= MAX_ID_LENGTH
         return cls(
             query.get("find", "").strip(), int(broker) if is_number else None, query.get("topic", "").strip() or None
         )

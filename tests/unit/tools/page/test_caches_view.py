@@ -157,6 +157,7 @@ def test_what_is_not_there_is_an_empty_map(selection: Selection) -> None:
         ({"find": " 7 ", "broker": "3", "topic": "t"}, Selection("7", 3, "t")),
         ({"broker": "-1"}, Selection(broker=-1)),
         ({"find": "", "broker": "three", "topic": " "}, EVERYTHING),
+        ({"broker": "9" * 5_000}, EVERYTHING),
     ],
 )
 def test_a_selection_comes_from_the_address(query: dict[str, str], selection: Selection) -> None:
