@@ -103,8 +103,8 @@ def event_order(event: EventRow) -> tuple[int, str, int]:
 
 
 class NewestEvents:
-    """The newest `MAX_EVENTS`, each once, or fewer with `MAX_CHANGES`. The event of a cache that learns many partitions
-    at once is kept without them."""
+    """The newest `MAX_EVENTS`, each once, or fewer with `MAX_CHANGES`, at least one. The event of a cache that learns
+    many partitions at once is kept without them."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, int], EventRow] = {}
@@ -128,7 +128,7 @@ class NewestEvents:
         if self._in_order is None:
             events = sorted(self._events.values(), key=event_order)
             changes = list(accumulate(len(event["leaders_changed"] or ()) for event in reversed(events)))
-            kept = min(MAX_EVENTS, bisect_right(changes, MAX_CHANGES))
+            kept = min(len(events), MAX_EVENTS, max(1, bisect_right(changes, MAX_CHANGES)))
             self._in_order = events[len(events) - kept :]
             if kept < len(events):
                 self._oldest = event_order(events[len(events) - kept - 1])

@@ -253,7 +253,8 @@ class StateReader:
         begins, positions, records_per_s = self._progress()
         now_ms = int(time.time() * 1000)
         has_news = self._read_events()
-        self._known.forget(now_ms - SILENT_KEPT_MS)
+        if self._runs is None:  # else a topic may still have newer events of a cache
+            self._known.forget(now_ms - SILENT_KEPT_MS)
         caches = self._known.living()
         trouble = self._ask(caches, has_news)
         return ClusterState(

@@ -16,14 +16,14 @@ from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMe
 from pyspark_kafka_meta.events.event import EventKind, Origin, Role
 from pyspark_kafka_meta.events.sinks import writer_prefix
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.tables.caches_from_events import KnownCaches
+from pyspark_kafka_meta.tables.caches_from_events import EventRow, KnownCaches
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
 from pyspark_kafka_meta.tools import cluster_state, sources
 from pyspark_kafka_meta.tools.cli import events
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.cluster_state import NewestEvents, caches_by_process, newest_leaders
 from pyspark_kafka_meta.tools.sources import SILENT_KEPT_MS, FolderEvents, StateReader
-from tests.partitions import T1
+from tests.partitions import T0, T1
 from tests.unit.tools.states import FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
 from tests.unit.written_events import learning, made, moving, write
 
@@ -152,6 +152,30 @@ def test_a_state_of_many_events_has_some_of_the_caches_first_those_of_the_newest
     assert {dict(contents.leaders)[T1] for contents in state.caches} == {(3, 5)}, "in order, whatever their files"
 
 
+class OfADay:
+    """A topic: the events of two caches in the order of time, the first of which are older than `SILENT_KEPT_MS`."""
+
+    name, unreadable = "topic", ()
+
+    def read(self) -> Iterator[EventRow]:
+        now_ms = int(time.time() * 1000)
+        for began_ms in (now_ms - SILENT_KEPT_MS - 60_000, now_ms):
+            for cache in (FIRST, SECOND):
+                moved = moving("t", 1, (2, 3), (4, 5))
+                old = made(cache, 1, began_ms, **learning("t", 1, 2, epoch=4))
+                yield (made(cache, 2, began_ms, **moved) if began_ms == now_ms else old).to_dict()
+
+    def close(self) -> None: ...
+
+
+def test_no_cache_is_forgotten_while_older_events_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "READ_S", -1.0)
+    state_reader = StateReader(OfADay(), {}, lambda _: (), lambda: ({}, {}, 0.0))
+    states = [state_reader.read() for _ in range(4)]
+
+    assert [dict(contents.leaders) for contents in states[-1].caches] == [{T0: (1, 4), T1: (3, 5)}] * 2
+
+
 def test_the_newest_events_are_kept_each_once_in_the_order_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_state, "MAX_EVENTS", 3)
     events = [made(FIRST, number, NOW_MS + number).to_dict() for number in range(1, 20)]
@@ -173,6 +197,14 @@ def test_events_with_many_changes_are_fewer(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert [(event["cache_id"], event["sequence"]) for event in kept] == [(FIRST, 2), (FIRST, 3), (SECOND, 1)]
     assert [len(event["partitions_learned"]) for event in kept] == [0, 0, 0]
+
+
+def test_the_newest_event_is_kept_whatever_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_state, "MAX_CHANGES", 0)
+    newest = NewestEvents()
+    newest.add(made(FIRST, number, NOW_MS + number, **moving("t", 1, (1, 2), (4, 5))).to_dict() for number in (1, 2))
+
+    assert [event["sequence"] for event in newest.in_order()] == [2]
 
 
 def test_an_executor_has_one_cache_whether_it_read_or_wrote_last() -> None:
