@@ -191,16 +191,11 @@ class StaleEntry:
 
 
 def is_stale(row: CacheRow, leaders: Leaders) -> bool:
-    """Whether a cache entry is behind `leaders`; False where these do not have its partition."""
+    """Whether a cache entry is older than its leader among `leaders`; False if these have none of the same cluster."""
     leader = None if row.topic_partition is None else leaders.get(row.topic_partition)
-    return leader is not None and is_behind(row.cluster_id, row.topic_id, row.leader_epoch, leader)
-
-
-def is_behind(cluster_id: str | None, topic_id: str | None, leader_epoch: int | None, leader: PartitionRow) -> bool:
-    """Whether what a cache knows of a partition is older than its `leader`; False if that is of another cluster."""
-    if None not in (cluster_id, leader.cluster_id) and cluster_id != leader.cluster_id:
+    if leader is None or (None not in (row.cluster_id, leader.cluster_id) and row.cluster_id != leader.cluster_id):
         return False
-    return is_other_topic(topic_id, leader.topic_id) or (leader_epoch or 0) < (leader.leader_epoch or 0)
+    return is_other_topic(row.topic_id, leader.topic_id) or (row.leader_epoch or 0) < (leader.leader_epoch or 0)
 
 
 def live_leaders(response: MetadataResponse) -> dict[TopicPartition, PartitionRow]:
@@ -285,7 +280,7 @@ class CacheMap:
 
 
 def map_caches(caches: Sequence[CacheContents], leaders: Leaders) -> CacheMap:
-    """The caches share their `Partitions`. An entry is stale as of `is_behind`."""
+    """The caches share their `Partitions`. An entry is stale as of `is_stale`, which takes a hundred times as long."""
     import numpy as np
 
     rows = list(leaders.values())
@@ -293,7 +288,7 @@ def map_caches(caches: Sequence[CacheContents], leaders: Leaders) -> CacheMap:
     stale = np.zeros((len(caches), len(rows)), bool)
     if not (caches and rows):
         return CacheMap(rows, leader_ids, epochs, stale)
-    columns = [caches[0].leaders.partitions.number(partition) for partition in leaders]
+    columns = np.array([caches[0].leaders.partitions.number(partition) for partition in leaders])
     topics, topic_numbers = _topics(list(leaders))
     topic_ids = {row.topic: row.topic_id for row in rows}
     leader_epochs = np.array([row.leader_epoch or 0 for row in rows], np.int64)

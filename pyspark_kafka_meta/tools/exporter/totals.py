@@ -14,11 +14,11 @@ from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
 from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, has_news
 from pyspark_kafka_meta.tables.known_leaders import Partitions
 from pyspark_kafka_meta.tables.lag import end_offsets
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
-from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, is_behind
+from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, map_caches, topics_of
 from pyspark_kafka_meta.tools.exporter import ENDED_KEPT_S, SILENT_KEPT_S
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter.metric_table import BOOTSTRAP, NO_VALUE, Readings, Request, Source
@@ -39,13 +39,13 @@ class _Cache:
 
     Attributes:
         gaps: sequences of events that would count and are missing so far, as ranges with an exclusive end.
-        stale: number of stale partitions among `stale_beside`; counted again if the contents or the leaders change.
+        stale: number of entries that are stale beside `stale_beside`.
+        stale_beside: the leaders at the last count; None if the contents have changed since.
     """
 
     def __init__(self, partitions: Partitions) -> None:
         self.contents = CacheContents(partitions)
         self.gaps: list[range] = []
-        self.topics: frozenset[str] = frozenset()
         self.stale = 0
         self.stale_beside: Leaders | None = None
 
@@ -61,8 +61,7 @@ class _Cache:
         if is_new and sequence > self.contents.sequence + 1:
             self.gaps.append(range(self.contents.sequence + 1, sequence))
         self.contents.apply(event)
-        if event["outcome"] == Outcome.CHANGED:
-            self.topics = frozenset(partition.topic for partition in self.contents.leaders)
+        if has_news(event):
             self.stale_beside = None
         return True
 
@@ -77,17 +76,6 @@ class _Cache:
 
     def events_missing(self) -> int:
         return sum(map(len, self.gaps))
-
-    def count_stale(self, live: Leaders) -> int:
-        if self.stale_beside is not live:
-            self.stale, self.stale_beside = sum(self._stale(live)), live
-        return self.stale
-
-    def _stale(self, live: Leaders) -> Iterator[bool]:
-        contents, cluster_id = self.contents, self.contents.last["cluster_id"]
-        for partition, (_, epoch) in contents.leaders.items():
-            if (leader := live.get(partition)) is not None:
-                yield is_behind(cluster_id, contents.topic_ids.get(partition.topic), epoch, leader)
 
 
 class EventTotals:
@@ -131,8 +119,8 @@ class EventTotals:
                 self._totals.remove("query_id", query_id)
                 del self._last_request_ms[query_id]
 
-    def topics(self, now_ms: int) -> set[str]:
-        return set[str]().union(*(cache.topics for cache in self._living(now_ms)))
+    def topics(self, now_ms: int) -> list[str]:
+        return topics_of([cache.contents for cache in self._living(now_ms)])
 
     def readings(self, now_ms: int, live: Leaders | None) -> Readings:
         """`live` are the leaders of the cluster; None if it was never asked."""
@@ -140,8 +128,16 @@ class EventTotals:
         readings.update(self._totals)
         missing = sum(cache.events_missing() for cache in self._caches.values())
         readings.set(metrics.EVENTS_MISSING, self._missing_before + missing)
-        for cache in self._living(now_ms):
-            _read_cache(readings, cache, live)
+        living = list(self._living(now_ms))
+        if live is not None:
+            changed = [cache for cache in living if cache.stale_beside is not live]
+            counts = map_caches([cache.contents for cache in changed], live).stale.sum(axis=1).tolist()
+            for cache, count in zip(changed, counts, strict=True):
+                cache.stale, cache.stale_beside = count, live
+        for cache in living:
+            _read_cache(readings, cache)
+            if live is not None:
+                readings.add(metrics.STALE_PARTITIONS, cache.stale, *_labels(cache))
         return readings
 
     def _living(self, now_ms: int) -> Iterator[_Cache]:
@@ -228,18 +224,19 @@ class EventTotals:
             self._totals.observe(metrics.TRANSACTIONS_SECONDS, event["transactions_ms"] / 1000, ending)
 
 
-def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None:
-    contents = cache.contents
-    role = _known(_ROLES, contents.last["role"])
-    executor = contents.last["executor_id"] or NO_VALUE if role in EXECUTOR_ROLES else role
-    labels = (contents.last["application_id"] or NO_VALUE, executor)
+def _labels(cache: _Cache) -> tuple[str, str]:
+    last = cache.contents.last
+    role = _known(_ROLES, last["role"])
+    return last["application_id"] or NO_VALUE, last["executor_id"] or NO_VALUE if role in EXECUTOR_ROLES else role
+
+
+def _read_cache(readings: Readings, cache: _Cache) -> None:
+    contents, labels = cache.contents, _labels(cache)
     readings.add(metrics.CACHES, 1, *labels)
     readings.add(metrics.CACHED_PARTITIONS, len(contents.leaders), *labels)
     readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
     if contents.last_response_ms is not None:
         readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.last_response_ms / 1000, *labels)
-    if live is not None:
-        readings.add(metrics.STALE_PARTITIONS, cache.count_stale(live), *labels)
 
 
 def _known(values: Collection[str], value: str | None) -> str:

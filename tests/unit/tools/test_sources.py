@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -155,7 +155,8 @@ def test_a_state_of_many_events_has_some_of_the_caches_first_those_of_the_newest
 class OfADay:
     """A topic: the events of two caches in the order of time, the first of which are older than `SILENT_KEPT_MS`."""
 
-    name, unreadable = "topic", ()
+    name = "topic"
+    unreadable: Sequence[EventFile] = ()
 
     def read(self) -> Iterator[EventRow]:
         now_ms = int(time.time() * 1000)
