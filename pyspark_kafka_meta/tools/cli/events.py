@@ -5,7 +5,7 @@ cache knows by its events, side by side, with its stale entries.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from time import sleep
@@ -17,16 +17,18 @@ from rich.text import Text
 from pyspark_kafka_meta.events.default_folder import dead_caches
 from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, KnownCaches
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, KnownCaches, has_news, runs
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata
 from pyspark_kafka_meta.tables.rows import CacheRow
 from pyspark_kafka_meta.tools.cluster_state import (
+    NewestEvents,
     StaleEntry,
     event_order,
     is_stale,
     live_leaders,
     newest_leaders,
     stale_entries,
+    topics_of,
 )
 from pyspark_kafka_meta.tools.console import note, print_json
 from pyspark_kafka_meta.tools.formatting import (
@@ -103,17 +105,20 @@ class FoundCaches:
     """The contents of all caches at one time.
 
     Attributes:
-        rows: by cache and partition.
         caches: they share their `Partitions`.
+        news: the newest events that changed what caches know.
         now_ms: ms since 1970 UTC.
-        why_none: why there are no rows, else empty.
+        why_none: why there are no caches, else empty.
     """
 
-    rows: Sequence[CacheRow]
     caches: Sequence[CacheContents]
-    events: Sequence[EventRow]
+    news: Sequence[EventRow]
     now_ms: int
     why_none: str = ""
+
+    def rows(self) -> Iterator[CacheRow]:
+        """By cache and partition."""
+        return (row for contents in self.caches for row in contents.rows(self.now_ms))
 
 
 def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> FoundCaches:
@@ -124,13 +129,17 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id
     Args:
         application_id: None for all.
     """
-    events = list(source.read())
+    caches, news, has_events = KnownCaches(), NewestEvents(), False
+    for run in runs(source.read()):
+        has_events = True
+        caches.add(run)
+        news.add(filter(has_news, run))
     dead = dead_caches()
-    chosen = [each for each in KnownCaches.of(events).living() if application_id in (None, each.last["application_id"])]
+    chosen = [each for each in caches.living() if application_id in (None, each.last["application_id"])]
     alive = [contents for contents in chosen if contents.last["cache_id"] not in dead]
     recent = [contents for contents in alive if contents.last_ms >= since_ms]
     why_none = ""
-    if not events:
+    if not has_events:
         why_none = f"no events in {source.name}"
     elif not alive:
         of_application = "" if application_id is None else f" of application {application_id}"
@@ -142,7 +151,7 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id
             note(f"omitted caches whose processes on this machine ended: {ended}")
         if silent := len(alive) - len(recent):
             note(f"omitted caches without an event since then: {silent}; --since 1d goes back further")
-    return FoundCaches([row for each in recent for row in each.rows(now_ms)], recent, events, now_ms, why_none)
+    return FoundCaches(recent, news.in_order(), now_ms, why_none)
 
 
 def show_caches(known: FoundCaches, console: Console | None) -> None:
@@ -150,13 +159,16 @@ def show_caches(known: FoundCaches, console: Console | None) -> None:
     if known.why_none:
         note(known.why_none)
     if console is None:
-        for row in known.rows:
+        for row in known.rows():
             print_json(asdict(row))
         return
     stale = _stale_beside_others(known)
     per_table = max(1, (console.width - NAME_WIDTH) // CACHE_WIDTH)
-    for topic in sorted({row.topic for row in known.rows if row.topic is not None}):
-        rows = [row for row in known.rows if row.topic == topic]
+    by_topic: dict[str, list[CacheRow]] = {}
+    for row in known.rows():
+        if row.topic is not None:
+            by_topic.setdefault(row.topic, []).append(row)
+    for topic, rows in sorted(by_topic.items()):
         caches = sorted({row.cache_id: row for row in rows}.values(), key=_cache_name)
         console.print(plain(f"Topic {topic}", "bold"))
         for start in range(0, len(caches), per_table):
@@ -171,12 +183,11 @@ def show_stale(known: FoundCaches, client: ClientOptions, console: Console | Non
     if known.why_none:
         note(f"nothing to compare with the cluster: {known.why_none}")
         return False
-    response = newest_metadata(client, sorted({row.topic for row in known.rows if row.topic is not None}))
-    rows = [row for row in known.rows if row.cluster_id in (None, response.cluster_id)]
-    if not rows:
+    response = newest_metadata(client, topics_of(known.caches))
+    if all(contents.last["cluster_id"] not in (None, response.cluster_id) for contents in known.caches):
         note("nothing to compare with the cluster: all known caches are of other clusters")
         return False
-    entries = list(stale_entries(rows, live_leaders(response), known.events, known.now_ms))
+    entries = list(stale_entries(known.rows(), live_leaders(response), known.news, known.now_ms))
     if console is None:
         for entry in entries:
             live = {"live_leader_id": entry.live.leader_id, "live_leader_epoch": entry.live.leader_epoch}
@@ -192,7 +203,7 @@ def _stale_beside_others(known: FoundCaches) -> set[CacheRow]:
     for contents in known.caches:
         of_cluster.setdefault(contents.last["cluster_id"], []).append(contents)
     leaders = {cluster: newest_leaders(caches) for cluster, caches in of_cluster.items()}
-    return {row for row in known.rows if is_stale(row, leaders[row.cluster_id])}
+    return {row for row in known.rows() if is_stale(row, leaders[row.cluster_id])}
 
 
 def _caches_table(caches: Sequence[CacheRow], rows: Sequence[CacheRow], stale: set[CacheRow]) -> Table:

@@ -54,7 +54,7 @@ def stale(folder: Path, epoch: int, topic_id: str | None = None) -> list[StaleEn
     """The stale entries of t-1 if the live cluster has this leader epoch and topic id."""
     known = known_caches(FolderEvents(str(folder)), 0, NOW_MS)
     leader = PartitionRow(topic="t", partition=1, topic_id=topic_id, leader_id=3, leader_epoch=epoch)
-    return list(stale_entries(known.rows, {T1: leader}, known.events, known.now_ms))
+    return list(stale_entries(known.rows(), {T1: leader}, known.news, known.now_ms))
 
 
 def test_a_cell_that_is_behind_another_cache_has_a_mark(folder: Path) -> None:
