@@ -289,7 +289,8 @@ class TraceListener(StreamingQueryListener):
             tasks = self._reports.tasks(run_id, end_ms)
             batches = [batch for batch in self._waiting if batch[0] == query_id]
             events = [event for batch in batches for event in self._waiting.pop(batch)]
-            self._record((query_id, None), failed_batch_span(query_id, run_id, end_ms, error, tasks, events))
+            root = failed_batch_span(query_id, run_id, end_ms, error, tasks, events)
+            root.record(self._tracer, Context())  # later events are of the next run, which repeats the micro-batch
         self._reports.forget(run_id)
 
     def _record(self, batch: Batch, root: Span) -> None:

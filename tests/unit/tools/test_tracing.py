@@ -202,6 +202,19 @@ def test_an_event_that_comes_after_its_report_is_in_the_same_trace(
     assert parents(exporter.get_finished_spans())["refresh"] == "process"
 
 
+def test_events_of_the_next_run_are_not_in_the_trace_of_a_failure(
+    listen: Callable[..., TraceListener], exporter: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    """Before its first micro-batch the next run ends the transactions of the one before."""
+    listener = listen()
+    end(listener, "[STREAM_FAILED] it broke")
+    origin = Origin(role=Role.COMMITTER, query_id="q", executor_id="driver")
+    write(tmp_path, made("a" * 32, 1, BEGAN_MS + 90_000, origin=origin))
+    end(listener)
+
+    assert parents(exporter.get_finished_spans()) == {"process": None}
+
+
 def test_events_of_other_queries_and_micro_batches_are_in_no_trace(
     listen: Callable[..., TraceListener], exporter: InMemorySpanExporter, tmp_path: Path
 ) -> None:
