@@ -100,6 +100,7 @@ class LineageListener(StreamingQueryListener):
         self, spark: SparkSession, client: OpenLineageClient | None = None, interval_s: float = INTERVAL_S
     ) -> None:
         self._spark = spark
+        self._streams: Any = spark._jsparkSession.streams()  # with Spark Connect Spark's error says that it has no JVM
         self._version = spark.version
         self._client = client or OpenLineageClient()
         self._interval_s = interval_s
@@ -108,7 +109,7 @@ class LineageListener(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Spark calls it before the query runs: later, a short query would be gone."""
-        execution = self._spark._jsparkSession.streams().get(str(event.id)).streamingQuery()
+        execution = self._streams.get(str(event.id)).streamingQuery()
         name = f"{self._spark.sparkContext.appName}.{event.name or event.id}"
         facet = job_type_job.JobTypeJobFacet("STREAMING", "SPARK", "QUERY", producer=producer())
         job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name, {"jobType": facet})
