@@ -43,7 +43,7 @@ class ClusterState:
         brokers, partitions: of the cluster, as of the last time that a broker responded.
         trouble: why no broker responded this time, else None.
         events: the newest, in `event_order`.
-        caches: what the caches know that have not ended; changes with the next state.
+        caches: what the caches know that have not ended; changes with the next state, in the same list if nothing does.
         positions: the query's next offsets, by partition.
         begins: its first offsets.
         records_per_s: of the last micro-batch with records.

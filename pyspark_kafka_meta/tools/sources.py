@@ -243,6 +243,7 @@ class StateReader:
         self._runs: Iterator[Sequence[EventRow]] | None = None
         self._read_s = READ_S
         self._known = KnownCaches()
+        self._caches: Sequence[CacheContents] = ()
         self._newest = NewestEvents()
         self._brokers: Sequence[BrokerRow] = ()
         self._partitions: Sequence[PartitionRow] = ()
@@ -256,14 +257,16 @@ class StateReader:
         if self._runs is None:  # else a topic may still have newer events of a cache
             self._known.forget(now_ms - SILENT_KEPT_MS)
         caches = self._known.living()
-        trouble = self._ask(caches, has_news)
+        if has_news or caches != self._caches:
+            self._caches = caches
+        trouble = self._ask(self._caches, has_news)
         return ClusterState(
             now_ms=now_ms,
             brokers=self._brokers,
             partitions=self._partitions,
             trouble=trouble,
             events=self._newest.in_order(),
-            caches=caches,
+            caches=self._caches,
             is_reading=self._runs is not None,
             positions=positions,
             begins=begins,

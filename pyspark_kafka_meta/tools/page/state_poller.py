@@ -183,7 +183,8 @@ class StatePoller(RepeatedPoll):
             "recoveries": recoveries(state.events, state.now_ms),
             "lag": lag([name for name, _ in self._lags], self._samples, state.now_ms),
         }
-        view = view_of(state, self._known, self.dead, self._moves, self._by_process)
+        before = None if self.snapshot is None else self.snapshot.view
+        view = view_of(state, self._known, self.dead, self._moves, self._by_process, before)
         self.state, self.snapshot, self.trouble = state, Snapshot(view, plots), None
 
     def on_error(self, error: Exception) -> bool:

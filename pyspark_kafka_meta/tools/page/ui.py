@@ -141,15 +141,17 @@ class Page:
             button.props(f"aria-disabled={'true' if poller.running else 'false'}")
         if snapshot is None or (snapshot is self._shown and polled == self._polled):
             return
-        is_new, self._shown, self._polled = snapshot is not self._shown, snapshot, polled
+        before, self._shown, self._polled = self._shown, snapshot, polled
         values = {
             "leaders_title": self._leaders_title,
             "has_query": self._actions is not None,
             "selection": self._selection,
         }
+        has_same_caches = before is not None and before.view.caches is snapshot.view.caches
         for name, part in self._parts.items():
-            part.set_content(render(name, view=snapshot.view, polled=polled_view(*polled), **values))
-        if is_new:
+            if name != "caches" or not has_same_caches:
+                part.set_content(render(name, view=snapshot.view, polled=polled_view(*polled), **values))
+        if snapshot is not before:
             self._show_state(snapshot)
 
     def _show_state(self, snapshot: Snapshot) -> None:

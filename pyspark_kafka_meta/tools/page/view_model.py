@@ -160,7 +160,12 @@ class PolledView:
 
 
 def view_of(
-    state: ClusterState, known: Mapping[int, BrokerRow], dead: Collection[int], moves: Moves, by_process: bool
+    state: ClusterState,
+    known: Mapping[int, BrokerRow],
+    dead: Collection[int],
+    moves: Moves,
+    by_process: bool,
+    before: PageView | None = None,
 ) -> PageView:
     """All that the page shows at one moment.
 
@@ -168,6 +173,7 @@ def view_of(
         known: every broker that was ever reported.
         dead: brokers killed by a button; brokers that the cluster no longer reports are dead, too.
         by_process: whether to show one cache for each executor: right where Spark has one worker in each.
+        before: the last view. Its `caches` are taken if nothing that they show has changed.
     """
     leaders = dict(sorted(state.leaders().items()))
     if by_process:
@@ -183,9 +189,7 @@ def view_of(
         state=state,
         brokers=_broker_cards({row.node_id for row in state.brokers} - set(dead), leaders, known, moves),
         leaderless=name_partitions(leaderless) if leaderless else "",
-        caches=CachesView(
-            [(cache.name, cache.process) for cache in caches], map_caches([cache.contents for cache in caches], leaders)
-        ),
+        caches=_caches_view(state, caches, leaders, before),
         writers=writers[:WRITERS_SHOWN],
         writers_left_out=max(0, len(writers) - WRITERS_SHOWN),
         events=events,
@@ -256,6 +260,15 @@ def _recent_caches(state: ClusterState) -> list[Cache]:
         _cache(joined(contents.last["role"], contents.last["executor_id"]), contents)
         for contents in sorted(recent, key=lambda contents: contents.last_ms, reverse=True)
     ]
+
+
+def _caches_view(state: ClusterState, caches: Sequence[Cache], leaders: Leaders, before: PageView | None) -> CachesView:
+    names = [(cache.name, cache.process) for cache in caches]
+    if before is not None and names and state.caches is before.state.caches:
+        seen = before.caches
+        if names == seen.names and list(leaders.values()) == seen.map.leaders:
+            return seen
+    return CachesView(names, map_caches([cache.contents for cache in caches], leaders))
 
 
 def _cache(name: str, contents: CacheContents) -> Cache:

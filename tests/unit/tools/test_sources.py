@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -143,12 +144,15 @@ def test_a_state_of_many_events_has_some_of_the_caches_first_those_of_the_newest
         for file in tmp_path.glob(f"events-{writer_prefix(cache)}*"):
             os.utime(file, (now_ms / 1000 + number,) * 2)
     state_reader = StateReader(FolderEvents(str(tmp_path)), {}, lambda _: (), lambda: ({}, {}, 0.0))
-    states = []
-    for _ in range(3):
+    states, lists = [], []
+    for _ in range(4):
         state = state_reader.read()
+        lists.append(state.caches)
         states.append(([contents.last["cache_id"] for contents in state.caches], state.is_reading, len(state.events)))
 
-    assert states == [([SECOND], True, 2), ([FIRST, SECOND], True, 4), ([FIRST, SECOND], False, 4)]
+    both = [FIRST, SECOND]
+    assert states == [([SECOND], True, 2), (both, True, 4), (both, False, 4), (both, False, 4)]
+    assert [one is other for one, other in pairwise(lists)] == [False, True, True], "the same list without news"
     assert {dict(contents.leaders)[T1] for contents in state.caches} == {(3, 5)}, "in order, whatever their files"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_kafka_meta.tables.known_leaders import UNKNOWN
 from pyspark_kafka_meta.tables.rows import PartitionRow
-from pyspark_kafka_meta.tools.cluster_state import CacheMap
+from pyspark_kafka_meta.tools.cluster_state import SILENT_MS, CacheMap
 from pyspark_kafka_meta.tools.page.caches_view import (
     CACHES_SHOWN,
     COLUMNS_SHOWN,
@@ -24,7 +24,7 @@ from pyspark_kafka_meta.tools.page.caches_view import (
 from pyspark_kafka_meta.tools.page.ui import render
 from pyspark_kafka_meta.tools.page.view_model import view_of
 from tests.unit.tools.page.test_view_model import KNOWN
-from tests.unit.tools.states import state
+from tests.unit.tools.states import FIRST_IS_STALE, state
 
 LEADERS = {"t": (1, 2, 1, 2), "u": (1, -1)}
 """Of the partitions of each topic, all in epoch 4."""
@@ -148,6 +148,19 @@ def test_what_is_not_there_is_an_empty_map(selection: Selection) -> None:
     for caches in (0, MANY):
         table = view(caches, STALE if caches else ()).table(selection)
         assert [cells for *_, cells in table.rows if cells] == []
+
+
+def test_what_the_page_shows_of_caches_is_computed_again_only_if_it_changed() -> None:
+    seen = state(*FIRST_IS_STALE)
+    before = view_of(seen, KNOWN, (), {}, False)
+    later = replace(seen, now_ms=seen.now_ms + 1)
+    moved = replace(later, partitions=[*seen.partitions[:1], replace(seen.partitions[1], leader_epoch=6)])
+    learned, silent = replace(later, caches=list(seen.caches)), replace(later, now_ms=seen.now_ms + SILENT_MS)
+
+    assert view_of(later, KNOWN, (), {}, False, before).caches is before.caches
+    changed = [view_of(each, KNOWN, (), {}, False, before).caches for each in (moved, learned, silent)]
+    assert [caches.stale() for caches in changed] == [2, 1, 0]
+    assert before.caches not in changed
 
 
 @pytest.mark.parametrize(
