@@ -574,8 +574,11 @@ def page(
         elif cluster is not None:
             raise OptionError("--cluster excludes --path and --events-topic")
         elif is_past:
-            if checkpoint:
-                raise OptionError("--checkpoint shows the lag now: leave it out, or --since and --until")
+            if checkpoint or decisions_topic is not None:
+                raise OptionError(
+                    "--checkpoint and --decisions-topic show lag and transactions of now: leave them out, or leave out "
+                    "--since and --until"
+                )
             earliest_ms, latest_ms = period_ms(since, until, int(time.time() * 1000))
             serve_past(events_options(path, topic, yours), earliest_ms, latest_ms, at)
         else:
